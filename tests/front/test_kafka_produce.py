@@ -101,6 +101,12 @@ def test_large_batches_are_checked_beside_the_loop() -> None:
             assert len(in_threads) == 2
             assert await produce(wire, "t", batch(b"c"), batch(b"c")) == [(0, 300), (0, 2)]
             assert len(in_threads) == 2
+            limit = ("message.timestamp.before.max.ms", str(2**60))
+            await world.front.topics.create("timed", 1, [limit])
+            assert await produce(wire, "timed", batch(b"c")) == [(0, 0)]
+            assert len(in_threads) == 2
+            assert await produce(wire, "timed", compressed("zstd", [9000])) == [(0, 1)]
+            assert len(in_threads) == 3, "to decode it takes long, however small it is"
 
     play(story)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from worlds.kafka import made
 
 from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX
-from polynya.wire.kafka import batches
+from polynya.wire.kafka import batches, record_checks
 from polynya.wire.kafka.batches import HEADER_BYTES, InvalidBatch, Record, build_batch, header_of
 from polynya.wire.kafka.codecs import NAMES, SNAPPY
 from polynya.wire.kafka.record_checks import check_decoded, check_records
@@ -55,6 +55,92 @@ def test_sound_records_pass_with_their_newest_time(records: list[Record]) -> Non
     newest = max(each.timestamp for each in records)
     for batch in (build_batch(records), theirs(records)):
         assert quick(batch) == full(batch) == newest
+
+
+def judged(batch: bytes) -> int | str:
+    try:
+        return quick(batch)
+    except InvalidBatch as fault:
+        return str(fault)
+
+
+def walked(batch: bytes) -> int | str:
+    """The judgement if each record is looked at by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_checks, "_RUN_MIN", 1 << 31)
+        return judged(batch)
+
+
+@given(st.data())
+def test_records_that_are_looked_at_together_are_judged_as_each_by_itself(
+    data: st.DataObject,
+) -> None:
+    """Those of one size, with some that differ, and with some bytes changed."""
+    count = data.draw(st.integers(1, 300))
+    key, value = (
+        data.draw(st.none() | st.binary(max_size=70)),
+        bytes(data.draw(st.integers(0, 130))),
+    )
+    step = data.draw(st.sampled_from((0, 0, 1, 3, 70, 9000)))
+    sent = [Record(key, value, 10**6 + step * place) for place in range(count)]
+    for place, each in data.draw(
+        st.dictionaries(st.integers(0, count - 1), RECORD, max_size=2)
+    ).items():
+        sent[place] = each
+    sound = build_batch(sent)
+    assert judged(sound) == walked(sound) == max(each.timestamp for each in sent)
+    body = bytearray(sound[HEADER_BYTES:])
+    record = len(body) // count
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, 12)) + record * data.draw(st.integers(0, count - 1))
+        body[min(place, len(body) - 1)] ^= data.draw(st.integers(1, 255))
+    del body[len(body) - data.draw(st.sampled_from((0, 0, 0, 1, 9))) :]
+    changed = made(bytes(body), records=count + data.draw(st.sampled_from((0, 0, 0, -1, 1))) or 1)
+    assert judged(changed) == walked(changed)
+
+
+@given(st.binary(max_size=12), st.binary(max_size=40), st.integers(1, 20))
+def test_any_bytes_are_judged_alike_together_and_each_by_itself(
+    head: bytes, tail: bytes, records: int
+) -> None:
+    sizes = bytes((2 * (len(head) + 2),))
+    for body in (head + tail, (head or b"x") * records, sizes + head, head * 9 + tail):
+        batch = made(body, records=records)
+        assert judged(batch) == walked(batch)
+    offsets = b"".join(
+        bytes((2 * (len(head) + 6), 0, place % 7 * 2, place * 2, 1, 2 * len(head))) + head + b"\0"
+        for place in range(records)
+    )
+    batch = made(offsets, records=records)
+    assert judged(batch) == walked(batch) == 1000 + min(records - 1, 6)
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+@pytest.mark.parametrize("size", [5, 61, 90])
+@pytest.mark.parametrize("step", [0, 1, 100])
+def test_one_changed_byte_is_found_in_records_of_one_size(
+    key: bytes | None, size: int, step: int
+) -> None:
+    sent = [Record(key, bytes(size), 1000 + step * place) for place in range(80)]
+    body = build_batch(sent)[HEADER_BYTES:]
+    ends = [len(build_batch(sent[:place])) - HEADER_BYTES for place in (1, 30, 31, 70, 71, 79, 80)]
+    for end, after in ((0, ends[0]), ends[1:3], ends[3:5], ends[5:]):
+        heads = range(end, after - size - 1)
+        for place in (*heads, after - 1):
+            for change in (1, 2, 3, 0x40, 0x7F, 0x80, 0x81, 0xFF):
+                changed = bytearray(body)
+                changed[place] ^= change
+                batch = made(bytes(changed), records=80)
+                assert judged(batch) == walked(batch)
+
+
+def test_many_records_of_one_size_are_not_looked_at_one_by_one() -> None:
+    sent = [Record(b"key", b"value", 1000 + place % 50) for place in range(8192)]
+    batch, seen = build_batch(sent), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_checks, "_walk", lambda *given: seen.append(given))
+        assert quick(batch) == 1049
+    assert not seen
 
 
 @pytest.mark.parametrize("codec", CODECS)

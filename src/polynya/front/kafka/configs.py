@@ -298,14 +298,10 @@ class ProduceRules(msgspec.Struct, frozen=True, gc=False):
     batch_bytes_max: int = APPEND_BYTES_MAX
     log_append_time: bool = False
     diskless: bool = False  # any broker takes the batches
-    is_check_full: bool = False  # compressed records are decoded too
+    is_decoded: bool = False  # compressed records are decoded too
+    has_times: bool = False  # the times of all records are to be known
     before_ms_max: int = _LONG_MAX  # how far a record's time may be before that of the server
     after_ms_max: int = _LONG_MAX  # and after it
-
-    @property
-    def has_times(self) -> bool:
-        """Report whether the times of all records are to be known."""
-        return min(self.before_ms_max, self.after_ms_max) < _LONG_MAX and not self.log_append_time
 
 
 DEFAULT_RULES = ProduceRules()
@@ -315,12 +311,15 @@ def rules_of(configs: Iterable[tuple[str, str]]) -> ProduceRules:
     """Return the enforced configs of a topic."""
     known = dict(configs)
     limit = min(int(known.get(MAX_MESSAGE_BYTES, APPEND_BYTES_MAX)), APPEND_BYTES_MAX)
+    is_stamped = known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME
+    times = [int(known.get(each, _LONG_MAX)) for each in (TIMES_BEFORE, TIMES_AFTER)]
+    has_times = min(times) < _LONG_MAX and not is_stamped
     found = ProduceRules(
         limit,
-        known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME,
+        is_stamped,
         known.get(PROFILE) == DISKLESS,
-        known.get(RECORDS_CHECK) == CHECK_FULL,
-        int(known.get(TIMES_BEFORE, _LONG_MAX)),
-        int(known.get(TIMES_AFTER, _LONG_MAX)),
+        known.get(RECORDS_CHECK) == CHECK_FULL or has_times,
+        has_times,
+        *times,
     )
     return DEFAULT_RULES if found == DEFAULT_RULES else found

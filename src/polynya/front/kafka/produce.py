@@ -91,7 +91,7 @@ def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
 
 
 class _Part(NamedTuple):
-    """The batch of a partition that is proposed if its checks find no fault."""
+    """The batch of a partition that waits for its checks."""
 
     topic: Topic
     batch: SentBatch
@@ -108,8 +108,8 @@ class _Produce:
         self._response = ProduceResponse()
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
-        self._accepted: list[_Part] = []
-        self._may_be_heavy = len(call.data) > AT_ONCE_BYTES
+        self._waiting: list[_Part] = []  # batches that may take long to check
+        self._is_large = len(call.data) > AT_ONCE_BYTES
         self.is_judged = False
 
     async def find_and_judge(self) -> None:
@@ -135,7 +135,8 @@ class _Produce:
                     await asyncio.sleep(0)
 
     def judge(self, topics: list[Topic | None]) -> None:
-        """Refuse the batches of unknown partitions, and those that the caller may not append."""
+        """Refuse the batches of unknown partitions, and those that the caller may not append.
+        Propose the others, but those that wait."""
         self.is_judged = True
         for data, topic in zip(self._request.topic_data, topics, strict=True):
             self._judge(data, topic, data.partition_data, self._answers_of(data))
@@ -153,13 +154,12 @@ class _Produce:
         parts: list[PartitionProduceData],
         answers: list[PartitionProduceResponse],
     ) -> None:
-        """Judge some partitions of a topic."""
+        """Judge some partitions of a topic, and propose their batches if the checks are short."""
         by_id = self._call.version >= _IDS_SINCE
         missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
         allowed = self._call.caller.may(Verb.APPEND, data.name if topic is None else topic.name)
         rules = None if topic is None else self._call.front.topics.rules(topic)
-        if rules is not None and rules.is_check_full:
-            self._may_be_heavy = True
+        may_wait = self._is_large or (rules is not None and rules.is_decoded)
         for part in parts:
             answer = PartitionProduceResponse(part.index, base_offset=-1)
             answers.append(answer)
@@ -175,40 +175,40 @@ class _Produce:
                 answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 batch = SentBatch(part.records, rules, topic.name)
-                self._accepted.append(_Part(topic, batch, answer))
+                if may_wait:
+                    self._waiting.append(_Part(topic, batch, answer))
+                else:
+                    self._propose_one(topic, batch, answer)
 
     def propose(self) -> None:
-        """Propose each batch that has no fault."""
-        accepted, self._accepted = self._accepted, []  # which holds the batches twice
-        for part in accepted:
-            self._propose_one(part)
+        """Propose each batch that waits and has no fault."""
+        waiting, self._waiting = self._waiting, []  # which holds the batches twice
+        for part in waiting:
+            self._propose_one(*part)
         self._finished_one()
 
     async def propose_in_slices(self) -> None:
         """Propose them with turns for other connections between slices."""
-        accepted, self._accepted = self._accepted, []
-        for number, part in enumerate(accepted):
+        waiting, self._waiting = self._waiting, []
+        for number, part in enumerate(waiting):
             if number and not number % KAFKA_ELEMENTS_PER_TURN:
                 await asyncio.sleep(0)
-            self._propose_one(part)
+            self._propose_one(*part)
         self._finished_one()
 
     @property
     def is_heavy(self) -> bool:
         """Report whether the batches are checked in a thread: the loop would wait for them."""
-        if not self._may_be_heavy:
-            return False
-        return sum(part.batch.work for part in self._accepted) > AT_ONCE_BYTES
+        return sum(part.batch.work for part in self._waiting) > AT_ONCE_BYTES
 
     async def check(self) -> None:
         """Check the batches in a thread, one request of this core at a time."""
         async with self._call.front.checking:
-            await asyncio.to_thread(check_all, [part.batch for part in self._accepted])
+            await asyncio.to_thread(check_all, [part.batch for part in self._waiting])
 
-    def _propose_one(self, part: _Part) -> None:
-        service = self._call.front.service
-        topic, rules, answer = part.topic, part.batch.rules, part.answer
-        checked = part.batch.stored(service.now_ms, answer)
+    def _propose_one(self, topic: Topic, sent: SentBatch, answer: PartitionProduceResponse) -> None:
+        service, rules = self._call.front.service, sent.rules
+        checked = sent.stored(service.now_ms, answer)
         if checked is None:
             return
         batch, producer = checked

@@ -7,6 +7,7 @@ refused when it is produced. The rules are those of Kafka's `DefaultRecord` and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import unpack
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX
@@ -18,6 +19,14 @@ from polynya.wire.kafka.primitives import Bytes, Malformed
 RECORD_BYTES_MIN = 7
 _CODEC_AT = 22  # the low byte of the attributes
 _INT_BITS, _LONG_BITS = 32, 64
+_RUN, _RUN_MIN = 128, 8  # records that are looked at together, and the fewest for which it pays
+# the bytes of varints: of even numbers in one byte, and of any in two, the low byte first
+_EVEN = bytes(range(0, 0x80, 2))
+_EVEN_LOW = bytes(range(0x80, 0x100, 2))
+# the offset deltas in one byte, and the low and high bytes of those in two
+_SHORT_OFFSETS, _LONG_OFFSETS = 0x40, 0x2000
+_LOW_OFFSETS = _EVEN_LOW * (_LONG_OFFSETS // _SHORT_OFFSETS)
+_HIGH_OFFSETS = bytes(2 * each >> 7 for each in range(_LONG_OFFSETS))
 _GZIP_HEAD, _GZIP_BYTES_MIN = b"\x1f\x8b\x08", 18
 _GZIP_RESERVED = 0xE0  # of the flags (RFC 1952)
 _LZ4_HEAD, _LZ4_BYTES_MIN = b"\x04\x22\x4d\x18", 11
@@ -64,7 +73,7 @@ def check_decoded(batch: bytes, header: BatchHeader) -> int:
         body = codecs.decompressed(header.codec, batch[HEADER_BYTES:])
     except CorruptData as fault:
         raise InvalidBatch(f"the records cannot be decompressed: {fault}") from None
-    return _newest(body, 0, header)
+    return _newest(bytes(body), 0, header)
 
 
 def oldest_of(batch: bytes, header: BatchHeader) -> int:
@@ -91,7 +100,7 @@ def is_compressed(data: Bytes) -> bool:
     return len(data) >= HEADER_BYTES and bool(data[_CODEC_AT] & codecs.MASK)
 
 
-def _newest(data: Bytes, at: int, header: BatchHeader) -> int:
+def _newest(data: bytes, at: int, header: BatchHeader) -> int:
     """Check uncompressed records from a position on, and return their newest time."""
     left = len(data) - at
     if header.records * RECORD_BYTES_MIN > left:
@@ -99,7 +108,7 @@ def _newest(data: Bytes, at: int, header: BatchHeader) -> int:
             f"{header.records} records in {left} bytes: a record has at least {RECORD_BYTES_MIN}"
         )
     try:
-        at, latest = _walk(data, at, header.records)
+        at, latest = _checked(data, at, header.records)
     except IndexError:
         raise InvalidBatch(f"the {header.records} records end behind their batch") from None
     except Malformed as fault:
@@ -113,14 +122,85 @@ def _newest(data: Bytes, at: int, header: BatchHeader) -> int:
     return header.base_timestamp + latest
 
 
-def _walk(data: Bytes, at: int, records: int) -> tuple[int, int]:  # noqa: C901
+def _checked(data: bytes, at: int, records: int) -> tuple[int, int]:
     """Check records, and return the position after them and the latest of their time deltas, or -1
-    if all are negative.
+    if all are negative."""
+    latest, first = -1, 0
+    while first < records:
+        last = min(records, _SHORT_OFFSETS if not first else first - first % _RUN + _RUN)
+        found = None
+        if last - first >= _RUN_MIN and last <= _LONG_OFFSETS:
+            try:
+                found = _run(data, at, first, last)
+            except (IndexError, Malformed):
+                found = None  # the first record is false, or not what it is taken for
+        at, newest = found or _walk(data, at, first, last)
+        latest, first = max(latest, newest), last
+    return at, latest >> 1
+
+
+def _run(data: bytes, at: int, first: int, last: int) -> tuple[int, int] | None:
+    """Do as `_walk` for records that differ in no length; None: they differ, or have headers, a key
+    of 64 bytes, or another number of more than two bytes.
+
+    To compare the bytes at one place of all records costs less than to read each record."""
+    count = last - first
+    size, begin = _varint(data, at)
+    stride = begin - at + (size >> 1)
+    end = at + stride * count
+    if end > len(data):
+        return None
+    offset_at = begin + (2 if data[begin + 1] < 0x80 else 3)
+    key_at = offset_at + (1 if first < _SHORT_OFFSETS else 2)
+    key = data[key_at]
+    value_at = key_at + 1 + (0 if key & 1 else key >> 1)
+    value, value_begin = _varint(data, value_at)
+    headers_at = value_begin + (0 if value & 1 else value >> 1)
+    if (
+        headers_at != at + stride - 1
+        or data[headers_at] | key & 0x80 | size & 1
+        or max(begin - at, value_begin - value_at) > 2
+    ):
+        return None
+    for place in (at, begin - 1, key_at, value_at, value_begin - 1, headers_at):
+        column = data[place:end:stride]
+        if column.count(column[0]) != count:
+            return None
+    offsets = data[offset_at:end:stride]
+    if first < _SHORT_OFFSETS:
+        if offsets != _EVEN[first:last]:
+            return None
+    elif (
+        offsets != _LOW_OFFSETS[first:last]
+        or data[offset_at + 1 : end : stride] != _HIGH_OFFSETS[first:last]
+    ):
+        return None
+    high = data[begin + 2 : end : stride] if offset_at - begin == 3 else b""
+    latest = _latest(data[begin + 1 : end : stride], high)
+    return None if latest is None else (end, latest)
+
+
+def _latest(low: bytes, high: bytes) -> int | None:
+    """Return the latest of some time deltas that have a byte each, or two; None: one is negative,
+    or has another size."""
+    if not high:
+        return None if low.translate(None, _EVEN) else max(low)
+    if low.translate(None, _EVEN_LOW) or not high.isascii():
+        return None
+    pairs = bytearray(2 * len(low))
+    pairs[::2], pairs[1::2] = low, high
+    latest: int = max(unpack(f"<{len(low)}H", pairs))
+    return (latest >> 8 << 7) + (latest & 0x7F)
+
+
+def _walk(data: bytes, at: int, first: int, last: int) -> tuple[int, int]:  # noqa: C901
+    """Check records, and return the position after them and the latest of their time deltas, in
+    zigzag form, or -1 if all are negative.
 
     One pass without a call for a usual record: 0.5 to 0.7 us for each, half of what calls for
     its varints of two bytes would cost."""
     latest = -1  # zigzag, as all numbers here: 2n for n, odd for a negative one
-    for delta in range(0, 2 * records, 2):
+    for delta in range(2 * first, 2 * last, 2):
         size = data[at]
         at += 1
         if size > 0x7F:
@@ -172,7 +252,7 @@ def _walk(data: Bytes, at: int, records: int) -> tuple[int, int]:  # noqa: C901
             at += 1
         if at != end or size & 1:
             raise Malformed(f"record {delta >> 1} has another length than it says")
-    return at, latest >> 1
+    return at, latest
 
 
 def _headers_end(data: Bytes, at: int) -> int:
