@@ -4,6 +4,7 @@ comes meanwhile, slow receivers, schedules."""
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import msgspec
@@ -354,6 +355,23 @@ def test_a_holder_that_spoke_while_the_core_stood_still_has_its_lease() -> None:
                 409,
                 "FENCED",
             )
+
+    asyncio.run(story())
+
+
+def test_work_that_is_cancelled_before_it_begins_is_not_left_behind() -> None:
+    """Python warns of a coroutine that nobody awaited, and such a warning fails a test."""
+
+    async def story() -> None:
+        async with shell() as node:
+            await pulled(node, lease_ttl_ms=1000)
+            wakes = await looking_by_hand(node)
+            node.world.clock.ms += 5000
+            for _ in range(2):
+                wakes.tend()
+            assert wakes._busy
+            await wakes.close()
+            gc.collect()
 
     asyncio.run(story())
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 from polynya.base.errors import PolynyaError
 from polynya.base.names import group_of
@@ -126,7 +126,7 @@ class Wakes:
         if subscription is None:
             return False
         if subscription.state == State.IDLE:
-            self._start(self._issuing, subscription, self._wake(subscription, name))
+            self._start(self._issuing, subscription, partial(self._wake, subscription, name))
         return True
 
     async def look(self, subscription: Subscription) -> bool:
@@ -214,7 +214,7 @@ class Wakes:
             self._start(
                 self._busy,
                 subscription,
-                deliver(subscription, (subscription.generation, subscription.wake_id)),
+                partial(deliver, subscription, (subscription.generation, subscription.wake_id)),
             )
         elif (
             0 < subscription.lease_until_ms <= self._looked_ms
@@ -223,7 +223,9 @@ class Wakes:
             self._start(
                 self._busy,
                 subscription,
-                self._expire(subscription, (subscription.generation, subscription.wake_id)),
+                partial(
+                    self._expire, subscription, (subscription.generation, subscription.wake_id)
+                ),
             )
 
     async def close(self) -> None:
@@ -319,23 +321,21 @@ class Wakes:
         self,
         tasks: dict[str, asyncio.Task[None]],
         subscription: Subscription,
-        work: Coroutine[Any, Any, None],
+        work: Callable[[], Awaitable[object]],
     ) -> None:
         """Start a task unless the subscription has one of this kind: the log would fence a second
         one."""
         key = subscription.id
-        if key in tasks:
-            work.close()
-            return
-        tasks[key] = asyncio.get_running_loop().create_task(self._guarded(tasks, key, work))
+        if key not in tasks:
+            tasks[key] = asyncio.get_running_loop().create_task(self._guarded(tasks, key, work))
 
     async def _guarded(
-        self, tasks: dict[str, asyncio.Task[None]], key: str, work: Coroutine[Any, Any, None]
+        self, tasks: dict[str, asyncio.Task[None]], key: str, work: Callable[[], Awaitable[object]]
     ) -> None:
         """Run a task and count its faults; `tend` and the sweep retry the rest. If the home has a
         new leader elsewhere, that node continues."""
         try:
-            await work
+            await work()
         except PolynyaError:
             self.counters.faults += 1
             return
