@@ -212,6 +212,7 @@ class Exchange:
         client disconnects. `long`: an EOF of the client cancels it too, since the wait may never
         end."""
         task = self.connection.front.spawn(self._guarded(work))
+        task.add_done_callback(lambda _: work.close())  # it was cancelled before it began
         if waits:
             self.connection.waiting_task, self.connection.waits_long = task, long
 
