@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from fuzz import turns
+from fuzz.admin import fuzz_admin
 from fuzz.bytes import Outcome
 from fuzz.http import fuzz_http
 from fuzz.kafka import fuzz_kafka
@@ -21,6 +23,7 @@ SLICES: dict[
     str, tuple[Callable[..., Outcome], int, str]
 ] = {  # how many rounds, and what must have been done in them
     "http": (fuzz_http, 40, "requests"),
+    "admin": (fuzz_admin, 40, "large requests"),
     "kafka": (fuzz_kafka, 20, "batches"),
     "peers": (fuzz_peers, 10, "messages of groups"),
     "stored": (partial(fuzz_stored, verifies=4), 2, "verify: 1"),
@@ -35,3 +38,11 @@ def test_nonsense_is_borne(name: str, tmp_path: Path) -> None:
     outcome = fuzz(SEED, tmp_path, rounds=rounds)
     assert not outcome.wrong, "\n".join(outcome.wrong)
     assert outcome.counts[done], outcome.told()
+
+
+@pytest.mark.parametrize("name", ["http", "admin", "text"])
+def test_a_long_turn_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any turn is too long for this one, so that the fuzzer has to say it."""
+    monkeypatch.setattr(turns, "TURN_SECONDS_MAX", 0.0)
+    outcome = SLICES[name][0](SEED, tmp_path, rounds=turns.EVERY_ACTS)
+    assert any("a turn of the loop took" in line for line in outcome.wrong), outcome.wrong

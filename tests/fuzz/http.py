@@ -517,13 +517,7 @@ class Vandal:
     def act(self) -> None:
         """Raises Wrong."""
         chance = self.chance
-        requests = [
-            request(chance, ["fuzz/a", "fuzz/b", "x"])
-            for _ in range(chance.choice((1, 1, 1, 2, 5)))
-        ]
-        if chance.random() < 0.03:
-            requests = [large(chance, "fuzz/a")]
-            self.counts["large requests"] += 1
+        requests = self.requests()
         self.data = b"".join(requests)
         line = Line(chance.choice(self.urls))
         self.counts["requests"] += len(requests)
@@ -541,6 +535,18 @@ class Vandal:
             raise Wrong(f"{wrong}; sent {self.data[:600]!r}") from None
         finally:
             line.close()
+
+    def requests(self) -> list[bytes]:
+        """Make what it sends on a connection."""
+        chance = self.chance
+        made = [
+            request(chance, ["fuzz/a", "fuzz/b", "x"])
+            for _ in range(chance.choice((1, 1, 1, 2, 5)))
+        ]
+        if chance.random() < 0.03:
+            made = [large(chance, "fuzz/a")]
+            self.counts["large requests"] += 1
+        return made
 
     def _answers(self, line: Line, method: str, *, single: bool) -> None:
         """What follows the first is not told apart from a body where a HEAD may be among them."""
@@ -641,12 +647,24 @@ def _run(
     rounds: int,
     seconds: float,
 ) -> None:
-    end = time.monotonic() + seconds
     kinds = [Keeper] * KEEPERS + [Vandal] * VANDALS
-    clients = [
+    clients: list[Keeper | Vandal] = [
         kind(random.Random(f"{seed}-{number}"), number, urls, allowed)
         for number, kind in enumerate(kinds)
     ]
+    play_all(outcome, seed, clients, urls, rounds, seconds)
+
+
+def play_all(
+    outcome: Outcome,
+    seed: int,
+    clients: list[Keeper | Vandal],
+    watched: list[str],
+    rounds: int,
+    seconds: float,
+) -> None:
+    """Let clients act side by side, and look at the turns of the nodes `watched`."""
+    end = time.monotonic() + seconds
 
     def play(client: Keeper | Vandal) -> None:
         done = 0
@@ -655,7 +673,7 @@ def _run(
                 client.act()
                 done += 1
                 if not done % EVERY_ACTS:
-                    outcome.wrong += silence(urls)
+                    outcome.wrong += silence(watched)
             client.finish()
         except (Wrong, OSError, AssertionError) as wrong:
             outcome.wrong.append(

@@ -36,6 +36,12 @@ PATHS = (
     "/v1/stream/__ds/subscriptions/{w}/callback", "/v1/stream/__ds/subscriptions/{w}/release", "/v1/stream/__ds/jwks.json", "/v1/stream/__ds/{w}",
     "/console", "/console/{w}", "/favicon.ico", "/v1/admin/tokens", "/v1/admin/{w}", "/{w}", "*", "http://x/v1/stream/{n}", "/v1/{w}/{w}",
 )  # fmt: skip
+ADMIN_PATHS = (
+    "/v1/admin/tokens", "/v1/admin/tokens", "/v1/admin/tokens/{w}", "/v1/admin/jwts", "/v1/admin/flush", "/v1/admin/store/{w}", "/v1/admin/backup",
+    "/v1/admin/backup/{w}", "/v1/admin/tables/{w}/plan", "/v1/admin/tables/{w}/lease", "/v1/admin/tables/{w}/commit", "/v1/admin/tables/{w}/fail",
+    "/v1/admin/tables/{w}/abandon", "/v1/admin/tables/{w}/derive", "/v1/tables", "/v1/tables/{w}", "/v1/tables/{w}/alter", "/v1/cluster/nodes",
+    "/v1/cluster/nodes/{i}/{w}", "/v1/cluster/groups/{i}/{w}", "/v1/cluster", "/v1/cost", "/v1/node", "/metrics", "/health", "/readyz", "/livez",
+)  # fmt: skip
 WORDS = (
     "cordon",
     "drain",
@@ -196,8 +202,8 @@ def header_value(chance: random.Random, name: str) -> str:
     return text(chance) if drawn < 0.9 else "x" * chance.choice((256, 257, 1024, 8192, 65_000))
 
 
-def target(chance: random.Random, names: list[str]) -> str:
-    path = chance.choice(PATHS)
+def target(chance: random.Random, names: list[str], paths: tuple[str, ...] = PATHS) -> str:
+    path = chance.choice(paths)
     while "{" in path:
         for mark, made in (
             ("{n}", lambda: chance.choice([*names, *WORDS, "fuzz/" + chance.choice(WORDS)])),

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from fuzz.admin import fuzz_admin
 from fuzz.bytes import Outcome
 from fuzz.http import fuzz_http
 from fuzz.kafka import fuzz_kafka
@@ -29,6 +30,7 @@ from fuzz.words import fuzz_words
 FUZZERS: dict[str, Callable[..., Outcome]] = {
     "http": fuzz_http,
     "cluster": partial(fuzz_http, nodes=3),
+    "admin": fuzz_admin,
     "kafka": fuzz_kafka,
     "peers": fuzz_peers,
     "stored": fuzz_stored,

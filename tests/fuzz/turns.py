@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 TURN_SECONDS_MAX = 0.25
@@ -15,11 +16,15 @@ def silence(urls: list[str], token: str = "") -> list[str]:
     found = []
     for url in urls:
         bearer = {"Authorization": f"Bearer {token}"} if token else {}
-        with (
-            suppress(OSError),
-            urlopen(Request(f"{url}/metrics", headers=bearer), timeout=20) as it,
-        ):
-            lines = it.read().splitlines()
+        request = Request(f"{url}/metrics", headers=bearer)
+        with suppress(OSError):
+            try:
+                with urlopen(request, timeout=20) as it:
+                    lines = it.read().splitlines()
+            except HTTPError as error:
+                if error.code < 500:
+                    found.append(f"{url}: the metrics answered {error.code}")
+                continue
             longest = max(float(each.split()[1]) for each in lines if each.startswith(_METRIC))
             if longest >= TURN_SECONDS_MAX:
                 found.append(f"{url}: a turn of the loop took {longest:.3f} s of its CPU time")

@@ -26,7 +26,7 @@ WORLDS = (
     "swarm", "plain", "readers", "returns", "moves", "copies", "planned", "kafka", "groups",
     "leased", "switched", "diskless",
 )  # fmt: skip
-FUZZERS = ("http", "cluster", "kafka", "peers", "stored", "text", "words")
+FUZZERS = ("http", "cluster", "admin", "kafka", "peers", "stored", "text", "words")
 FUZZ_SECONDS = 30
 CHAOS_SECONDS = 120
 TAIL_LINES = 60  # of the output of a failed seed that are printed

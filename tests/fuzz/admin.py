@@ -1,0 +1,77 @@
+"""A node whose admin ports, on loopback and for tokens, get nonsense and the largest bodies, without
+a token and with one, while keepers append and read at its base port."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import psutil
+from free_ports import free_ports
+from fuzz.bytes import Outcome
+from fuzz.http import MAY_FAIL, Keeper, Vandal, aftermath, play_all
+from fuzz.requests import ADMIN_PATHS, body, request, target
+from product import polynya, running_node
+
+BODY_BYTES_MAX = 4 << 20
+KEEPERS, VANDALS = 1, 3
+PARTS = (b"[[[[]]]]", b'"["', b"1", b"{}", b'{"name":"x","allow":["all"]}')
+
+
+class AdminVandal(Vandal):
+    """One client without manners at the admin ports. `token`: what it knows, now and then."""
+
+    token = ""
+
+    def requests(self) -> list[bytes]:
+        """Make what it sends on a connection."""
+        return [self._request() for _ in range(self.chance.choice((1, 1, 1, 2, 5)))]
+
+    def _request(self) -> bytes:
+        chance = self.chance
+        if chance.random() < 0.2:
+            return self._known(request(chance, ["x"]))
+        content = body(chance)
+        if chance.random() < 0.05:
+            self.counts["large requests"] += 1
+            content = self._large()
+        method = chance.choice(("GET", "POST", "POST", "PUT", "DELETE"))
+        head = (
+            f"{method} {target(chance, ['x'], ADMIN_PATHS)} HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        return self._known(head.encode("utf-8", "replace") + content)
+
+    def _large(self) -> bytes:
+        part = self.chance.choice(PARTS)
+        many = b"[" + part + (b"," + part) * ((BODY_BYTES_MAX - 4096) // (len(part) + 1)) + b"]"
+        return self.chance.choice((b"%b", b'{"name":%b}', b'{"name":"x","allow":%b}')) % many
+
+    def _known(self, sent: bytes) -> bytes:
+        if self.chance.random() < 0.3:
+            return sent
+        bearer = f"\r\nAuthorization: Bearer {self.token}\r\n".encode()
+        return sent.replace(b"\r\n", bearer, 1)
+
+
+def fuzz_admin(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
+    """So many acts of each client, or for so long."""
+    outcome = Outcome()
+    data = folder / "data"
+    made = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data))
+    remote = f"127.0.0.1:{free_ports(1)[0]}"
+    with running_node(data, "--cores", "2", "--admin-listen", remote) as node:
+        cores = psutil.Process(node.process.pid).children()
+        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        clients: list[Keeper | Vandal] = [
+            Keeper(random.Random(f"{seed}-{number}"), number, [node.url], MAY_FAIL)
+            for number in range(KEEPERS)
+        ]
+        for number in range(KEEPERS, KEEPERS + VANDALS):
+            urls = [node.admin, f"http://{remote}"]
+            vandal = AdminVandal(random.Random(f"{seed}-{number}"), number, urls, MAY_FAIL)
+            vandal.token = made.out.strip()
+            clients.append(vandal)
+        play_all(outcome, seed, clients, [node.admin], rounds, seconds)
+        outcome.wrong += aftermath(cores, before, [node.log])
+    return outcome
