@@ -23,6 +23,7 @@ from worlds.text_client import TextClient, text_place
 
 KEEPERS, VANDALS = 2, 3
 SITTERS_MAX = 40
+UNREAD_MAX = 100  # messages, of a keeper: then it takes one after the other
 DRAIN_SECONDS = 0.05
 FRAME_BYTES_MAX = 65_536
 MANY = 100_000  # bytes of small frames sent at once
@@ -43,7 +44,7 @@ class Keeper:
 
     def act(self) -> None:
         """Raises Wrong."""
-        if self.chance.random() < 0.6:
+        if len(self._written) - self._read < UNREAD_MAX and self.chance.random() < 0.6:
             self._put()
         else:
             self._get()

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import psutil
+from free_ports import free_ports
 from fuzz.kafka import Line
 from kio.schema.create_topics.v5 import request as creation
 from kio.schema.join_group.v5 import request as joining
@@ -33,7 +34,9 @@ _FLAGS = (
 
 
 class AttackedNode:
-    """The node, and ways to its ports."""
+    """The node, and ways to its ports. `remote_admin`: the admin port that needs a token."""
+
+    remote_admin: tuple[str, int]
 
     def __init__(self, node: RunningNode, token: str) -> None:
         self.node, self.token = node, token
@@ -201,9 +204,11 @@ def attacked_node(folder: Path, *flags: str) -> Iterator[AttackedNode]:
     data = folder / "data"
     made = polynya("token", "create", "root", "--allow", "all,admin", "--data", str(data))
     assert made.code == 0, made.err
-    node = RunningNode(data, (*_FLAGS, *flags))
+    (port,) = free_ports(1)
+    node = RunningNode(data, (*_FLAGS, "--admin-listen", f"127.0.0.1:{port}", *flags))
     try:
         attacked = AttackedNode(node, made.out.strip())
+        attacked.remote_admin = "127.0.0.1", port
         attacked.create("bystander")
         yield attacked
     finally:
