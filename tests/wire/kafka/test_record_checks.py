@@ -229,6 +229,13 @@ def test_more_records_than_the_codec_can_hold_are_refused(codec: int) -> None:
         quick(made(body, records=2**31 - 1, codec=codec))
 
 
+def test_a_gzip_member_that_ends_early_is_refused() -> None:
+    whole = theirs(SENT, 1)[HEADER_BYTES:]
+    for size in range(len(whole) - 1, len(whole) - 200, -20):
+        with pytest.raises(InvalidBatch, match=r"gzip member of the records ends early"):
+            quick(made(whole[:size], records=len(SENT), codec=1))
+
+
 def test_an_lz4_frame_that_ends_early_is_refused() -> None:
     body = theirs(SENT, 3)[HEADER_BYTES:]
     with pytest.raises(InvalidBatch, match="end mark"):

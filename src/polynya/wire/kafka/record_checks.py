@@ -292,6 +292,12 @@ def _varint(data: Bytes, at: int, bits: int = _INT_BITS) -> tuple[int, int]:
 def _check_gzip(body: memoryview) -> None:
     if body[:3] != _GZIP_HEAD or len(body) < _GZIP_BYTES_MIN or body[3] & _GZIP_RESERVED:
         raise _not_framed(codecs.GZIP, body)
+    size, most = int.from_bytes(body[-4:], "little"), len(body) * _EXPANSION_MAX[codecs.GZIP]
+    if size > most:  # bytes from the middle of a member, most likely
+        raise InvalidBatch(
+            f"the gzip member of the records ends early: its last bytes say a size of {size}, and "
+            f"{len(body)} bytes hold at most {most}"
+        )
 
 
 def _check_snappy(body: memoryview) -> None:
