@@ -505,7 +505,7 @@ class Client:
                 else ""
             )
         if code == "NO_ROUTE":
-            return "It may be an older release without this command, or an admin port."
+            return "The server may be an older release without this command, or an admin port."
         if not code and answer.request.method != "HEAD":
             return (
                 f"Check that {self.server} is a Polynya node: 'polynya doctor --server "
