@@ -67,7 +67,7 @@ class OneTable:
         builder = PackBuilder()
         entry = builder.add(1, 1, build_slice(Encoding.JSON, *self._tail, [batch]))
         key = f"c/packs/20240101-00/1-{secrets.token_hex(16)}"
-        self.blobs.put(key, b"".join(builder.finish(home_group=1, created_ms=0)[0]))
+        self.blobs.put(key, b"".join(builder.finish(owner_group=1, created_ms=0)[0]))
         self._pending = [
             Range("s", 1, 1, "application/json", Encoding.JSON, *self._tail, entry.records,
                   entry.length, key, entry.offset, entry.stored, entry.crc)
