@@ -17,7 +17,9 @@ from polynya.engine.log_clock import LogClock, once_per_pass
 from polynya.engine.membership import ClusterSettings, Membership
 from polynya.engine.storage import open_storage
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.stream.commands import Create, Encoding, SetLevel
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.settings.commands import SetLevel
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Done
 
 VOTERS = (1, 2, 3)

@@ -20,8 +20,10 @@ from polynya.engine.log_clock import LogClock, once_per_pass
 from polynya.engine.storage import open_storage
 from polynya.replica.log import encode_command
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Done, Reply
 from polynya.wal import Journal
 

@@ -22,7 +22,7 @@ from polynya.routing.bundles import handler_of
 from polynya.routing.diskless import DisklessRoutes
 from polynya.routing.forwarding import Forwarding
 from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Done, Reply
 from polynya.transport.link import FrameLink

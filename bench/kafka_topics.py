@@ -27,7 +27,7 @@ from polynya.front.kafka.auth.caller import EVERYBODY
 from polynya.front.kafka.metadata import metadata
 from polynya.front.kafka.server import Broker, KafkaFront
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.stream.commands import TopicChange, TopicPut, TopicReady
+from polynya.stream.features.topics.commands import TopicChange, TopicPut, TopicReady
 from polynya.wire.kafka.generated.metadata import MetadataRequest
 from polynya.wire.kafka.messages import APIS
 

@@ -30,7 +30,7 @@ from polynya.lakehouse.jobs.plan_objects import load_header, load_task
 from polynya.lakehouse.jobs.task import TaskResult, run_task
 from polynya.lakehouse.jobs.worker import Syncing
 from polynya.lakehouse.reading.blobs import LocalBlobs
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder
 from polynya.wire.slices import build_slice

@@ -22,7 +22,7 @@ from polynya.cli.storage.cluster_store import WholeStore, spelled_groups
 from polynya.cli.terminal import exits
 from polynya.cold import Collector, PackVerifier, verifier
 from polynya.front.http.protocol.extension import Request
-from polynya.stream.commands import PackWritten, ReleasePack
+from polynya.stream.features.packs.commands import PackWritten, ReleasePack
 from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.store_health import StorePatience
 

@@ -22,7 +22,7 @@ from polynya.front.kafka.batch_checks import AT_ONCE_BYTES
 from polynya.front.kafka.deleted_topics import DeletedTopics
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.topics import TopicCatalog
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.replies import Reply
 from polynya.wire.kafka import batches
 

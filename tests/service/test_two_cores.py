@@ -14,7 +14,8 @@ from worlds.service import Code, Node, name_in
 from worlds.stream import kafka_batch, kafka_producer
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Produce
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 

@@ -27,7 +27,7 @@ from polynya.cold.planner import (
 )
 from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, entries_for, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
-from polynya.stream.commands import PublishSlices
+from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.pack import PackBuilder, pack_key

@@ -6,7 +6,7 @@ import asyncio
 
 from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal
 from polynya.service.api import Service
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.plain_batches import NO_TIME, record_batches
 from polynya.wire.record_pages import StoredSpan
 

@@ -26,8 +26,8 @@ from polynya.front.kafka.owners import zone_tag
 from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import place_all
 from polynya.wire.kafka.generated.fetch import (
     FetchableTopicResponse,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polynya.base.limits import KAFKA_FORWARD_BYTES_MAX
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.owners import is_diskless, owner_in_zone, zone_of
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated import fetch as fetch_message
 from polynya.wire.kafka.generated import produce as produce_message
 

@@ -14,7 +14,7 @@ from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.owners import is_diskless, zone_of
 from polynya.front.kafka.topics import is_topic_name
 from polynya.front.kafka.turns import count, in_turns
-from polynya.stream.rules.topics import Topic, TopicState
+from polynya.stream.features.topics.state import Topic, TopicState
 from polynya.wire.kafka.generated.metadata import (
     MetadataRequest,
     MetadataResponse,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from polynya.base.names import DISKLESS
 from polynya.front.kafka.configs import PROFILE
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.topics.state import Topic
 
 if TYPE_CHECKING:
     from polynya.front.kafka.dispatch import Call

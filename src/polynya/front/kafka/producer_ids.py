@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from polynya.stream.commands import Command, ProducerIds
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import ProducerIds
 from polynya.stream.replies import Reply
 
 AT_ONCE_MAX = 1000

@@ -21,7 +21,7 @@ from polynya.front.kafka.metadata import (
     topic_of,
 )
 from polynya.front.kafka.owners import is_diskless
-from polynya.stream.rules.topics import Topic, TopicState
+from polynya.stream.features.topics.state import Topic, TopicState
 from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import metadata as message
 from polynya.wire.kafka.messages import APIS

@@ -1,8 +1,8 @@
 """The topics as one core knows them, and the steps that create, change and delete them.
 
 The meta group has the truth. A core follows its node's replica by what changed since, and asks the
-leader for a topic that it does not know. Any core that finds a topic between two steps (`polynya.stream.rules.topics`)
-finishes it.
+leader for a topic that it does not know. Any core that finds a topic between two steps
+(`polynya.stream.features.topics.rules`) finishes it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,19 @@ from polynya.front.kafka.deleted_topics import DeletedTopics
 from polynya.front.kafka.producer_ids import allot
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.api import Service
-from polynya.stream.commands import (
-    Command,
-    Create,
-    Delete,
-    Encoding,
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.profiles.commands import SetProfile
+from polynya.stream.features.topics.commands import (
     TopicChange,
     TopicDrop,
     TopicGone,
     TopicPut,
     TopicReady,
 )
-from polynya.stream.diskless_commands import SetProfile
+from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.topics import Topic, TopicNews, TopicState
 from polynya.wire.headers import media_type
 from polynya.wire.kafka.values import partition_type
 

@@ -35,8 +35,8 @@ from polynya.front.kafka.topics import (
     is_topic_name,
 )
 from polynya.local.api import StreamInfo
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.headers import format_instant
 
 PATH = "/v1/topics"

@@ -12,7 +12,8 @@ from polynya.front.http.routes.append_conditions import on_condition
 from polynya.front.http.routes.bodies import RECORDS_BODY
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.commands import Append, Batch, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.headers import RECORDS, BadField
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records, values_of
 from polynya.wire.record_fields import (

@@ -13,7 +13,7 @@ from polynya.front.kafka.metadata import place_in_zone
 from polynya.front.kafka.owners import zone_of
 from polynya.front.kafka.turns import in_turns
 from polynya.local.api import Refusal, TrimQuery
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,

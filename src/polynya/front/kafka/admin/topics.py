@@ -15,8 +15,8 @@ from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_replicas, 
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics import TopicRefused, acks_of
 from polynya.front.kafka.turns import in_turns
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -9,8 +9,8 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
 from polynya.front.kafka.metadata import UNKNOWN_OPERATIONS
 from polynya.front.kafka.turns import in_turns
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Description, Outcomes
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Description, Outcomes
 from polynya.wire.kafka.generated.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
