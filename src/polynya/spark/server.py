@@ -11,9 +11,11 @@ import msgspec
 
 from polynya.base.offsets import parse_token
 from polynya.client import tables, verbs
-from polynya.client.drivers import Driver, Feed
+from polynya.client.blocking.generated.driver import Driver
+from polynya.client.blocking.generated.wire import Wire
 from polynya.client.errors import StreamGone, StreamNotFound
-from polynya.client.http import Wire, options_of
+from polynya.client.feeds import Feed
+from polynya.client.http import options_of
 from polynya.client.messages import Operation, Retry
 from polynya.client.values import Facts
 from polynya.lakehouse.jobs.plan import Range

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
     from polynya.client import ClientError
-    from polynya.client.http import Wire
+    from polynya.client.blocking.generated.wire import Wire
 
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
@@ -367,7 +367,8 @@ class Client:
     def wire(self) -> Wire:
         """The transport of the client library to the same server."""
         if self._wire is None:
-            from polynya.client.http import Options, Wire
+            from polynya.client.blocking.generated.wire import Wire
+            from polynya.client.http import Options
 
             self._wire = Wire(
                 Options(servers=self.router.servers, token=self.token, verify=self.verify)
