@@ -152,9 +152,10 @@ def head_of(response: httpx.Response) -> HttpResponse:
     return HttpResponse(response.status_code, dict(response.headers))
 
 
-def answer_of(response: httpx.Response) -> HttpResponse:
+def response_of(response: httpx.Response) -> HttpResponse:
     """Return a response whose body has been read."""
-    return HttpResponse(response.status_code, dict(response.headers), response.content)
+    url = str(response.request.url)
+    return HttpResponse(response.status_code, dict(response.headers), response.content, url)
 
 
 def broken_of(error: Exception, url: httpx.URL | None = None) -> Broken:

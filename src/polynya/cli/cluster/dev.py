@@ -503,8 +503,6 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
 
 
 def _problems(client: Client) -> list[str]:
-    import httpx
-
     try:
         told = client.send("GET", "/v1/cluster/health").json()
         # without a token a node with access control shows no more than this
@@ -514,7 +512,7 @@ def _problems(client: Client) -> list[str]:
             *told["problems"],
             *(note for note in told["notes"] if note.startswith("read replica")),
         ] or _level_problems(client.send("GET", "/v1/cluster").json())
-    except (httpx.TransportError, ValueError, KeyError):
+    except (exits.Ended, ValueError, KeyError):
         return ["node 1 does not respond yet"]
 
 

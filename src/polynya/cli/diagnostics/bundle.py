@@ -204,8 +204,6 @@ class _Gathered:
         )
 
     def _server(self) -> Iterator[tuple[str, str]]:
-        import httpx
-
         try:
             target = find_target(*self._where, os.environ)
             self._secrets.append(target.token)
@@ -219,27 +217,19 @@ class _Gathered:
                 node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
                 yield "node.json", node.text
                 yield from self._metrics(client, int(node.json()["ports"]["admin"]))
-        except (
-            click.ClickException,
-            httpx.TransportError,
-            ValueError,
-            KeyError,
-            TypeError,
-        ) as error:
+        except (click.ClickException, ValueError, KeyError, TypeError) as error:
             self.missing.append(f"server responses: {getattr(error, 'message', error)}")
 
     def _metrics(self, client: Client, admin_port: int) -> Iterator[tuple[str, str]]:
         """Yield the metrics from the admin port if reachable, otherwise from the base port."""
-        import httpx
-
-        admin = [f"http://127.0.0.1:{admin_port}/metrics"] if is_loopback(client.server) else []
-        for url in (*admin, f"{client.server}/metrics"):
-            with contextlib.suppress(httpx.TransportError):
-                answer = client.get(url)
-                if answer.is_success:
-                    yield "metrics.txt", answer.text
-                    return
-        self.missing.append("metrics.txt: the admin port is unreachable from this machine")
+        text = ""
+        if is_loopback(client.server):
+            with Client(f"http://127.0.0.1:{admin_port}", token=client.token) as admin:
+                text = _metrics_of(admin)
+        if text := text or _metrics_of(client):
+            yield "metrics.txt", text
+        else:
+            self.missing.append("metrics.txt: the admin port is unreachable from this machine")
 
     def _logs(self, named: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for number, name in enumerate(named):
@@ -253,6 +243,13 @@ class _Gathered:
                 yield "logs/node.log", text
             else:
                 self.missing.append("logs: the node's log was not found; pass it with --log")
+
+
+def _metrics_of(client: Client) -> str:
+    try:
+        return client.call("GET", "/metrics").text
+    except exits.Ended:
+        return ""
 
 
 def _own_log(data: Path) -> str:

@@ -11,11 +11,11 @@ from polynya.client.http import (
     NODE,
     Extended,
     Options,
-    answer_of,
     broken_of,
     head_of,
     nodes_of,
     parts_of,
+    response_of,
     status_of,
 )
 from polynya.client.messages import Broken, HttpRequest, HttpResponse
@@ -48,7 +48,7 @@ class AsyncWire(Extended):
                     opened.append(AsyncOpened(response))
                     return head_of(response)
                 await response.aread()
-                return answer_of(response)
+                return response_of(response)
             except (httpx.TransportError, httpx.DecodingError) as error:
                 return broken_of(error, built.url)
 
@@ -62,7 +62,7 @@ class AsyncWire(Extended):
 
     async def _send(self, built: httpx.Request) -> HttpResponse | Broken:
         try:
-            return answer_of(await self._http.send(built))
+            return response_of(await self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
             return broken_of(error, built.url)
 

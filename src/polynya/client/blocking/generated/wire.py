@@ -14,11 +14,11 @@ from polynya.client.http import (
     NODE,
     Extended,
     Options,
-    answer_of,
     broken_of,
     head_of,
     nodes_of,
     parts_of,
+    response_of,
     status_of,
 )
 from polynya.client.messages import Broken, HttpRequest, HttpResponse
@@ -51,7 +51,7 @@ class Wire(Extended):
                     opened.append(Opened(response))
                     return head_of(response)
                 response.read()
-                return answer_of(response)
+                return response_of(response)
             except (httpx.TransportError, httpx.DecodingError) as error:
                 return broken_of(error, built.url)
 
@@ -65,7 +65,7 @@ class Wire(Extended):
 
     def _send(self, built: httpx.Request) -> HttpResponse | Broken:
         try:
-            return answer_of(self._http.send(built))
+            return response_of(self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
             return broken_of(error, built.url)
 
