@@ -17,11 +17,11 @@ from typing import Any
 from bench.core import append_of
 from polynya.base.errors import Unavailable
 from polynya.replica.log import decode_command
-from polynya.service.routing import messages
-from polynya.service.routing.bundles import handler_of
-from polynya.service.routing.diskless import DisklessRoutes
-from polynya.service.routing.forwarding import Forwarding
-from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
+from polynya.routing import messages
+from polynya.routing.bundles import handler_of
+from polynya.routing.diskless import DisklessRoutes
+from polynya.routing.forwarding import Forwarding
+from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Done, Reply

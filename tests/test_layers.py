@@ -31,25 +31,18 @@ ROOMS = {  # room: the rooms that it may import
     ),
     "client": "base",
     "spark": "base client lakehouse objectstore wire",
-    "node": (
-        "admin backup base cluster config cost engine files front observability recovery replica "
-        "service stream subscriptions system tiering transport wal"
-    ),
+    "node": "admin backup base cluster config cost engine files front observability recovery replica routing service stream subscriptions system tiering transport wal",
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
-    "admin": (
-        "access backup base cold config console cost engine files front lakehouse objectstore "
-        "observability service stream system tiering transport wire"
-    ),
-    "cluster": (
-        "base config cost engine files front objectstore observability raft replica service stream "
-        "system tiering transport wal wire"
-    ),
-    "front": "access base cost service stream subscriptions wire",
-    "subscriptions": "base service stream wal",
+    "admin": "access backup base cold config console cost engine files front lakehouse local objectstore observability routing service stream system tiering transport wire",
+    "cluster": "base config cost engine files front objectstore observability raft replica routing service stream system tiering transport wal wire",
+    "front": "access base cost local routing service stream subscriptions wire",
+    "subscriptions": "base routing stream wal",
     "tiering": (
         "backup base cold config diskless engine objectstore observability service stream transport"
     ),
-    "service": "base cold engine replica stream transport wal",
+    "service": "base cold engine local routing stream transport",
+    "routing": "base cold engine local replica stream transport wal",
+    "local": "base cold stream",
     "engine": "backup base config files observability raft replica stream system transport wal wire",
     "backup": "base objectstore stream wire",
     "cold": "base objectstore stream wire",

@@ -12,7 +12,9 @@ Every folder here is a room. From the top, each imports from lower lines only
 * `admin`: listeners, health, metric sources, audit. `cluster`: membership, placement, certificates.
 * `front`: the protocols that clients speak.
 * `subscriptions`: webhooks and workers that wake. `tiering`: old data moves to the object store.
-* `service`: find the group of a stream, then propose, wait, read and tail.
+* `service`: what a front may ask of streams, tables, segments and consumer groups.
+* `routing`: where a request is answered: groups, leaders, cores and nodes.
+* `local`: the streams of this core: propose, read, tail and maintain.
 * `engine`: the turn loop of a core, its journal writer, leadership and snapshots.
 * `diskless`: appends of diskless streams, to the object store and then to the log.
 * `backup`, `cold` (packs), `console` (web), `lakehouse` (tables).
@@ -20,7 +22,7 @@ Every folder here is a room. From the top, each imports from lower lines only
 * `raft`, `stream` (the state machine), `transport`, `wal`, `objectstore`, `access`, `cost`.
 * `base`, `files` (durable small files), `observability`.
 
-An append walks down: `front`, `service`, `engine`, `replica`, `wal`.
+An append walks down: `front`, `service`, `local`, `engine`, `replica`, `wal`.
 """
 
 __version__ = "0.1.0"

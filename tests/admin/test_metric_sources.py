@@ -4,9 +4,9 @@ import asyncio
 
 from polynya.admin import metric_sources
 from polynya.engine.standalone import StandaloneEngine
+from polynya.local.local import LocalGroups
 from polynya.observability.metrics import BY_NAME, Registry
 from polynya.replica import Group, Shard
-from polynya.service.streams.local import LocalGroups
 from polynya.stream.commands import Create
 from polynya.stream.machine import Machine
 from polynya.wal import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polynya.cluster.join import leaderless
-from polynya.service.routing.group_locations import GroupLocations
+from polynya.routing.group_locations import GroupLocations
 from polynya.stream.commands import Placement
 from polynya.stream.placement import ClusterMap, NodeRecord
 

@@ -12,7 +12,7 @@ from worlds.fake_disk import FakeDisk
 from worlds.service import Code, Listener, World, name_in
 
 from polynya.base.errors import OutcomeUnknown
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 
 QUIET, BUSY = name_in(1), name_in(2)
 

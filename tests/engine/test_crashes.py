@@ -16,8 +16,8 @@ from worlds.service import Code, Listener, World, name_in
 from worlds.stream import check_invariants
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.local.api import Facts, Refusal
 from polynya.objectstore import StoreError
-from polynya.service.api import Facts, Refusal
 from polynya.stream.commands import Delete
 from polynya.stream.replies import Reply
 

@@ -16,9 +16,9 @@ from polling import turns
 
 from polynya.cluster.discovery import ask_others
 from polynya.config.model import Config
+from polynya.local.api import LiveEvent
+from polynya.local.feeds import Feeds
 from polynya.node.fail_stop import EXIT_FAULT, lost_callback, lost_thread
-from polynya.service.api import LiveEvent
-from polynya.service.streams.feeds import Feeds
 from polynya.transport import report_lost
 
 

@@ -18,7 +18,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.routes.bodies import batch_of
 from polynya.front.kafka.errors import Error
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.stream.commands import Append, Batch, Create, Delete, Encoding
 from polynya.stream.replies import Code
 from polynya.wire.kafka import batches

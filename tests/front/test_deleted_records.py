@@ -23,7 +23,7 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.topics import Adoption
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import NodeView, Topics
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.stream.commands import Create, Retention, TrimTo
 from polynya.stream.diskless_commands import Profile, SetProfile
 from polynya.stream.replies import Code

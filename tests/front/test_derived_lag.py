@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from polynya.front.http.api.derived_lag import DerivedLag, records_after
+from polynya.local.api import Facts
 from polynya.objectstore import NotFound
-from polynya.service.api import Facts
 from polynya.service.tables import Tables
 from polynya.stream.rules.tables import Table
 

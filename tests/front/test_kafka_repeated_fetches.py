@@ -12,7 +12,7 @@ from worlds.kafka import KafkaWorld, OneBroker, fetch_fields, frame, plain_field
 from polynya.base.names import partition_name
 from polynya.front.kafka import dispatch, repeated_fetches
 from polynya.front.kafka.errors import Error
-from polynya.service.api import Refusal, TrimQuery
+from polynya.local.api import Refusal, TrimQuery
 from polynya.stream.commands import Delete
 from polynya.wire.kafka.messages import APIS
 

@@ -15,8 +15,8 @@ from polynya.base.names import partition_name
 from polynya.front.kafka import topics
 from polynya.front.kafka.admin.profile_change import ALIVE_MS, ALIVE_MS_EACH
 from polynya.front.kafka.topics import TopicCatalog, TopicRefused
-from polynya.service.api import Facts
-from polynya.service.streams.profile_changes import CHANGE_MS_MAX
+from polynya.local.api import Facts
+from polynya.local.profile_changes import CHANGE_MS_MAX
 from polynya.stream.commands import Command
 from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Reply

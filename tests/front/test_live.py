@@ -12,7 +12,7 @@ from front_world import World, play, request
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import SSE_BACKLOG_BYTES_MAX
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal, Sink
+from polynya.local.api import Facts, LiveEvent, Page, ReadQuery, Refusal, Sink
 from polynya.wire.cursor import current_interval
 
 TEXT = "text/plain"

@@ -10,7 +10,7 @@ from test_live import control
 from worlds.transactions import plant_end
 
 from polynya.base.names import group_of
-from polynya.service.api import LiveEvent
+from polynya.local.api import LiveEvent
 from polynya.stream.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 

@@ -15,7 +15,7 @@ from polynya.cli.storage.recover import Selection
 from polynya.front.text.cursors import json_batch
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import NodeView, Topics
-from polynya.service.api import Facts, Refusal
+from polynya.local.api import Facts, Refusal
 from polynya.stream.commands import Append, Command, Create, Encoding
 from polynya.stream.replies import Done, Reply
 from polynya.stream.rules.table_watches import covers

@@ -18,10 +18,10 @@ from fuzz.bytes import Shapes, damaged, noise, number
 from polynya.access.authenticator import Report
 from polynya.base.msgpack import UNREADABLE
 from polynya.cluster.status import Told
+from polynya.local.api import Facts, Page
 from polynya.raft.codec import _Frame
 from polynya.raft.messages import SnapshotChunk
-from polynya.service.api import Facts, Page
-from polynya.service.routing import messages
+from polynya.routing import messages
 from polynya.stream.commands import Append as AppendCommand
 from polynya.stream.placement import ClusterMap
 from polynya.transport import Hello, PeerTls, node_name

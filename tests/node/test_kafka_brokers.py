@@ -11,7 +11,7 @@ from polynya.config.core_start import KAFKA, Address, CoreStart
 from polynya.config.model import Config
 from polynya.front.kafka.server import Broker
 from polynya.node.kafka import BROKERS_SECONDS, NodeBrokers, brokers_check
-from polynya.service.routing.leaders import Leaders
+from polynya.routing.leaders import Leaders
 from polynya.stream.commands import NodeRecord, NodeState
 from polynya.stream.placement import ClusterMap
 

@@ -20,12 +20,12 @@ from polynya.config import node_identity as births
 from polynya.config.node_identity import NodeIdentity, journal_id_of, write_json
 from polynya.engine.membership import Membership
 from polynya.engine.storage import open_storage
+from polynya.local.api import Page, ReadQuery
 from polynya.raft import EntryKind
 from polynya.recovery import folder_switch, reshard
 from polynya.recovery.folder_switch import finish
 from polynya.recovery.reshard import reshare
 from polynya.replica.log import encode_command
-from polynya.service.api import Page, ReadQuery
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.stream.commands import Append, Command, Create, Encoding
 from polynya.stream.replies import Reply

@@ -11,7 +11,7 @@ from sim.loop import run_simulated
 from stories.cluster import A, led, outrun, stories
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
-from polynya.service.api import Facts, Page, ReadQuery, Refusal
+from polynya.local.api import Facts, Page, ReadQuery, Refusal
 from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.replies import Code
 

@@ -13,7 +13,7 @@ from sim.moves import Ear
 from stories.cluster import A, led
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.service.stale_readers import StaleReaders
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code

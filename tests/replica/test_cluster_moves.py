@@ -12,9 +12,9 @@ from sim.cluster import Node, World
 from stories.cluster import A, stories
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.local.api import Facts, LiveEvent
 from polynya.raft import Configuration, ProposalRefused
 from polynya.raft.messages import Vote
-from polynya.service.api import Facts, LiveEvent
 from polynya.stream.replies import Code
 
 

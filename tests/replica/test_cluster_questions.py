@@ -12,8 +12,8 @@ from sim.cluster import Node, World
 from stories.cluster import A, led, stories
 
 from polynya.base.errors import Unavailable
-from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal
-from polynya.service.routing.service import NodeService
+from polynya.local.api import Facts, LiveEvent, Page, ReadQuery, Refusal
+from polynya.routing.service import NodeService
 
 story = stories(led)
 

@@ -20,9 +20,9 @@ from sim.loop import run_simulated
 from stories.cluster import A, led, stories
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Page, ReadQuery
+from polynya.local.api import Page, ReadQuery
+from polynya.local.segments import HOLD_SECONDS, SegmentWriter
 from polynya.service.stream_segments import LeasedSegments, view_of
-from polynya.service.streams.segments import HOLD_SECONDS, SegmentWriter
 from polynya.stream.commands import Append, SegmentLimits
 from polynya.stream.replies import Done
 from polynya.stream.state.model import Stream

@@ -15,7 +15,7 @@ from polynya.base import levels
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.cluster.feature_level import FeatureLevels
 from polynya.engine.storage import open_storage
-from polynya.service.api import Trimmed, TrimQuery
+from polynya.local.api import Trimmed, TrimQuery
 from polynya.stream.commands import Create, Delete, Encoding, Produce, Touch, TrimTo
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code

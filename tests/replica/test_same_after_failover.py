@@ -15,7 +15,7 @@ from worlds.service import json_batch
 from worlds.subscriptions import Shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.stream.commands import Append, Create, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 

@@ -17,7 +17,7 @@ from polynya.engine.entry_validation import EntryValidator
 from polynya.raft.messages import Append as AppendEntries
 from polynya.raft.messages import Entry
 from polynya.replica import log
-from polynya.service.routing import messages
+from polynya.routing import messages
 from polynya.stream.commands import (
     Append,
     Bundle,

@@ -11,7 +11,7 @@ from sim.life_model import Appended, Created, Deleted, Looked, Model, Pinned, Wh
 from sim.linearizability import FOREVER, Operation, Search, Undecided
 from sim.workers import Held, Shift
 
-from polynya.service.api import Facts, Refusal
+from polynya.local.api import Facts, Refusal
 from polynya.stream.replies import Code, Reply
 
 

@@ -10,7 +10,7 @@ from stories.service import node_story, story
 from worlds.service import Code, Listener, Node, World, name_in
 
 from polynya.base.futures import settle
-from polynya.service.api import AppendTo
+from polynya.local.api import AppendTo
 from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
 

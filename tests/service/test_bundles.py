@@ -11,8 +11,8 @@ import pytest
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import encode_command
-from polynya.service.routing import bundles, messages
-from polynya.service.routing.bundles import Bundles, handler_of
+from polynya.routing import bundles, messages
+from polynya.routing.bundles import Bundles, handler_of
 from polynya.stream.commands import Acknowledge, Append, Batch, Encoding
 from polynya.stream.replies import Code, Reply
 

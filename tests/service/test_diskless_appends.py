@@ -12,8 +12,8 @@ from stories.service import node_story, story, story_on_one_and_two_cores
 from worlds.service import Code, Listener, Node, World, name_in
 
 from polynya.base.futures import settle
-from polynya.service.api import Facts
-from polynya.service.routing import diskless
+from polynya.local.api import Facts
+from polynya.routing import diskless
 from polynya.stream.commands import (
     KAFKA_CONTENT_TYPE,
     Batch,

@@ -12,11 +12,11 @@ from worlds.packed_appends import PackedAppends
 from worlds.service import Code, Listener, Node, World, name_in
 
 from polynya.cold import PackGone
+from polynya.local.api import Facts, Page, Position, ReadQuery
+from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.objectstore import MemoryStore
-from polynya.service.api import Facts, Page, Position, ReadQuery
-from polynya.service.routing import messages
-from polynya.service.routing.requests.local_answers import LocalAnswers
-from polynya.service.streams.reads.pieces import PlannedPage, PlannedSpans
+from polynya.routing import messages
+from polynya.routing.requests.local_answers import LocalAnswers
 from polynya.stream.commands import ColdSlice
 from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Reply
@@ -118,7 +118,7 @@ async def test_records_in_memory_come_with_the_plan(node: Node) -> None:
     stream = there.local.machines[1].streams[THERE]
     query = ReadQuery(THERE, Position.START, 0, 1 << 20)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polynya.service.streams.reads.pieces._stays", lambda each: each is stream)
+        patch.setattr("polynya.local.reads.pieces._stays", lambda each: each is stream)
         planned = await there.local.reads.read_for(1, query, far=True)
         assert isinstance(planned, PlannedPage)
         assert [bytes(span.payload) for span in planned.page.spans] == [b"two;"]

@@ -16,9 +16,9 @@ from worlds.stream import json_batch, kafka_batch, raw_batch
 
 from polynya.base.errors import CorruptData
 from polynya.front.http.routes.decoded_pages import stored
+from polynya.local.api import Page, Span
 from polynya.objectstore import MemoryStore
-from polynya.service.api import Page, Span
-from polynya.service.routing import messages
+from polynya.routing import messages
 from polynya.stream.commands import Append, Batch, Encoding
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.record_pages import Form, show

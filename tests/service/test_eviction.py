@@ -14,9 +14,9 @@ from polynya.base.errors import Unavailable
 from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES
 from polynya.base.names import group_of
 from polynya.cold import Merger, MergeSettings, merger
+from polynya.local import rehydration
+from polynya.local.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
 from polynya.objectstore import MemoryStore
-from polynya.service.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
-from polynya.service.streams import rehydration
 from polynya.stream.commands import (
     BucketRetention,
     Command,

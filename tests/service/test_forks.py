@@ -13,8 +13,8 @@ from stories.service import node_story, story_on_one_and_two_cores
 from worlds.service import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
-from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, TrimQuery
-from polynya.service.streams import forks
+from polynya.local import forks
+from polynya.local.api import Facts, Page, Position, ReadQuery, Refusal, TrimQuery
 from polynya.stream.commands import Command, PinSource, Retention, SetRetention
 from polynya.stream.replies import Reply
 
@@ -228,7 +228,7 @@ NOTHING_PINNED = ((1, False), (3, True))  # or nothing pinned any more
 def test_a_coordinator_dies_between_any_two_steps(
     step: int, after: bool, restart: bool, refused: bool
 ) -> None:
-    from polynya.service.streams.forks import create_fork
+    from polynya.local.forks import create_fork
 
     async def run() -> None:
         world = World().start()
@@ -300,7 +300,7 @@ def test_what_the_client_is_told_when_a_step_fails(
     step: int, fault: PolynyaError, told: type[PolynyaError]
 ) -> None:
     """Unavailable only when no fork was made."""
-    from polynya.service.streams.forks import create_fork
+    from polynya.local.forks import create_fork
 
     async def run() -> None:
         world = World().start()

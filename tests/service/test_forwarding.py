@@ -16,8 +16,8 @@ from worlds.forwarding import OK, World, story, turns
 
 from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import encode_command
-from polynya.service.routing import attempts, flights, messages
-from polynya.service.routing.relay import THROUGH
+from polynya.routing import attempts, flights, messages
+from polynya.routing.relay import THROUGH
 from polynya.stream.commands import Acknowledge, Append, Batch
 from polynya.transport.errors import encode_error
 

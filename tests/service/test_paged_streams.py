@@ -14,7 +14,7 @@ from worlds.service import CLUSTER, World, name_in
 from worlds.stream import raw_batch
 
 from polynya.base.limits import RAW_STEP_BYTES
-from polynya.service.api import Page, Position, ReadQuery, TrimQuery
+from polynya.local.api import Page, Position, ReadQuery, TrimQuery
 from polynya.service.stream_slices import SliceFinder
 from polynya.service.table_jobs import TableJobs
 from polynya.stream.commands import Append, Retention

@@ -13,9 +13,9 @@ from worlds.service import Code, World, name_in
 
 from polynya.base.errors import Unavailable
 from polynya.base.futures import settle
-from polynya.service.api import Facts
-from polynya.service.streams import profile_changes
-from polynya.service.streams.profile_changes import CHANGE_MS_MAX
+from polynya.local import profile_changes
+from polynya.local.api import Facts
+from polynya.local.profile_changes import CHANGE_MS_MAX
 from polynya.stream.commands import Delete, Producer
 from polynya.stream.diskless_commands import Profile, SetProfile
 from polynya.stream.replies import Reply

@@ -10,7 +10,7 @@ from stories.service import story
 from worlds.service import World, name_in
 from worlds.stream import raw_batch
 
-from polynya.service.api import Page, Position, ReadQuery, TrimQuery
+from polynya.local.api import Page, Position, ReadQuery, TrimQuery
 from polynya.stream.commands import Append, Retention
 from polynya.stream.rules.retention import cut_of
 

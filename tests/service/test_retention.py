@@ -12,11 +12,11 @@ import pytest
 from stories.service import node_story, story, story_on_one_and_two_cores
 from worlds.service import Code, Node, World, name_in
 
+from polynya.local.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
+from polynya.local.lifetimes import retention
+from polynya.local.lifetimes.retention import TrimCounters
 from polynya.objectstore import MemoryStore
-from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
-from polynya.service.streams.lifetimes import retention
-from polynya.service.streams.lifetimes.retention import TrimCounters
-from polynya.service.streams.lifetimes.retention_job import RetentionJob
+from polynya.service.retention_job import RetentionJob
 from polynya.stream.commands import Delete, Retention, SetRetention, TableCommit
 from polynya.stream.machine import Machine
 from polynya.stream.state import index

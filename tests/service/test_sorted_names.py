@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from stories.service import story
 from worlds.service import World
 
-from polynya.service.streams import local_streams as streams_module
-from polynya.service.streams import name_index as names_module
-from polynya.service.streams.name_index import SortedNames
+from polynya.local import local_streams as streams_module
+from polynya.local import name_index as names_module
+from polynya.local.name_index import SortedNames
 
 NAME = st.text("ab/\U0010ffff", max_size=4)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polynya.base.names import group_of
-from polynya.service.routing import stream_groups
-from polynya.service.routing.stream_groups import StreamGroups
+from polynya.routing import stream_groups
+from polynya.routing.stream_groups import StreamGroups
 
 
 def test_the_cache_is_bounded_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

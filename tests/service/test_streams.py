@@ -14,7 +14,7 @@ from stories.service import story
 from worlds.service import Code, Listener, Producer, World, name_in
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.service.api import Facts, ReadQuery, Refusal
+from polynya.local.api import Facts, ReadQuery, Refusal
 from polynya.stream.commands import Append, Batch, Delete
 
 A, B = "test/a", "test/b"

@@ -12,8 +12,8 @@ from worlds.service import Code, Listener, Node, World, name_in
 from worlds.transactions import plant_end
 
 from polynya.base.errors import Unavailable
-from polynya.service.api import Facts, LiveEvent, Refusal
-from polynya.service.routing.remote_tails import RemoteTails
+from polynya.local.api import Facts, LiveEvent, Refusal
+from polynya.routing.remote_tails import RemoteTails
 from polynya.stream.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stories.service import node_story, story
 from worlds.service import Code, Node, World
 
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.stream.commands import (
     Retention,
     SetRetention,

@@ -31,8 +31,8 @@ from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cli.storage.source import PATH, HttpSource
 from polynya.front.http.protocol.errors import ERRORS, Failure
 from polynya.front.http.protocol.extension import Request
+from polynya.local.api import Refusal, facts_of
 from polynya.objectstore import MemoryStore, ObjectStore, StoreUnavailable
-from polynya.service.api import Refusal, facts_of
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import where_of
 from polynya.stream.state.model import Stream

@@ -56,12 +56,12 @@ from polynya.engine.repair import others_of
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.merge_process import Job, fold_here
 from polynya.engine.storage import open_storage
+from polynya.local.api import Page, ReadQuery
 from polynya.raft import Role
 from polynya.replica.log import encode_command
-from polynya.service.api import Page, ReadQuery
+from polynya.routing.forwarding import Forwarding
+from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.service.routing.forwarding import Forwarding
-from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.commands import (
     Append,
     Command,

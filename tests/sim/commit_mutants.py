@@ -7,7 +7,7 @@ from typing import Any
 from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
-from polynya.service.routing.proposals import Proposals
+from polynya.routing.proposals import Proposals
 from polynya.stream.diskless import commits
 from polynya.stream.rules import profiles, writes
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Facts, Page, ReadQuery
+from polynya.local.api import Facts, Page, ReadQuery
 from polynya.stream.commands import Create, Encoding
 from polynya.stream.replies import Code
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Facts, Page, ReadQuery, Refusal, TrimQuery
-from polynya.service.routing.service import NodeService
-from polynya.service.streams.forks import create_fork
+from polynya.local.api import Facts, Page, ReadQuery, Refusal, TrimQuery
+from polynya.local.forks import create_fork
+from polynya.routing.service import NodeService
 from polynya.stream.commands import (
     Append,
     Command,

@@ -17,7 +17,7 @@ from worlds.stream import kafka_batch, kafka_producer
 
 from polynya.base import levels
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Page, ReadQuery
+from polynya.local.api import Page, ReadQuery
 from polynya.stream.commands import Create, Encoding, Produce
 from polynya.stream.replies import Code, Reply
 

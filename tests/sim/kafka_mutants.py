@@ -11,8 +11,8 @@ from sim.knobs import Knobs
 from polynya.cold import planner
 from polynya.front.kafka import fetch, leaders, produce, repeated_fetches
 from polynya.front.kafka.errors import Error
-from polynya.service.routing import flights
-from polynya.service.streams.reads import pieces
+from polynya.local.reads import pieces
+from polynya.routing import flights
 from polynya.stream.rules import kafka_writes
 from polynya.wire.kafka import batches
 

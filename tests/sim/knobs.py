@@ -49,13 +49,13 @@ from polynya.engine.snapshots import (
 from polynya.engine.snapshots import (
     receive as arriving,
 )
+from polynya.local import local_streams, rehydration
+from polynya.local.reads import local_reads
 from polynya.raft import Settings
 from polynya.replica import member
-from polynya.service.routing import attempts, bundles
-from polynya.service.routing.requests import local_answers
-from polynya.service.streams import local_streams, rehydration
-from polynya.service.streams.lifetimes import retention_job
-from polynya.service.streams.reads import local_reads
+from polynya.routing import attempts, bundles
+from polynya.routing.requests import local_answers
+from polynya.service import retention_job
 from polynya.stream.state import chunked, pack_tables, sorted_rows
 
 Settled = TypeVar("Settled", bound=msgspec.Struct)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from polynya.service.api import Facts, Page, Refusal, Trimmed
+from polynya.local.api import Facts, Page, Refusal, Trimmed
 from polynya.stream.replies import Code, Reply
 
 FOR_NOW = (Code.DISK_FULL, Code.MEMORY_PRESSURE)  # nothing was done, in whatever state

@@ -13,7 +13,7 @@ from sim.cluster import GROUPS, Node, World
 from sim.knobs import Knobs
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Facts, LiveEvent
+from polynya.local.api import Facts, LiveEvent
 
 NODES_MAX = 8
 

@@ -43,6 +43,10 @@ from polynya.engine.replicas.linearizable_reads import LinearizableReads
 from polynya.engine.snapshots import catch_up, snapshotter
 from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots.snapshotter import portions
+from polynya.local import local
+from polynya.local.lifetimes import retention
+from polynya.local.reads import pieces
+from polynya.local.rehydration import Rehydration
 from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
 from polynya.raft import (
@@ -63,11 +67,7 @@ from polynya.raft import snapshots as raft_snapshots
 from polynya.recovery.from_store import FromStore
 from polynya.replica import planner
 from polynya.replica.member import Member
-from polynya.service import assembly
-from polynya.service.streams import local
-from polynya.service.streams.lifetimes import retention, retention_job
-from polynya.service.streams.reads import pieces
-from polynya.service.streams.rehydration import Rehydration
+from polynya.service import assembly, retention_job
 from polynya.stream.commands import PackWritten, SubscriptionEvent
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code

@@ -8,8 +8,8 @@ from sim.code_edits import edited_function
 
 from polynya.backup.writer import BackupWriter
 from polynya.cold.collector import Collector
+from polynya.local.reads.pieces import PieceReader
 from polynya.recovery.from_store import FromStore
-from polynya.service.streams.reads.pieces import PieceReader
 from polynya.stream.machine import Machine
 from polynya.stream.rules import paging, publishing
 

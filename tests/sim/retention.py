@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Facts, Page, ReadQuery
+from polynya.local.api import Facts, Page, ReadQuery
 from polynya.stream.commands import Retention, SetRetention
 from polynya.stream.replies import Code
 from polynya.stream.rules.eviction import evicted_view

@@ -8,7 +8,7 @@ from typing import Any
 from sim.code_edits import edited_function
 
 from polynya.cold import merger
-from polynya.service.streams.reads import pieces
+from polynya.local.reads import pieces
 from polynya.wire.slices import Slice
 
 SLICE: dict[str, tuple[Any, str, Any]] = {

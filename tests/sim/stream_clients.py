@@ -28,7 +28,7 @@ from sim.linearizability import FOREVER, Operation, Search, Undecided
 from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal, TrimQuery
+from polynya.local.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal, TrimQuery
 from polynya.stream.commands import Append, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull

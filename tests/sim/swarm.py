@@ -32,7 +32,7 @@ from sim.stream_clients import Lives
 from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.service.api import Facts, LiveEvent
+from polynya.local.api import Facts, LiveEvent
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
 

@@ -41,10 +41,10 @@ from polynya.cold import (
 from polynya.diskless import DisklessSettings, Writer
 from polynya.diskless import commit as diskless_commit
 from polynya.diskless import writer as diskless_writer
+from polynya.local import forks
 from polynya.objectstore import WatchedStore
+from polynya.service import outbox_sender, retention_job
 from polynya.service.assembly import CoreRuntime
-from polynya.service.streams import forks, outbox_sender
-from polynya.service.streams.lifetimes import retention_job
 from polynya.stream.diskless import commits
 from polynya.stream.rules import paging
 from polynya.subscriptions import keys, operations, wakes

@@ -16,7 +16,7 @@ from sim.leased import RECORDS, TracedEpisode
 from sim.segment_traces import Step, last_term, module_of
 from tlc import DEADLOCK, HOLDS, TLA, VIOLATED, check
 
-from polynya.service.streams.segments import SegmentWriter
+from polynya.local.segments import SegmentWriter
 
 SEEDS = (1, 9, 14)  # short ones, with crashes and elections
 TAKEN = 700  # steps of a trace, from its beginning on

@@ -9,7 +9,7 @@ from worlds.stream import World, raw_batch
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.service.api import Position
+from polynya.local.api import Position
 from polynya.stream import machine as machine_module
 from polynya.stream import read_plan
 from polynya.stream.commands import (

@@ -11,11 +11,11 @@ import msgspec
 from polling import wait_for
 
 from polynya.replica.log import decode_command
-from polynya.service.routing import messages
-from polynya.service.routing.diskless import DisklessRoutes
-from polynya.service.routing.forwarding import Forwarding
-from polynya.service.routing.forwarding_appender import ForwardingAppender
-from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
+from polynya.routing import messages
+from polynya.routing.diskless import DisklessRoutes
+from polynya.routing.forwarding import Forwarding
+from polynya.routing.forwarding_appender import ForwardingAppender
+from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.any_command import AnyCommand
 from polynya.stream.commands import Acknowledge, Append, Command
 from polynya.stream.machine import Machine

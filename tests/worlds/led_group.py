@@ -10,7 +10,7 @@ from worlds.stream import World, raw_batch
 
 from polynya.backup.copies import CompleteMark
 from polynya.base.names import group_of
-from polynya.service.streams.outbox_sender import OutboxSender
+from polynya.service.outbox_sender import OutboxSender
 from polynya.stream.commands import Create, Delete, Encoding, PublishSlices, ReleasePack
 
 GROUPS = 2

@@ -25,8 +25,8 @@ from polynya.cold import (
 from polynya.diskless import DisklessSettings, Writer
 from polynya.engine.snapshots.merge_process import fold_here
 from polynya.engine.storage import open_storage
+from polynya.local.api import Facts, LiveEvent, Page, ReadQuery, Refusal
 from polynya.objectstore import MemoryStore, ObjectStore
-from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.table_jobs import TableJobs
 from polynya.stream.commands import Append, Batch, Command, Create, Delete, Encoding, Producer

@@ -23,8 +23,8 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
+from polynya.routing.service import NodeService
 from polynya.service.assembly import CoreRuntime
-from polynya.service.routing.service import NodeService
 from polynya.tiering.tier import Tier
 
 CAPTURE = 52  # message kinds between cores

@@ -9,10 +9,10 @@ from polynya.engine.standalone import StandaloneEngine
 from polynya.front.http.server import HttpFront
 from polynya.front.text.protocol import COMMANDS
 from polynya.front.text.server import TextFront
+from polynya.local.local import LocalGroups
 from polynya.objectstore import REQUESTS, StoreUsage
 from polynya.observability.metrics import Samples, label
 from polynya.service.consumer_groups.lag import GroupLags
-from polynya.service.streams.local import LocalGroups
 
 TURNS = {
     "polynya_turns_total": "turns",

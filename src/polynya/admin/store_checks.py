@@ -18,7 +18,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.objectstore import StoreUnavailable
-from polynya.service.routing.service import NodeService
+from polynya.routing.service import NodeService
 from polynya.stream.machine import Machine
 from polynya.tiering.tier import Tier
 

@@ -25,9 +25,9 @@ from polynya.engine.replicated import ReplicatedEngine
 from polynya.observability.metrics import Samples
 from polynya.raft import group_of_message
 from polynya.replica.memory import waits
+from polynya.routing.forwarding import Forwarding
+from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.service.assembly import CoreRuntime
-from polynya.service.routing.forwarding import Forwarding
-from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.service.stale_readers import StaleReaders
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import ClusterMap

@@ -4,8 +4,8 @@ stream the owner in the client's zone."""
 from __future__ import annotations
 
 from polynya.base.owners import owner
-from polynya.service.routing.leader_map import LeaderMap
-from polynya.service.routing.service import NodeService
+from polynya.routing.leader_map import LeaderMap
+from polynya.routing.service import NodeService
 from polynya.stream.placement import ClusterMap
 
 

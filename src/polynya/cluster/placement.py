@@ -10,7 +10,7 @@ from polynya.base.errors import PolynyaError
 from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
-from polynya.service.routing.group_locations import GroupLocations, GroupMap
+from polynya.routing.group_locations import GroupLocations, GroupMap
 from polynya.stream.placement import META_GROUP
 
 AGAIN_SECONDS = 1.0  # retry interval

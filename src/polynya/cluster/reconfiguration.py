@@ -7,7 +7,7 @@ import msgspec
 from polynya.base.errors import NotLeader
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.raft import Configuration, PeerStatus, ProposalRefused
-from polynya.service.routing.service import NodeService
+from polynya.routing.service import NodeService
 
 CHANGE = 60  # message kinds between cores
 TRANSFER = 61

@@ -35,10 +35,10 @@ from polynya.node.fail_stop import fail_stop, lost_task
 from polynya.node.kafka import brokers_check, kafka_listeners
 from polynya.node.periodic_work import PeriodicWork
 from polynya.node.tier_parts import NoTier, TierParts, tier_parts
+from polynya.routing.service import NodeService
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
-from polynya.service.routing.service import NodeService
 from polynya.stream.commands import SegmentLimits
 from polynya.stream.placement import META_GROUP
 from polynya.subscriptions import Subscriptions

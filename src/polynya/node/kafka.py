@@ -16,8 +16,8 @@ from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
 from polynya.cost import APPEND, Counts
 from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection, TopicDefaults
+from polynya.routing.leaders import Leaders
 from polynya.service.assembly import CoreRuntime
-from polynya.service.routing.leaders import Leaders
 from polynya.stream.commands import NodeState
 
 LEADERS_SECONDS = 1.0  # between two looks for the leaders of groups without a replica here

@@ -16,14 +16,14 @@ from polynya.engine.snapshots.catch_up import CatchUp
 from polynya.engine.snapshots.snapshotter import Snapshotter
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage
+from polynya.local.local import LocalGroups
+from polynya.local.segments import SEGMENT_LIMITS, ClusterRotation
+from polynya.routing.requests.core_requests import CoreTransport
+from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.coordinator import GroupCoordinator
-from polynya.service.routing.requests.core_requests import CoreTransport
-from polynya.service.routing.service import NodeService
+from polynya.service.outbox_sender import OutboxSender
+from polynya.service.retention_job import RetentionJob
 from polynya.service.stream_segments import SegmentFinder
-from polynya.service.streams.lifetimes.retention_job import RetentionJob
-from polynya.service.streams.local import LocalGroups
-from polynya.service.streams.outbox_sender import OutboxSender
-from polynya.service.streams.segments import SEGMENT_LIMITS, ClusterRotation
 from polynya.service.tier_view import CoreGroups
 from polynya.stream.commands import SegmentLimits
 

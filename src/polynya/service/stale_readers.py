@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import PolynyaError
-from polynya.service.routing import messages
+from polynya.routing import messages
 from polynya.transport.handshake import node_of
 
 if TYPE_CHECKING:
-    from polynya.service.routing.forwarding import Forwarding
-    from polynya.service.routing.service import NodeService
+    from polynya.routing.forwarding import Forwarding
+    from polynya.routing.service import NodeService
 
 ASKED_AT_ONCE = 16  # one call may take as long as an election
 

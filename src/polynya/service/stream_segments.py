@@ -10,8 +10,8 @@ import msgspec
 
 from polynya.base.errors import NotLeader
 from polynya.base.futures import settle
-from polynya.service.api import Refusal
-from polynya.service.routing.service import NodeService
+from polynya.local.api import Refusal
+from polynya.routing.service import NodeService
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.segments import segments_of
 from polynya.stream.state.model import SealedSegment, Stream

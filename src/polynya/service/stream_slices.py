@@ -10,8 +10,8 @@ import msgspec
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import RANGES_PER_ANSWER_MAX
-from polynya.service.api import Refusal
-from polynya.service.routing.service import NodeService
+from polynya.local.api import Refusal
+from polynya.routing.service import NodeService
 from polynya.stream.commands import ColdSlice
 from polynya.stream.rules.eviction import evicted_view
 from polynya.stream.state import index

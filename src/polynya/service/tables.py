@@ -12,9 +12,9 @@ import msgspec
 from polynya.base.errors import PolynyaError
 from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
-from polynya.service.api import Facts
-from polynya.service.routing import messages
-from polynya.service.routing.service import NodeService
+from polynya.local.api import Facts
+from polynya.routing import messages
+from polynya.routing.service import NodeService
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
 from polynya.stream.rules.table_watches import covers

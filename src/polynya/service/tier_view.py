@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from polynya.cold import FaultedStreams
 from polynya.engine.repair import Repairer
 from polynya.engine.snapshots.snapshotter import Snapshotter
-from polynya.service.routing.service import NodeService
+from polynya.routing.service import NodeService
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Done, Reply

@@ -11,7 +11,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
 from polynya.base.offsets import parse_token
-from polynya.service.routing.service import NodeService
+from polynya.routing.service import NodeService
 from polynya.stream.commands import (
     AckLinks,
     LinkSubscription,

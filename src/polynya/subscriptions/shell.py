@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from polynya.base.errors import NotLeader, PolynyaError, Unavailable
-from polynya.service.routing.service import NodeService
+from polynya.routing.service import NodeService
 from polynya.stream.commands import UnlinkSubscription
 from polynya.stream.machine import Machine
 from polynya.stream.subscriptions.links import pending_watches

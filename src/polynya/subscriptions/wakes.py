@@ -12,7 +12,7 @@ from functools import partial
 
 from polynya.base.errors import PolynyaError
 from polynya.base.names import group_of
-from polynya.service.routing.service import NodeService
+from polynya.routing.service import NodeService
 from polynya.stream.commands import SubscriptionEvent
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions.rules import WEBHOOK, Event

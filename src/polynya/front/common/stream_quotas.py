@@ -8,7 +8,8 @@ import time
 from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import CREDENTIALS_KEPT_MAX
-from polynya.service.api import Refusal, Service
+from polynya.local.api import Refusal
+from polynya.service.api import Service
 
 _COUNT_SECONDS = 10.0  # validity of a count: others create under the same prefixes too
 

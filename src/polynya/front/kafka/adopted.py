@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from polynya.service.api import OWN_ENCODING, Page, ReadQuery, Refusal, Service
+from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal
+from polynya.service.api import Service
 from polynya.stream.commands import Encoding
 from polynya.wire.plain_batches import NO_TIME, record_batches
 from polynya.wire.record_pages import StoredSpan

@@ -25,7 +25,7 @@ from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, t
 from polynya.front.kafka.owners import zone_tag
 from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
-from polynya.service.api import Facts, Page, ReadQuery, Refusal
+from polynya.local.api import Facts, Page, ReadQuery, Refusal
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import place_all

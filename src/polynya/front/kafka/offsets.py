@@ -17,7 +17,8 @@ from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch import READ_UNCOMMITTED
 from polynya.front.kafka.leaders import epoch_error_of
 from polynya.front.kafka.turns import in_turns
-from polynya.service.api import Facts, Position, ReadQuery, Refusal, Service
+from polynya.local.api import Facts, Position, ReadQuery, Refusal
+from polynya.service.api import Service
 from polynya.stream.commands import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
 from polynya.wire.kafka.generated.list_offsets import (

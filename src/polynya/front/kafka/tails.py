@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from polynya.service.api import Facts, LiveEvent, Refusal, Sink
+from polynya.local.api import Facts, LiveEvent, Refusal, Sink
 
 UNUSED_SECONDS = 60  # a partition that no fetch has named for this time is followed no more
 

@@ -31,7 +31,8 @@ from polynya.front.kafka.configs import (
 )
 from polynya.front.kafka.deleted_topics import DeletedTopics
 from polynya.front.kafka.producer_ids import allot
-from polynya.service.api import Facts, Refusal, Service
+from polynya.local.api import Facts, Refusal
+from polynya.service.api import Service
 from polynya.stream.commands import (
     Command,
     Create,

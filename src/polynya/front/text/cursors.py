@@ -18,7 +18,8 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import KIB
 from polynya.base.names import FORMER_CURSORS, INTERNAL
-from polynya.service.api import Facts, Position, Refusal, Service
+from polynya.local.api import Facts, Position, Refusal
+from polynya.service.api import Service
 from polynya.stream.commands import (
     Append,
     Batch,

@@ -14,7 +14,8 @@ from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import DISKLESS, LEASED, REPLICATED, BadName, canonical_name
 from polynya.front.text.cursors import CursorRefused, Cursors, json_batch
 from polynya.front.text.protocol import TextCommand
-from polynya.service.api import Page, Position, ReadQuery, Refusal, Service
+from polynya.local.api import Page, Position, ReadQuery, Refusal
+from polynya.service.api import Service
 from polynya.service.stream_segments import LeasedSegments
 from polynya.stream.commands import (
     Append,

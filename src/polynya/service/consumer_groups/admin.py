@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from polynya.base.names import spelled_name
-from polynya.service.api import Facts
+from polynya.local.api import Facts
+from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.coordinator import GroupCoordinator
-from polynya.service.routing.service import NodeService
 from polynya.stream.consumer_groups.calls import (
     Commit,
     Describe,

@@ -16,9 +16,9 @@ from typing import Any
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.futures import settle
 from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
+from polynya.routing import messages
+from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.running import RunningGroup, clock_ms
-from polynya.service.routing import messages
-from polynya.service.routing.service import NodeService
 from polynya.stream.commands import Command
 from polynya.stream.consumer_groups.calls import (
     Answer,

@@ -6,9 +6,9 @@ import asyncio
 from itertools import islice
 
 from polynya.base.errors import PolynyaError
-from polynya.service.api import Facts
+from polynya.local.api import Facts
+from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.coordinator import GroupCoordinator
-from polynya.service.routing.service import NodeService
 from polynya.stream.consumer_groups.state import ConsumerGroup
 from polynya.stream.rules.topics import Topic
 

@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.base.names import spelled_name
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.service.table_jobs import DERIVED_STREAMS_MAX
 from polynya.service.tables import Tables
 from polynya.stream.rules.tables import Table

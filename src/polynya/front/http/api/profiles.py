@@ -22,7 +22,8 @@ from polynya.base.names import (
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
-from polynya.service.api import Facts, Refusal, Service
+from polynya.local.api import Facts, Refusal
+from polynya.service.api import Service
 from polynya.stream.diskless_commands import Profile, SetProfile
 from polynya.stream.replies import Code, Reply
 

@@ -34,7 +34,7 @@ from polynya.front.kafka.topics import (
     acks_of,
     is_topic_name,
 )
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
 from polynya.wire.headers import format_instant

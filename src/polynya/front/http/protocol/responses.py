@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
 
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 
 NO_BODY = frozenset((204, 304))
 STATUS_LINES = {

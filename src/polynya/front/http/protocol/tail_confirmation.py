@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from polynya.base.errors import PolynyaError
-from polynya.service.api import Facts, Refusal
+from polynya.local.api import Facts, Refusal
 
 ASK_SECONDS = 0.1  # interval for a stream with continuous writes
 AGAIN_SECONDS = 1.0  # retry interval without a leader

@@ -23,7 +23,7 @@ from polynya.front.http.routes.bodies import (
     is_parsed_in_thread,
 )
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
-from polynya.service.api import AppendTo, Facts
+from polynya.local.api import AppendTo, Facts
 from polynya.stream.commands import Append, Batch, Encoding, Producer
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.conditions import CONDITIONS, Condition

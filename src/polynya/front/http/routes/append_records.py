@@ -11,7 +11,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.routes.append_conditions import on_condition
 from polynya.front.http.routes.bodies import RECORDS_BODY
 from polynya.front.http.routes.refusals import fail_refusal
-from polynya.service.api import Facts, Refusal
+from polynya.local.api import Facts, Refusal
 from polynya.stream.commands import Append, Batch, Encoding
 from polynya.wire.headers import RECORDS, BadField
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records, values_of

@@ -23,7 +23,7 @@ from polynya.front.http.routes.bodies import (
 )
 from polynya.front.http.routes.conditions import must_be_new
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
-from polynya.service.api import Refusal
+from polynya.local.api import Refusal
 from polynya.stream.commands import Batch, Create
 from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Code, Reply

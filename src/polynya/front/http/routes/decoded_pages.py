@@ -22,7 +22,7 @@ from polynya.front.http.routes.pages import (
     send_parts,
 )
 from polynya.front.http.routes.read_request import ReadRequest, record_numbers
-from polynya.service.api import OWN_ENCODING, Facts, Page, Span
+from polynya.local.api import OWN_ENCODING, Facts, Page, Span
 from polynya.stream.commands import Encoding
 from polynya.wire.headers import RECORDS, media_type
 from polynya.wire.kafka.values import values_type

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from polynya.base.names import KAFKA_PREFIX
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.refusals import fail_reply
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.stream.commands import Delete, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation

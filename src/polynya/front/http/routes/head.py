@@ -11,7 +11,7 @@ from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal
-from polynya.service.api import Facts, Refusal
+from polynya.local.api import Facts, Refusal
 from polynya.stream.commands import Retention
 from polynya.stream.diskless_commands import Profile
 from polynya.wire.headers import FOREVER, format_instant, none_match

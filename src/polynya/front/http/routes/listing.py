@@ -14,7 +14,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.read_request import is_local
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.wire.headers import format_instant
 from polynya.wire.kafka.values import values_type
 

@@ -10,7 +10,7 @@ from polynya.front.http.protocol.responses import NO_CACHE
 from polynya.front.http.routes.decoded_pages import is_json_stream
 from polynya.front.http.routes.pages import json_form
 from polynya.front.http.routes.read_request import END_SUFFIX
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.wire.cursor import current_interval, next_cursor
 from polynya.wire.headers import RECORDS, format_event_id, media_type
 from polynya.wire.kafka.values import values_type

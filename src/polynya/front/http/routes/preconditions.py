@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.wire.headers import BadField, parse_incarnation
 
 

@@ -20,7 +20,7 @@ from polynya.front.http.routes.read_request import (
 )
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
-from polynya.service.api import Page, Position, Refusal
+from polynya.local.api import Page, Position, Refusal
 from polynya.stream.replies import Code
 
 if TYPE_CHECKING:

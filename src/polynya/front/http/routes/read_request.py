@@ -14,7 +14,7 @@ from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.pages import wants_records
-from polynya.service.api import Facts, Page, Position, ReadQuery
+from polynya.local.api import Facts, Page, Position, ReadQuery
 from polynya.wire.headers import BadField, parse_event_id
 from polynya.wire.times import parse_time_ms
 

@@ -16,7 +16,7 @@ from polynya.front.http.routes.append_conditions import (
     refusal_message,
     tag_headers,
 )
-from polynya.service.api import Refusal
+from polynya.local.api import Refusal
 from polynya.stream.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import FOREVER, OCTET_STREAM, format_instant

@@ -19,7 +19,7 @@ from polynya.front.http.routes.conditions import refuse_conditions
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
-from polynya.service.api import Facts, Position, Refusal, Trimmed, TrimQuery
+from polynya.local.api import Facts, Position, Refusal, Trimmed, TrimQuery
 from polynya.stream.commands import Retention, SetRetention
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation

@@ -31,7 +31,7 @@ from polynya.front.http.routes.pages import allowed_bytes
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import ReadRequest, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
-from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
+from polynya.local.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
 from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval
 from polynya.wire.kafka.primitives import Bytes

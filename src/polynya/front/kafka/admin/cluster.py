@@ -12,7 +12,7 @@ from polynya.base.errors import PolynyaError
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.metadata import place_of
 from polynya.front.kafka.turns import in_turns
-from polynya.service.api import Facts
+from polynya.local.api import Facts
 from polynya.wire.kafka.generated import (
     create_acls,
     delete_acls,

@@ -12,7 +12,7 @@ from polynya.front.kafka.leaders import epoch_error_of
 from polynya.front.kafka.metadata import place_in_zone
 from polynya.front.kafka.owners import zone_of
 from polynya.front.kafka.turns import in_turns
-from polynya.service.api import Refusal, TrimQuery
+from polynya.local.api import Refusal, TrimQuery
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.delete_records import (
     DeleteRecordsPartition,

@@ -1,0 +1,106 @@
+"""User requests for trims and retention: find the boundary, log the trim, store the settings of
+streams and buckets."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from polynya.local.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
+from polynya.stream.commands import BucketRetention, Command, Retention, Trim, TrimTo
+from polynya.stream.placement import META_GROUP
+from polynya.stream.replies import Code, Reply
+
+
+class TrimmingService(Protocol):
+    """The interface that this module needs of the routed service."""
+
+    async def facts(self, name: str) -> Facts | Refusal: ...
+
+    async def read(self, query: ReadQuery) -> Page | Refusal: ...
+
+    async def call(self, group: int, command: Command) -> Reply: ...
+
+    def now_ms(self) -> int: ...
+
+
+class TrimCounters(msgspec.Struct):
+    """The counters of trims of one core's streams, by any caller. They only grow."""
+
+    trims: int = 0
+    records: int = 0
+    bytes: int = 0
+
+    def note(self, reply: Reply) -> None:
+        """Count an applied `Trim` or `TrimTo`."""
+        for cut in reply.detail or ():
+            if cut is not None and cut[2]:
+                self.trims += 1
+                self.records += cut[2]
+                self.bytes += cut[3]
+
+
+async def trim(service: TrimmingService, query: TrimQuery) -> Trimmed | Refusal:
+    """Make the record at a position the first one. A position before the first retained record
+    changes nothing."""
+    facts = await service.facts(query.name)
+    if isinstance(facts, Refusal):
+        return facts
+    if query.incarnation and query.incarnation != facts.uid:
+        return Refusal(Code.INCARNATION, facts.record, facts.byte)
+    at = _position(query, facts)
+    if at is None:
+        return Trimmed(facts.uid, facts.first_record, facts.first_byte)
+    page = await service.read(
+        ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True)
+    )
+    if isinstance(page, Page):
+        return await _cut(service, facts.uid, page, at[0] if query.inside else -1)
+    return await _start(service, facts.uid, query.name) if page.code == Code.TRIMMED else page
+
+
+async def _start(service: TrimmingService, uid: int, name: str) -> Trimmed | Refusal:
+    """Return the start of a stream. Another stream may have its name by now."""
+    facts = await service.facts(name)
+    if isinstance(facts, Refusal):
+        return facts
+    if facts.uid != uid:  # deleted meanwhile
+        return Refusal(Code.NOT_FOUND)
+    return Trimmed(uid, facts.first_record, facts.first_byte)
+
+
+async def _cut(service: TrimmingService, uid: int, page: Page, inside: int) -> Trimmed | Refusal:
+    """Trim up to where a page begins, or (not -1) to a record inside the batch there."""
+    if page.facts.uid != uid:  # deleted meanwhile
+        return Refusal(Code.NOT_FOUND)
+    name, record, byte, now_ms = (
+        page.facts.name,
+        page.begin_record,
+        page.begin_byte,
+        service.now_ms(),
+    )
+    command: Command = (
+        TrimTo(name, uid, inside, byte, now_ms)
+        if record < inside
+        else Trim([(uid, record, byte)], now_ms, [name])
+    )
+    reply = await service.call(uid >> 48, command)
+    cut: Any = reply.detail[0]
+    if cut is None:  # likewise
+        return Refusal(Code.NOT_FOUND)
+    return Trimmed(uid, *cut)
+
+
+def _position(query: TrimQuery, facts: Facts) -> tuple[int, int] | None:
+    """Return the position to read for the boundary; None: nothing to trim."""
+    if query.keep_bytes is None:
+        return query.record, query.byte
+    byte = facts.byte - query.keep_bytes
+    return (Position.AT_BYTE, byte) if byte > facts.first_byte else None
+
+
+async def set_bucket(service: TrimmingService, bucket: str, retention: Retention | None) -> None:
+    """Set the retention of the present and future streams of a bucket that have none of their
+    own."""
+    await service.call(META_GROUP, BucketRetention(bucket, retention, service.now_ms()))

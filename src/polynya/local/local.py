@@ -1,0 +1,267 @@
+"""The groups on this core: which state may serve, what is proposed to it, and what was applied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from msgspec import structs
+
+from polynya.base import levels
+from polynya.base.errors import NotLeader, Unavailable
+from polynya.cold import FaultedStreams
+from polynya.local.appends import Appends
+from polynya.local.dependencies import Agreement, Proposer
+from polynya.local.feeds import Feeds
+from polynya.local.hot_memory import HotMemory
+from polynya.local.lifetimes.lifecycle import StreamLifecycle
+from polynya.local.lifetimes.retention import TrimCounters
+from polynya.local.lifetimes.ttl import Lifetimes
+from polynya.local.local_streams import LocalStreams
+from polynya.local.name_index import SortedNames, live_names
+from polynya.local.profile_changes import ProfileChanges
+from polynya.local.reads.local_reads import LocalReads
+from polynya.local.rehydration import Rehydration
+from polynya.local.segments import SEGMENT_LIMITS, SegmentWriter
+from polynya.stream.commands import (
+    Append,
+    AppendIf,
+    Command,
+    ConfirmPin,
+    Create,
+    Delete,
+    Evict,
+    Expire,
+    PinSource,
+    Produce,
+    Return,
+    SegmentLimits,
+    Trim,
+    TrimTo,
+    Unpin,
+)
+from polynya.stream.diskless_commands import CommitSlices, SetProfile
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Done, Reply
+
+
+class LocalGroups:
+    """The groups of one core. `machines` maps the number of each local group to its machine. `led`
+    holds the groups that this core may propose for: all, or in a cluster (with an `agreement`)
+    those it leads. Work that must happen once per cluster uses `led`.
+    """
+
+    def __init__(
+        self,
+        machines: dict[int, Machine],
+        proposer: Proposer,
+        now_ms: Callable[[], int],
+        *,
+        groups: int,
+        hot_bytes_max: int,
+        history: int,
+        segment_limits: SegmentLimits = SEGMENT_LIMITS,
+    ) -> None:
+        self.machines = self.led = machines
+        self.history = history
+        self.agreement: Agreement | None = None
+        self.feeds = Feeds()
+        self.now_ms = now_ms
+        self.profiles = ProfileChanges(self, proposer.propose)
+        self.lifetimes = Lifetimes(machines, self.feeds, proposer.propose, now_ms)
+        self.trims = TrimCounters()
+        self._proposer = proposer
+        self.rehydration = Rehydration(machines, proposer.propose, self.propose_again, now_ms)
+        self.faulted = FaultedStreams(machines, self._changed)
+        self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
+        self.segments = SegmentWriter(self, proposer.propose, segment_limits)
+        self.lifecycle = StreamLifecycle(
+            self, proposer.propose, self.lifetimes, self.memory, self.segments
+        )
+        self.appends = Appends(
+            machines, proposer, self, self.memory, self.faulted, self.rehydration, self.segments
+        )
+        self._names = SortedNames(
+            name for machine in machines.values() for name in live_names(machine)
+        )
+        self.streams = LocalStreams(self, self._names, groups=groups, history=history)
+        self.reads = LocalReads(self, history=history)
+        for machine in machines.values():
+            machine.watched = self.feeds.sinks
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def join(self, agreement: Agreement, led: dict[int, Machine]) -> None:
+        """Join a cluster, in which the groups are replicated."""
+        self.agreement, self.led = agreement, led
+        self.lifetimes.spread()
+
+    @property
+    def level(self) -> int:
+        """The feature level that all nodes support, as far as the groups here show: they are raised
+        only then. A core without groups knows nothing, and leaves it to the leaders."""
+        if self.agreement is None or not self.machines:
+            return levels.LEVEL
+        return max(machine.level for machine in self.machines.values())
+
+    def readable(self, group: int) -> bool:
+        """Report whether the current local state may serve a linearizable read or refusal."""
+        return self.agreement is None or self.agreement.readable(group)
+
+    def fit(self, group: int) -> bool:
+        """Report whether this core serves reads of the group."""
+        return group in self.machines if self.agreement is None else self.agreement.fit(group)
+
+    async def linearize(self, group: int) -> None:
+        """Wait until `readable`. Raises Unavailable."""
+        if self.agreement is not None:
+            await self.agreement.linearize(group)
+
+    async def prepare(self, group: int, *, local: bool) -> None:
+        """Wait until this core may serve a read. `local`: any replica that has received its initial
+        copy will do. Raises Unavailable."""
+        if not local:
+            await self.linearize(group)
+        elif not self.fit(group):
+            raise Unavailable(
+                "this node has no readable replica of the group; retry, or use another node"
+            )
+
+    async def linearize_all(self, groups: Iterable[int]) -> None:
+        """Wait until all of the groups are `readable`."""
+        if self.agreement is not None:
+            await asyncio.gather(*map(self.agreement.linearize, groups))
+
+    def here(self, group: int) -> Machine:
+        """Return the group's machine. Raises Unavailable when the group has left this node."""
+        machine = self.machines.get(group)
+        if machine is None:
+            raise Unavailable("the group has moved to other nodes; retry")
+        return machine
+
+    def put(self, group: int, machine: Machine) -> None:
+        """Add a group, or replace its state with that from another node. Live readers resume on the
+        new state."""
+        self.remove(group)
+        self.machines[group] = machine
+        machine.watched = self.feeds.sinks
+        for name in live_names(machine):
+            self._names.add(name)
+        self._changed()
+
+    def remove(self, group: int) -> None:
+        """Remove a group from this core."""
+        self.faulted.forget(group)
+        old = self.machines.pop(group, None)
+        if old is None:
+            return
+        for name in live_names(old):
+            self._names.discard(name)
+        self.cut_readers(group)
+        self.lifecycle.forget(group)
+        self._changed()
+
+    def cut_readers(self, group: int) -> None:
+        """Disconnect the live readers of a group, so that they resume."""
+        for uid in self.feeds.uids():
+            if uid >> 48 == group:
+                self.feeds.cut(uid)
+
+    # --- proposals --------------------------------------------------------------------------------
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """Propose to the log, unless committed state allows a definite refusal."""
+        # stamped in this pass of the loop
+        if type(command) is Append or type(command) is Produce or type(command) is AppendIf:
+            self.appends.propose(group, command, done)
+            return
+        if group not in self.machines:  # the group left while the command waited
+            done(NotLeader(0))
+            return
+        command = self.stamped(command)
+        machine = self.machines[group]
+        if isinstance(command, Evict):
+            self.appends.epoch += 1
+            command = self.rehydration.only_present(machine, command)
+        if machine.evicted or self.rehydration.racing or isinstance(command, Evict):
+            ready = self.rehydration.before(group, machine, command, done)
+            if ready is None:
+                return
+            done = ready
+        if isinstance(command, Create):
+            self.lifecycle.create(group, command, done)
+        elif isinstance(command, SetProfile):
+            self.appends.epoch += 1
+            self.profiles.begin(group, command, done)
+        elif isinstance(command, Delete):
+            self.lifecycle.delete(group, command, done)
+        elif isinstance(command, PinSource):
+            self.lifecycle.judge_time(group, machine.lookup(command.name))
+            self._proposer.propose(group, command, done)
+        else:
+            self._proposer.propose(group, command, done)
+
+    def propose_again(self, group: int, command: Command, done: Done) -> None:
+        """Propose a command that has waited: stamp it again, and check that the group is still
+        local."""
+        if group in self.machines:
+            self.propose(group, self.stamped(command), done)
+        else:
+            done(NotLeader(0))
+
+    def stamped(self, command: Command) -> Command:
+        """Stamp the command with this core's log time, which never goes back. It may come from
+        another core or have waited."""
+        return (
+            structs.replace(command, now_ms=self.now_ms())
+            if "now_ms" in command.__struct_fields__
+            else command
+        )
+
+    def applied(self, group: int, command: Command, reply: Reply) -> None:
+        """Handle an applied command before its writer gets the reply. An append matters only where
+        its stream has live readers."""
+        kind = type(command)
+        machine = self.machines.get(group)
+        if machine is not None and machine.effects:
+            self.feeds.moved(machine.take_effects(), known=self.readable(group))
+        if kind is Append or kind is Produce or kind is AppendIf:
+            return
+        if kind is CommitSlices:
+            if group in self.led:
+                self.profiles.note(cast("CommitSlices", command), reply)
+            return
+        self.appends.epoch += 1
+        if machine is not None and (machine.changing or self.profiles.changes):
+            self.profiles.look(group)
+        if kind is Create:
+            if reply.code == Code.CREATED:
+                self._names.add(cast("Create", command).name)
+        elif kind in (Delete, Expire):
+            if reply.code == Code.OK:
+                self._names.discard(cast("Delete", command).name)
+            self.lifetimes.forget(reply.uid)
+        elif kind in (Trim, TrimTo):
+            self.trims.note(reply)
+        elif kind is Return:
+            self.rehydration.note(cast("Return", command), reply)
+        elif kind in (ConfirmPin, Unpin):
+            self.lifecycle.retry_creates()
+
+    @property
+    def turns(self) -> int:
+        """A number that grows with each turn that applied a command; unchanged means nothing to
+        scan."""
+        return self.memory.turns
+
+    def _changed(self) -> None:
+        """Handle a group that came or went, or a fault of a stream."""
+        self.appends.epoch += 1
+        self.memory.measure()
+
+    def sweep(self) -> None:
+        """Expire streams that no request has found, and go on with changes of profiles. Call this
+        about once a second."""
+        self.profiles.sweep()
+        self.lifecycle.sweep()

@@ -1,0 +1,286 @@
+"""Forward proposals to the leader of their group: on this core, on another core of this node, or on
+another node.
+
+A proposal that was rejected because the group has no leader, or a different one, is retried. The
+retry timeout exceeds an election. A proposal that may have been accepted is never sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from polynya.base.errors import NotLeader
+from polynya.engine.append_origins import AppendOrigins
+from polynya.replica.log import encode_command
+from polynya.routing import messages, relay
+from polynya.routing.attempts import Attempt, WaitingAttempts
+from polynya.routing.bundles import AppendBundle, BundleRpc, Bundles
+from polynya.routing.diskless import DisklessRoutes
+from polynya.routing.flights import Flights
+from polynya.routing.group_locations import CoreAddress, GroupLocations
+from polynya.routing.leader_exchange import LeaderExchange, LeaderRpc
+from polynya.routing.leader_map import LeaderMap, LocalReplicas
+from polynya.routing.relay import THROUGH
+from polynya.routing.targets import Target, TargetRpc, Targets
+from polynya.stream.commands import Append, AppendIf, Command, Produce
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Done, Reply
+
+_WRONG_PROFILE = int(Code.WRONG_PROFILE)
+
+
+class ForwardingRpc(BundleRpc, LeaderRpc, TargetRpc, Protocol):
+    """Messages to other cores: of this node by number, of other nodes by address. See
+    `polynya.transport`."""
+
+
+class LocalProposals(Protocol):
+    """The part of the local groups that forwarding needs."""
+
+    machines: dict[int, Machine]
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """Propose a command that was stamped in this pass of the loop."""
+        ...
+
+    def stamped(self, command: Command) -> Command:
+        """Stamp a command again that has waited, because log time never goes back."""
+        ...
+
+
+class Forwarding:
+    """The proposal router of one core.
+
+    `local` proposes to the groups of this core, `diskless` to its writer of diskless streams.
+    `address(node, core)` returns the transport's number of a core.
+
+    `leaders` has the leaders that this core knows, `targets` chooses the core to send to. A leader
+    that is unknown, or known but unreachable, is looked for with one attempt or bundle at a
+    time."""
+
+    def __init__(
+        self,
+        place: CoreAddress,
+        leading: LocalReplicas,
+        way: ForwardingRpc,
+        local: LocalProposals,
+        *,
+        diskless: DisklessRoutes,
+        address: Callable[[int, int], int],
+        group_locations: GroupLocations,
+    ) -> None:
+        self._now = now = asyncio.get_running_loop().time
+        self.place = place
+        self.group_locations = group_locations
+        self.demand = AppendOrigins(place.node, place.groups)
+        self.forwarded = 0
+        self.diskless = diskless
+        self._replicas = local.machines  # of this core, by group
+        self.leaders = LeaderMap(place, leading, group_locations, now)
+        self.targets = Targets(place, self.leaders, group_locations, address=address, way=way)
+        self._bundles = Bundles(way, self._landed)
+        # by group: the bundle for its known leader in this pass of the loop
+        self._open = self._bundles.open
+        self._led = leading.led
+        self._here = local.propose
+        self._stamped = local.stamped
+        self.attempts = WaitingAttempts(self._free_target, self._go)
+        self._waiting = self.attempts.by_group
+        self._flights = Flights(now)
+        self._flying = self._flights.counts  # group → attempts in flight
+        # Groups led here of which no proposal is in flight or waits. Members are re-judged by
+        # `propose`, and leave when the leader may change, or when an attempt sets out or waits.
+        self.direct: set[int] = set()
+        self.exchange = LeaderExchange(
+            place, self.leaders, way, doubt=self._flights.doubt, retry=self.attempts.retry
+        )
+        way.on(messages.PASS_ON, relay.handler_of(way, self.targets.leader_at, leading.leader_of))
+
+    def start(self) -> None:
+        """Send the known leaders to the other cores of this node, now and from time to time."""
+        self.exchange.start()
+
+    def close(self) -> None:
+        """Stop the timers, and reject the waiting attempts."""
+        self.exchange.close()
+        self.attempts.close()
+
+    @property
+    def payload(self) -> Mapping[int, int]:
+        """The bytes of appends sent to each core of another node."""
+        return self._bundles.payload
+
+    # --- proposals --------------------------------------------------------------------------------
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """Propose as `LocalGroups.propose` does, wherever the leader is. `done` gets OutcomeUnknown
+        when the request or response is lost."""
+        bundle = self._open.get(group)
+        if (
+            bundle is not None
+            and (type(command) is Append or type(command) is Produce or type(command) is AppendIf)
+            and group not in self._waiting
+        ):
+            self.forwarded += 1
+            self._bundles.add(bundle, command, encode_command(command), done)
+            return
+        if group not in self._led or self._flying.get(group) or group in self._waiting:
+            self._send(self.attempts.new(group, command, done))
+            return
+        if bundle is None:
+            self.direct.add(group)
+        self.demand.here[group] += 1
+        self._here(group, command, partial(self.answered, group, command, done))
+
+    def is_diskless(self, group: int, name: str) -> bool:
+        """Report whether this core sends the appends to a stream to its writer. It learns from its
+        replica that a stream is diskless, before the payload crosses to the leader in vain."""
+        if name in self.diskless.names:
+            return True
+        machine = self._replicas.get(group)
+        if machine is None or not machine.diskless or group in self._led or group in self._waiting:
+            return False
+        stream = machine.streams.get(name)
+        if stream is None or stream.uid not in machine.diskless or stream.uid in machine.changing:
+            return False
+        self.diskless.expect(name, settles=bool(self._flying.get(group)))
+        return True
+
+    def answered(
+        self, group: int, command: Command, done: Done, answer: Reply | BaseException
+    ) -> None:
+        """Handle the answer to a proposal to a group that this core led."""
+        if type(answer) is Reply and answer.code != _WRONG_PROFILE:
+            done(answer)
+        elif type(answer) is NotLeader:
+            self._send(self.attempts.new(group, command, done))
+        else:
+            self.diskless.answered(group, command, done, answer)
+
+    # --- changes of the replicas of this core -----------------------------------------------------
+
+    def led(self, group: int) -> None:
+        """Handle a possible change of the leader or role of a local group."""
+        self.direct.discard(group)
+        if self.leaders.replica_changed(group):
+            self._flights.doubt(group)
+            self.exchange.announce(group)
+        self.attempts.notify(group)
+
+    def gone(self, group: int) -> None:
+        """Handle the removal of the group's replica from this core."""
+        self.direct.discard(group)
+        self._flights.doubt(group)
+        self.leaders.forget(group)
+        self.exchange.announce(group)
+
+    # --- attempts ---------------------------------------------------------------------------------
+
+    def _send(self, attempt: Attempt) -> None:
+        target = self._free_target(attempt)
+        if target[0] < 0 or attempt.group in self._waiting:
+            self._wait(attempt)
+        else:
+            self._go(attempt, target)
+
+    def _free_target(self, attempt: Attempt) -> Target:
+        """Return the target that an attempt can go to now; -1: it must wait."""
+        group = attempt.group
+        target, known = self.targets.candidate(group)
+        is_local = target == self.place.core
+        if not self._flying.get(group) or (
+            known and self._flights.may_join(group, target, is_local=is_local)
+        ):
+            return target, known
+        bundle = self._open.get(group) if isinstance(attempt.command, Append | Produce) else None
+        # that bundle has not been sent yet
+        joins = bundle is not None and bundle.target == target
+        return target if joins else -1, known
+
+    def _go(self, attempt: Attempt, to: Target) -> None:
+        target, known = to
+        group, command = attempt.group, attempt.command
+        self.direct.discard(group)
+        if target != self.place.core:
+            self.forwarded += 1
+            attempt.body = attempt.body or encode_command(command)
+            if isinstance(command, Append | Produce):
+                self._join(
+                    attempt,
+                    command,
+                    self._bundles.bundle(target, group, grows=known or target >= THROUGH),
+                )
+                return
+        self._flights.begin(group, target)
+
+        def answered(answer: Reply | BaseException) -> None:
+            self._flights.end(group)
+            if type(answer) is NotLeader:
+                self._again(attempt, target, answer)
+            else:
+                self._found(group, target, is_accepted=type(answer) is Reply)
+                self.diskless.answered(group, command, attempt.done, answer)
+
+        try:
+            if target == self.place.core:
+                self._here(group, self._stamped(command), answered)
+            else:
+                self._bundles.propose(target, group, command, attempt.body, answered)
+        except BaseException:  # it was never sent, and later attempts must not wait for it
+            self._flights.end(group)
+            raise
+
+    def _join(self, attempt: Attempt, command: Append | Produce, bundle: AppendBundle) -> None:
+        """Add an append to its group's bundle. A bundle counts as one attempt in flight."""
+        if not bundle.dones:
+            self._flights.begin(attempt.group, bundle.target)
+            bundle.deadline = attempt.deadline
+        bundle.number = max(bundle.number, attempt.number)
+        bundle.tried[len(bundle.dones)] = attempt
+        self._bundles.add(bundle, command, attempt.body, attempt.done)
+
+    def _landed(self, bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
+        group, target = bundle.group, bundle.target
+        self._flights.end(group)
+        refused = [
+            (index, outcome) for index, outcome in enumerate(outcomes) if type(outcome) is NotLeader
+        ]
+        if len(refused) < len(outcomes):
+            is_accepted = any(type(outcome) is Reply for outcome in outcomes)
+            self._found(group, target, is_accepted=is_accepted)
+        for index, fault in refused:
+            # an append without an attempt joined the bundle later and comes after all others
+            attempt = bundle.tried.get(index)
+            more = (bundle.commands[index], bundle.bodies[index], bundle.dones[index])
+            self._again(
+                attempt or Attempt(bundle.number, group, *more, bundle.deadline), target, fault
+            )
+        # after the refused ones: an answered proposer may propose at once, and then comes after
+        for done, command, outcome in zip(bundle.dones, bundle.commands, outcomes, strict=True):
+            if type(outcome) is Reply and outcome.code != _WRONG_PROFILE:
+                done(outcome)
+            elif type(outcome) is not NotLeader:
+                self.diskless.answered(group, command, done, outcome)
+
+    def _again(self, attempt: Attempt, target: int, fault: NotLeader) -> None:
+        """Retry an attempt whose target was not the leader."""
+        self._flights.doubt(attempt.group)
+        if self._now() >= attempt.deadline:
+            attempt.done(fault)
+            return
+        learned = self.targets.learn(attempt.group, target, fault.node)
+        self._wait(attempt)
+        self.attempts.redirected(attempt, learned=learned)
+
+    def _wait(self, attempt: Attempt) -> None:
+        if self.attempts.add(attempt):
+            self.direct.discard(attempt.group)
+
+    def _found(self, group: int, target: int, *, is_accepted: bool) -> None:
+        """Record that the target did not refuse a proposal, and so is the leader."""
+        is_news = is_accepted and self._flights.accept(group, target)
+        if self.targets.confirm(group, target) or is_news:
+            self.attempts.notify(group)

@@ -1,0 +1,149 @@
+"""Messages between cores: their kinds and bodies (msgpack of msgspec structs). Errors are encoded
+by the transport."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from polynya.local.api import Facts, Page, ReadQuery, Refusal
+from polynya.local.reads.pieces import PlannedPage, PlannedSpans
+from polynya.stream.commands import Retention
+from polynya.stream.replies import Reply
+from polynya.stream.rules.tables import Lag, Table
+from polynya.stream.rules.topics import TopicNews
+
+PROPOSE = 1
+FACTS = 2
+READ = 3
+READ_UID = 4
+ATTACH = 5
+LIST = 6
+TABLES = 7
+LAG = 8
+FLUSH = 9
+PLACE_OF_TIME = 10
+BUCKETS = 11
+LEADERS = 12
+PROPOSE_ALL = 13
+META = 14
+PASS_ON = 15
+TOPICS = 16
+CONSUMER_GROUPS = 17
+EPOCH_END = 18
+LEADERS_OF = 19
+
+
+class ReadUid(msgspec.Struct, array_like=True, gc=False):
+    uid: int
+    at: tuple[int, int]
+    until: tuple[int, int]
+    limits: tuple[int, bool]  # bytes, whole records
+    local: bool = False
+    far: bool = False  # the core that asks can read pieces of diskless streams
+    append_times: bool = False
+    batch_times: bool = False
+
+
+class TimeOfUid(msgspec.Struct, array_like=True, gc=False):
+    uid: int
+    time_ms: int
+    until: tuple[int, int]
+    record_from: int = -1  # a record time, and from which record on; -1: an append time
+
+
+class ListQuery(msgspec.Struct, array_like=True, gc=False):
+    prefix: str
+    after: str
+    limit: int
+    local: bool = False
+    groups: list[int] = []  # the groups to list
+
+
+class LagQuery(msgspec.Struct, array_like=True, gc=False):
+    table: int
+    prefix: str
+    without: list[str]
+    committed: int
+    groups: list[int] = []
+
+
+class Flush(msgspec.Struct, array_like=True, gc=False):
+    prefix: str
+
+
+class Attach(msgspec.Struct, array_like=True, gc=False):
+    group: int
+    name: str
+    local: bool = False
+    numbers: bool = False  # of ATTACH: the events need no payload; an older node sends it
+
+
+class EpochQuery(msgspec.Struct, array_like=True, gc=False):
+    group: int
+    name: str
+    epoch: int
+
+
+class TopicQuery(msgspec.Struct, array_like=True, gc=False):
+    since: int
+    local: bool
+
+
+class Query(msgspec.Struct, array_like=True, gc=False):
+    group: int
+    query: ReadQuery
+    far: bool = False  # as in `ReadUid`
+
+
+_encoder = msgspec.msgpack.Encoder(
+    enc_hook=lambda value: bytes(value) if isinstance(value, memoryview) else _unknown(value)
+)
+
+
+def _unknown(value: Any) -> Any:
+    raise NotImplementedError(type(value))
+
+
+def encode(value: Any) -> bytes:
+    return _encoder.encode(value)
+
+
+_REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_FACTS: msgspec.msgpack.Decoder[Facts | Refusal] = msgspec.msgpack.Decoder(Facts | Refusal)
+_PAGE: msgspec.msgpack.Decoder[Page | Refusal | PlannedPage] = msgspec.msgpack.Decoder(
+    Page | Refusal | PlannedPage
+)
+_SPANS: msgspec.msgpack.Decoder[PlannedSpans] = msgspec.msgpack.Decoder(PlannedSpans)
+_LIST: msgspec.msgpack.Decoder[list[Facts]] = msgspec.msgpack.Decoder(list[Facts])
+DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    PROPOSE: _REPLY,
+    FACTS: _FACTS,
+    READ: _PAGE,
+    READ_UID: _SPANS,
+    ATTACH: _FACTS,
+    LIST: _LIST,
+    TABLES: msgspec.msgpack.Decoder(list[Table]),
+    LAG: msgspec.msgpack.Decoder(list[Lag]),
+    PLACE_OF_TIME: msgspec.msgpack.Decoder(tuple[int, int]),
+    BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
+    FLUSH: msgspec.msgpack.Decoder(None),
+    META: msgspec.msgpack.Decoder(dict[str, bytes]),
+    EPOCH_END: msgspec.msgpack.Decoder(int | Refusal),
+    TOPICS: msgspec.msgpack.Decoder(TopicNews),
+}
+
+
+def decode(kind: int, body: bytes) -> Any:
+    """Decode the body of a response. Raises msgspec.DecodeError."""
+    return DECODERS[kind].decode(body)
+
+
+def payload_of(answer: Any) -> int:
+    """Return the bytes of records in an answer to a read."""
+    if type(answer) is PlannedPage:
+        answer = answer.page
+    if type(answer) is not Page and type(answer) is not PlannedSpans:
+        return 0
+    return sum(len(span.payload) for span in answer.spans)

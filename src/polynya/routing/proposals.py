@@ -1,0 +1,185 @@
+"""Proposals of one core: to a group here, to another core of this node, or over the forwarding to
+another node; and those of other cores for groups here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from polynya.base.errors import NotLeader
+from polynya.base.futures import settle
+from polynya.local.api import AppendTo, DoneAll
+from polynya.local.appends import Appender
+from polynya.local.local import LocalGroups
+from polynya.replica.log import check_proposal, decode_command, encode_command
+from polynya.routing import messages
+from polynya.routing.bundles import AppendBundle, Bundles, handler_of
+from polynya.routing.diskless import DisklessRoutes, DisklessWriter, RemoteAppender
+from polynya.routing.forwarding import Forwarding
+from polynya.routing.forwarding_appender import ForwardingAppender
+from polynya.routing.leaders import Leaders
+from polynya.routing.outcomes import Outcomes
+from polynya.routing.requests.core_requests import CoreTransport
+from polynya.routing.stream_groups import StreamGroups
+from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.replies import Code, Done, Reply
+from polynya.wal import DiskFull
+
+
+class Proposals:
+    """The proposals of core `core` of a node with `cores` cores. `transport` is None on a node with
+    one core."""
+
+    def __init__(
+        self,
+        local: LocalGroups,
+        groups: StreamGroups,
+        *,
+        core: int,
+        cores: int,
+        transport: CoreTransport | None,
+    ) -> None:
+        self._local = local
+        self._group_of = groups.of
+        self._groups = groups.known
+        self._core = core
+        self._cores = cores
+        self._transport = transport
+        self._bundles: Bundles | None = None
+        self._forwarding: Forwarding | None = None
+        self.diskless = DisklessRoutes(self._propose_waited)
+        # expect appends of a stream that is diskless; if it is not, they only take longer
+        self.expect_diskless = self.diskless.expect
+
+    def join(self, forwarding: Forwarding) -> None:
+        """Join a cluster, in which other nodes may lead groups."""
+        self._forwarding = forwarding
+
+    def take_diskless(self, writer: DisklessWriter) -> None:
+        """Send the appends of diskless streams to this core's writer."""
+        self.diskless.writer = writer
+
+    def expects_diskless(self, name: str) -> bool:
+        """Report whether this core sends appends of a stream to its writer."""
+        return name in self.diskless.names
+
+    def appender(self, name: str) -> AppendTo:
+        """Return the bound appender of a stream; see `polynya.local.api.Service`."""
+        group = self._groups.get(name) or self._group_of(name)
+        forwarding = self._forwarding
+        if group % self._cores == self._core:
+            here = Appender(self._local.appends, group, self.diskless).append
+            return (
+                here if forwarding is None else ForwardingAppender(forwarding, group, here).append
+            )
+        there = self._propose_at if forwarding is None else forwarding.propose
+        return RemoteAppender(self.diskless, group, there).append
+
+    def propose(self, name: str, command: Command, done: Done) -> None:
+        """Propose a command of this stream; see `polynya.local.api.Service`."""
+        group = self._group_of(name)
+        if isinstance(command, Append | Produce) and self._is_diskless(group, name):
+            self.diskless.append(group, command, done)
+        else:
+            self.propose_to(group, command, done)
+
+    def propose_to(self, group: int, command: Command, done: Done) -> None:
+        """Propose a command by group number; it may name no stream."""
+        if self._forwarding is not None:
+            self._forwarding.propose(group, command, done)
+        elif group % self._cores == self._core:
+            if isinstance(command, Append | Produce):
+                done = self.diskless.watching(group, command, done)
+            self._local.propose(group, command, done)
+        else:
+            self._propose_at(group, command, done)
+
+    def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:
+        """Propose commands of streams of one group; see `polynya.local.api.Service`."""
+        outcomes = Outcomes(len(commands), done_all)
+        for number, command in enumerate(commands):
+            done = partial(outcomes.done, number)
+            try:
+                if isinstance(command, Append | Produce):
+                    self.propose(command.name, command, done)
+                else:
+                    self.propose_to(group, command, done)
+            except Exception as fault:  # the other commands still need their outcomes
+                done(fault)
+
+    async def call(self, group: int, command: Command) -> Reply:
+        """Propose a command as one step of a larger operation. Raise the fault that `done` would
+        receive, and DiskFull, so that a failed step is not mistaken for a completed one."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.propose_to(group, command, partial(settle, future))
+        reply = await future
+        if reply.code == Code.DISK_FULL:
+            raise DiskFull("the journal's disk is full; nothing was applied")
+        return reply
+
+    def _is_diskless(self, group: int, name: str) -> bool:
+        if self._forwarding is None:
+            return name in self.diskless.names
+        return self._forwarding.is_diskless(group, name)
+
+    def _propose_waited(self, group: int, command: Command, done: Done) -> None:
+        """Propose an append that has waited: log time never goes back."""
+        self.propose_to(group, self._local.stamped(command), done)
+
+    def _propose_at(self, group: int, command: Command, done: Done) -> None:
+        """Propose to the core of this node that hosts the group."""
+        if self._bundles is None:
+            assert self._transport is not None
+            self._bundles = Bundles(self._transport, self._landed)
+        self._bundles.propose(group % self._cores, group, command, encode_command(command), done)
+
+    def _landed(self, bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
+        """Hand out the outcomes of appends that another core of this node judged."""
+        for command, done, outcome in zip(bundle.commands, bundle.dones, outcomes, strict=True):
+            self.diskless.answered(bundle.group, command, done, outcome)
+
+
+class ReceivedProposals:
+    """The proposals of other cores, for groups that this core leads."""
+
+    def __init__(self, local: LocalGroups, leaders: Leaders, transport: CoreTransport) -> None:
+        self._local = local
+        self._leaders = leaders
+        # counts the appends of a group by the core that sent them
+        self._came: Callable[[int, int, int], None] = _not_counted
+        transport.on(messages.PROPOSE, self._propose)
+        transport.on(
+            messages.PROPOSE_ALL,
+            handler_of(
+                leaders.leads, leaders.leader_here, local.propose, local.now_ms, self._count
+            ),
+        )
+
+    def join(self, forwarding: Forwarding) -> None:
+        """Join a cluster, in which a group may follow those who write to it."""
+        self._came = forwarding.demand.came
+
+    def _count(self, group: int, sender: int, count: int) -> None:
+        self._came(group, sender, count)
+
+    def _propose(
+        self, body: bytes, reply: Callable[[bytes | BaseException], None], peer: int
+    ) -> None:
+        group = int.from_bytes(body[:2], "little")
+        if not self._leaders.leads(group):
+            reply(NotLeader(self._leaders.leader_here(group)))
+            return
+
+        self._came(group, peer, 1)
+
+        def done(outcome: Reply | BaseException) -> None:
+            reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))
+
+        command = self._local.stamped(decode_command(body[2:]))
+        check_proposal(command)  # the engine trusts appends
+        self._local.propose(group, command, done)
+
+
+def _not_counted(group: int, sender: int, count: int) -> None:
+    """Do nothing: outside a cluster no leader follows the writers."""

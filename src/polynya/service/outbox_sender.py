@@ -1,0 +1,113 @@
+"""Complete operations across groups: send outbox messages until they are acknowledged, and decide
+fork attempts that a crash interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+
+from polynya.base.errors import PolynyaError
+from polynya.routing.service import NodeService
+from polynya.stream.commands import (
+    Acknowledge,
+    Command,
+    ConfirmPin,
+    RefuseAttempt,
+    ReleasePack,
+    Unpin,
+)
+from polynya.stream.replies import Code, Reply
+
+# an older unconfirmed pin has lost its coordinator, which may need long reads from the object store
+# …
+PIN_PATIENCE_MS = 60_000
+# … a pin from before a restart of this process most likely lost it then
+PIN_PATIENCE_AFTER_START_MS = 10_000
+_EVERY_MESSAGE = 1 << 64
+
+
+class OutboxSender:
+    """The outbox sender of one core. Call `pump` after turns, and `sweep` every few seconds without
+    overlap."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        self._sending: set[tuple[int, int]] = set()
+        self._pumped: dict[int, int] = {}  # group → message counter at the last scan of its outbox
+        self._began_ms = service.now_ms()
+        self.failures = 0
+        # group → last message up to which pack releases may be sent; all without an object store
+        self.contained: Callable[[int], int] = lambda group: _EVERY_MESSAGE
+
+    def pump(self) -> None:
+        """Send the new outbox messages. Cheap when there are none."""
+        for group, machine in self._service.local.led.items():
+            begin = self._pumped.get(group, 0)
+            if machine.message_counter > begin:
+                self._pumped[group] = machine.message_counter
+                self._send_all(group, list(takewhile(begin.__lt__, reversed(machine.outbox))))
+
+    async def sweep(self) -> None:
+        """Retry failed messages, and decide the pins whose coordinator is gone."""
+        for group, machine in self._service.local.led.items():
+            self._send_all(group, list(machine.outbox))
+        now_ms = self._service.now_ms()
+        for group, machine in tuple(self._service.local.led.items()):
+            for attempt, uid in tuple(machine.unconfirmed.items()):
+                source = machine.by_uid.get(uid)
+                pin = source.pins.get(attempt) if source is not None and source.pins else None
+                if pin is None or pin.confirmed:
+                    continue
+                patience_ms = (
+                    PIN_PATIENCE_MS
+                    if pin.since_ms >= self._began_ms
+                    else PIN_PATIENCE_AFTER_START_MS
+                )
+                if pin.since_ms + patience_ms <= now_ms:
+                    await self._settle_pin(group, uid, attempt, pin.target_name)
+
+    def _send_all(self, group: int, messages: list[int]) -> None:
+        machine = self._service.local.machines.get(group)
+        outbox = {} if machine is None else machine.outbox
+        for message in messages:
+            if (
+                message in outbox
+                and (group, message) not in self._sending
+                and self._may_go(group, message, outbox[message][1])
+            ):
+                self._sending.add((group, message))
+                self._send(group, message, *outbox[message])
+
+    def _may_go(self, group: int, message: int, command: Command) -> bool:
+        """Report whether a message may be sent. A pack release waits for the state snapshot that a
+        recovery would start from."""
+        return not isinstance(command, ReleasePack) or message <= self.contained(group)
+
+    def _send(self, group: int, message: int, target: int, command: Command) -> None:
+        def acknowledged(reply: Reply | BaseException) -> None:
+            self._sending.discard((group, message))
+
+        def applied(reply: Reply | BaseException) -> None:
+            if isinstance(reply, BaseException) or reply.code == Code.DISK_FULL:
+                self.failures += 1
+                self._sending.discard((group, message))  # the next sweep retries it
+            else:
+                self._service.proposals.propose_to(group, Acknowledge(message), acknowledged)
+
+        self._service.proposals.propose_to(target, command, applied)
+
+    async def _settle_pin(self, group: int, uid: int, attempt: str, target_name: str) -> None:
+        """Let the target's group decide: a fork that it has not created by now it will refuse
+        later."""
+        service = self._service
+        try:
+            asked = await service.call(
+                service.group_of(target_name), RefuseAttempt(target_name, attempt, service.now_ms())
+            )
+            created = asked.code == Code.EXISTS
+            await service.call(
+                group,
+                ConfirmPin(uid, attempt) if created else Unpin(uid, attempt, service.now_ms()),
+            )
+        except PolynyaError:
+            self.failures += 1
