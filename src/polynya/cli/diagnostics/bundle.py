@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,25 @@ import click
 
 from polynya.cli.node.setting_flags import config_option, loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
-from polynya.cli.remote.targets import SERVER_DEFAULT, find_target
-from polynya.cli.remote.urls import is_loopback
+from polynya.cli.remote.targets import SERVER_DEFAULT, find_target, is_loopback
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_context
-from polynya.cli.terminal.redact import scrubber
 
+MASK = "***"
+KNOWN_LENGTH_LEAST = 4  # shorter secrets would match ordinary words
+_LOOKS = (
+    re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{4,}"),
+    re.compile(r"(://[^/\s:@\"']*:)[^@/\s\"']+(?=@)"),
+    re.compile(
+        r"(?i)([\w-]*(?:secret|passw(?:or)?d|token|signature|credential|api[_-]?key|private[_-]?key)[\w-]*[\"']?\s*[=:]\s*[\"']?)"
+        r"(?!\*\*\*|null|true|false)[^\s\"',;&{}\[\]]+"
+    ),
+    re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"),  # a JWT
+    re.compile(
+        r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+    ),
+)
 LOG_BYTES = 4 << 20  # from the end of each log
 LISTED_MAX = 50_000
 ANSWER_SECONDS = 10.0
@@ -339,3 +352,21 @@ def _json(value: Any, *, indent: int = 2) -> str:
 
     raw = msgspec.json.encode(value)
     return (msgspec.json.format(raw, indent=indent) if indent else raw).decode() + "\n"
+
+
+def scrubber(secrets: Iterable[str]) -> Callable[[str], str]:
+    """Return a function that replaces known secrets and everything that looks like one with
+    `***`."""
+    known = sorted(
+        {secret for secret in secrets if len(secret) >= KNOWN_LENGTH_LEAST}, key=len, reverse=True
+    )
+    exact = re.compile("|".join(map(re.escape, known))) if known else None
+
+    def scrub(text: str) -> str:
+        if exact is not None:
+            text = exact.sub(MASK, text)
+        for looks in _LOOKS:
+            text = looks.sub(rf"\1{MASK}", text)
+        return text
+
+    return scrub

@@ -16,8 +16,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from polynya.cli.remote.targets import SERVER_DEFAULT, Target, find_target
-from polynya.cli.remote.urls import is_loopback, server_urls
+from polynya.cli.remote.targets import SERVER_DEFAULT, Target, find_target, is_loopback, server_urls
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.complete import complete_context
 
