@@ -69,7 +69,7 @@ def make_packs(folder: str, megabytes: int) -> list[Range]:
         for _ in range(PACK_SLICES):
             stream = min(int(rng.expovariate(0.7)), STREAMS - 1)
             ranges.append(_add_slice(builder, rng, words, key, stream, tails[stream]))
-        parts, _ = builder.finish(home_group=1, created_ms=0)
+        parts, _ = builder.finish(owner_group=1, created_ms=0)
         blobs.put(key, b"".join(parts))
     return ranges
 

@@ -233,7 +233,7 @@ def commit_cpu(streams: int) -> Figures:
             buffer.add(Taken(1, Append(name, now, "text/plain", batch), lambda outcome: None))
         began = process_time()
         pack = build(buffer, 1, now)
-        key = pack_key("5e" * 16, home_group=1, now_ms=now, random=secrets.token_bytes(16))
+        key = pack_key("5e" * 16, owner_group=1, now_ms=now, random=secrets.token_bytes(16))
         built += process_time() - began
         began = process_time()
         slices = [each.packed for each in pack.slices[1]]

@@ -47,7 +47,7 @@ class _Service:
 
     hint = None
 
-    async def facts(self, name: str, *, local: bool = False) -> Any:
+    async def info(self, name: str, *, local: bool = False) -> Any:
         raise AssertionError("appends ask for nothing")
 
     def appender(self, name: str) -> Any:

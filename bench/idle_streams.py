@@ -191,8 +191,8 @@ async def answer(folder: Path, streams: int) -> None:
     before = rss()
     engine = open_engine(folder)
     print(f"  after the restart: {(rss() - before) / streams:.0f} B of RSS a stream", flush=True)
-    facts = await engine.service.facts(name_of(streams - 1))
-    assert facts.record == 1, facts  # type: ignore[union-attr]
+    info = await engine.service.info(name_of(streams - 1))
+    assert info.record == 1, info  # type: ignore[union-attr]
     engine.close()
 
 

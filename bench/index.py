@@ -64,7 +64,7 @@ def merged_slices() -> Iterator[ColdSlice]:
     for number in range(ENTRIES):
         records, length = random.randint(20_000, 60_000), random.randint(3 << 20, 4 << 20)
         if number % ENTRIES_OF_PACK == 0:
-            key = pack_key("c" * 16, home_group=1, now_ms=now_ms, random=random.randbytes(16))
+            key = pack_key("c" * 16, owner_group=1, now_ms=now_ms, random=random.randbytes(16))
             offset = 8
         stored = length + records * 4 + random.randint(64, 6000)
         span_ms = random.randint(1_000, 60_000)

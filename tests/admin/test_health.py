@@ -22,7 +22,7 @@ def start_of(
 ) -> CoreStart:
     return CoreStart(
         config=Config(listen=listen, cores=cores, groups=4, unsafe_no_auth=True),
-        birth=NodeIdentity(cluster_id="c" * 32, groups=4, cores=cores, created_ms=0),
+        identity=NodeIdentity(cluster_id="c" * 32, groups=4, cores=cores, created_ms=0),
         core=core,
         start_id="s",
         listeners={"http": Address("127.0.0.1", 1), "admin": Address("127.0.0.1", 2)},

@@ -6,7 +6,7 @@ from polynya.admin import metric_sources
 from polynya.engine.standalone import StandaloneEngine
 from polynya.local.local import LocalGroups
 from polynya.observability.metrics import BY_NAME, Registry
-from polynya.replica import Group, Shard
+from polynya.replica import CoreReplicas, Group
 from polynya.stream.commands import Create
 from polynya.stream.machine import Machine
 from polynya.wal import Journal
@@ -14,13 +14,18 @@ from polynya.wal import Journal
 
 def test_a_core_is_counted(tmp_path):
     async def story():
-        shard = Shard()
-        shard.groups[1] = Group(1, Machine(1))
+        core_replicas = CoreReplicas()
+        core_replicas.groups[1] = Group(1, Machine(1))
         core = StandaloneEngine(
-            shard, Journal.open(tmp_path, journal_id=0), fatal=lambda error: None
+            core_replicas, Journal.open(tmp_path, journal_id=0), fatal=lambda error: None
         )
         local = LocalGroups(
-            {1: shard.groups[1].machine}, core, lambda: 1, groups=1, hot_bytes_max=1, history=1
+            {1: core_replicas.groups[1].machine},
+            core,
+            lambda: 1,
+            groups=1,
+            hot_bytes_max=1,
+            history=1,
         )
         registry = Registry()
         registry.add(metric_sources.of_core(core))

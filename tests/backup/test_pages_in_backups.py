@@ -65,27 +65,27 @@ async def check_opened(
 
 def test_a_backup_has_pages_and_their_packs(tmp_path: Path) -> None:
     async def story() -> None:
-        tier, shelf = await paged(), MemoryStore()
+        tier, repository = await paged(), MemoryStore()
         own = tier.of_pages() - {
             key for each in tier.world.machines().values() for key in each.held
         }
         assert own, "packs that only pages name"
-        manifest, done = await taken(FakeSource(tier), shelf)
+        manifest, done = await taken(FakeSource(tier), repository)
         assert done.damaged == []
         wanted = tier.live() | tier.of_pages()
         assert {
-            key.removeprefix("objects/") for key in shelf.objects if "objects/" in key[:8]
+            key.removeprefix("objects/") for key in repository.objects if "objects/" in key[:8]
         } == wanted
-        found = await BackupVerifier(shelf, await chosen(shelf)).run()
+        found = await BackupVerifier(repository, await chosen(repository)).run()
         assert found.damages == []
-        streams = BackupStreams(shelf, manifest)
+        streams = BackupStreams(repository, manifest)
         for name in NAMES:
             machine = await streams.machine(group_of(name, GROUPS))
             (stream,) = [each for each in streams_of(machine) if each.name == name]
             pieces = [piece.payload async for piece in streams.pieces(machine, stream)]
             assert b"".join(pieces) == tier.written[name]
         store = MemoryStore()
-        await restored(tmp_path / "new", shelf, manifest, store)
+        await restored(tmp_path / "new", repository, manifest, store)
         await check_opened(tier, tmp_path / "new", store)
 
     asyncio.run(story())
@@ -93,11 +93,11 @@ def test_a_backup_has_pages_and_their_packs(tmp_path: Path) -> None:
 
 def test_pages_are_read_under_another_cluster_id(tmp_path: Path) -> None:
     async def story() -> None:
-        tier, shelf, store = await paged(), MemoryStore(), MemoryStore()
-        manifest, _ = await taken(FakeSource(tier), shelf)
+        tier, repository, store = await paged(), MemoryStore(), MemoryStore()
+        manifest, _ = await taken(FakeSource(tier), repository)
         rename, folder = renaming(manifest.cluster, "d2"), tmp_path / "new"
         origin = RestoreOrigin(cluster_id="d2", history=1, groups=manifest.groups)
-        states = FromBackup(shelf, manifest, rename, has_store=True)
+        states = FromBackup(repository, manifest, rename, has_store=True)
         await made(folder, origin, states, store, rename=rename)
         assert all(key.startswith("d2/") for key in store.objects)
         await check_opened(tier, folder, store, "d2")
@@ -108,14 +108,14 @@ def test_pages_are_read_under_another_cluster_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["page", "pack"])
 def test_a_verification_finds_what_pages_lack(what: str) -> None:
     async def story() -> None:
-        tier, shelf = await paged(), MemoryStore()
-        await taken(FakeSource(tier), shelf)
+        tier, repository = await paged(), MemoryStore()
+        await taken(FakeSource(tier), repository)
         own = tier.of_pages() - {
             key for each in tier.world.machines().values() for key in each.held
         }
         gone = min(own) if what == "pack" else min(key for key in tier.live() if "/pages/" in key)
-        del shelf.objects[f"objects/{gone}"]
-        found = await BackupVerifier(shelf, await chosen(shelf)).run()
+        del repository.objects[f"objects/{gone}"]
+        found = await BackupVerifier(repository, await chosen(repository)).run()
         assert [(each.name, each.what) for each in found.damages] == [
             (f"objects/{gone}", "missing")
         ]
@@ -126,7 +126,7 @@ def test_a_verification_finds_what_pages_lack(what: str) -> None:
 
 def test_a_page_that_is_released_while_it_is_copied_is_taken_again() -> None:
     async def story() -> None:
-        tier, shelf = await paged(), MemoryStore()
+        tier, repository = await paged(), MemoryStore()
         source, real = FakeSource(tier), tier.store.get_range
         released: list[str] = []
 
@@ -141,9 +141,9 @@ def test_a_page_that_is_released_while_it_is_copied_is_taken_again() -> None:
             return await real(key, start, length)
 
         tier.store.get_range = get_range  # type: ignore[method-assign]
-        manifest, _ = await taken(source, shelf)
+        manifest, _ = await taken(source, repository)
         assert released and released[0] not in tier.store.objects
-        assert (await BackupVerifier(shelf, manifest).run()).damages == []
+        assert (await BackupVerifier(repository, manifest).run()).damages == []
 
     asyncio.run(story())
 

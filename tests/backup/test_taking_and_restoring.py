@@ -60,18 +60,18 @@ async def half_cold() -> BackedUp:
     return tier
 
 
-async def verified(shelf: Any) -> list[str]:
+async def verified(repository: Any) -> list[str]:
     return [
         f"{each.name}: {each.what}"
-        for each in (await BackupVerifier(shelf, await chosen(shelf)).run()).damages
+        for each in (await BackupVerifier(repository, await chosen(repository)).run()).damages
     ]
 
 
 async def check_restored(
-    tier: BackedUp, folder: Path, shelf: MemoryStore, manifest: Manifest
+    tier: BackedUp, folder: Path, repository: MemoryStore, manifest: Manifest
 ) -> None:
     store = MemoryStore()
-    await restored(folder, shelf, manifest, store)
+    await restored(folder, repository, manifest, store)
     machines, storages = opened(folder)
     tier.store.objects = store.objects
     for number in ALL:
@@ -84,15 +84,15 @@ async def check_restored(
 
 @run
 async def test_every_record_is_back_at_its_offset(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
+    tier, repository = await half_cold(), MemoryStore()
     before = {
         name: [(cold.record, cold.byte) for cold in slices]
         for name, slices in tier.indexes().items()
     }
-    manifest, done = await taken(FakeSource(tier), shelf)
-    assert await verified(shelf) == []
+    manifest, done = await taken(FakeSource(tier), repository)
+    assert await verified(repository) == []
     assert done.objects == manifest.objects.count > 0
-    await check_restored(tier, tmp_path / "new", shelf, manifest)
+    await check_restored(tier, tmp_path / "new", repository, manifest)
     assert {
         name: [(cold.record, cold.byte) for cold in slices]
         for name, slices in tier.indexes().items()
@@ -101,31 +101,31 @@ async def test_every_record_is_back_at_its_offset(tmp_path: Path) -> None:
 
 @run
 async def test_a_second_backup_copies_only_what_is_new(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
-    await taken(FakeSource(tier), shelf)
+    tier, repository = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), repository)
     tier.fill(5, 1)
     await tier.flusher.flush_now()
     source = FakeSource(tier)
-    manifest, done = await taken(source, shelf)
+    manifest, done = await taken(source, repository)
     assert done.kept > 0
     assert done.objects == len(source.copied) > 0
     assert done.objects + done.kept == manifest.objects.count == len(tier.live())
-    assert len(await backups_on(shelf)) == 2
-    assert await verified(shelf) == []
+    assert len(await backups_on(repository)) == 2
+    assert await verified(repository) == []
 
 
 @run
 async def test_one_that_was_interrupted_goes_on(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
+    tier, repository = await half_cold(), MemoryStore()
     source = FakeSource(tier)
-    manifest, _ = await taken(source, shelf)
-    await shelf.delete([f"backups/{manifest.id}/manifest.json"])
+    manifest, _ = await taken(source, repository)
+    await repository.delete([f"backups/{manifest.id}/manifest.json"])
     with pytest.raises(ConfigError, match="interrupted"):
-        await chosen(shelf)
-    again, done = await taken(source, shelf)
+        await chosen(repository)
+    again, done = await taken(source, repository)
     assert (done.objects, done.kept) == (0, again.objects.count)
     assert again.objects.crc == manifest.objects.crc
-    assert await verified(shelf) == []
+    assert await verified(repository) == []
 
 
 class Shaky(MemoryStore):
@@ -146,81 +146,81 @@ class Shaky(MemoryStore):
 
 @run
 async def test_a_place_that_fails_now_and_then_gets_a_whole_backup(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), Shaky()
+    tier, repository = await half_cold(), Shaky()
     with mock.patch.object(progress, "PAUSES", (0.0, 0.0)):
-        manifest, done = await taken(FakeSource(tier), shelf)
-    assert done.objects == manifest.objects.count > 0 and shelf.writes > 8
-    assert await verified(shelf) == []
+        manifest, done = await taken(FakeSource(tier), repository)
+    assert done.objects == manifest.objects.count > 0 and repository.writes > 8
+    assert await verified(repository) == []
 
 
 @run
 async def test_an_object_store_that_fails_now_and_then_gets_what_is_restored(
     tmp_path: Path,
 ) -> None:
-    tier, shelf, store = BackedUp(), MemoryStore(), Shaky()
+    tier, repository, store = BackedUp(), MemoryStore(), Shaky()
     for _ in range(5):
         tier.fill(3, 2)
         await tier.flusher.flush_now()
-    manifest, _ = await taken(FakeSource(tier), shelf)
+    manifest, _ = await taken(FakeSource(tier), repository)
     with mock.patch.object(progress, "PAUSES", (0.0, 0.0)):
-        done = await restored(tmp_path / "new", shelf, manifest, store)
+        done = await restored(tmp_path / "new", repository, manifest, store)
     assert done.objects == manifest.objects.count > 2 and store.writes > 8
     assert {f"objects/{key}" for key in store.objects if "/packs/" in key} == {
-        key for key in shelf.objects if "/packs/" in key
+        key for key in repository.objects if "/packs/" in key
     }
 
 
 @run
 async def test_a_place_that_stays_away_is_asked_a_few_times(tmp_path: Path) -> None:
-    tier, shelf, asked = await half_cold(), MemoryStore(), list[str]()
+    tier, repository, asked = await half_cold(), MemoryStore(), list[str]()
 
     async def away(key: str, parts: bytes | Sequence[bytes]) -> str:
         asked.append(key)
         raise StoreUnavailable("403 Forbidden")
 
-    shelf.put = away  # type: ignore[method-assign]
+    repository.put = away  # type: ignore[method-assign]
     with (
         mock.patch.object(progress, "PAUSES", (0.0, 0.0)),
         pytest.raises(StoreUnavailable, match="403"),
     ):
-        await taken(FakeSource(tier), shelf)
+        await taken(FakeSource(tier), repository)
     assert len(asked) == 3
 
 
 @run
 async def test_two_backups_to_one_place_at_the_same_time_are_both_whole(tmp_path: Path) -> None:
     """Both bring the same objects."""
-    tier, shelf = await half_cold(), MemoryStore()
+    tier, repository = await half_cold(), MemoryStore()
     source, late = FakeSource(tier), list[Manifest]()
     original = source.objects
 
     async def objects(prefix: str) -> Any:
         if not late:
-            late.append((await taken(FakeSource(tier), shelf))[0])
+            late.append((await taken(FakeSource(tier), repository))[0])
         async for each in original(prefix):
             yield each
 
     source.objects = objects  # type: ignore[method-assign]
-    manifest, done = await taken(source, shelf)
+    manifest, done = await taken(source, repository)
     assert done.objects == manifest.objects.count == late[0].objects.count > 0
     for each in (manifest, *late):
-        assert (await BackupVerifier(shelf, each).run()).damages == []
+        assert (await BackupVerifier(repository, each).run()).damages == []
 
 
 @run
 async def test_another_object_of_the_same_name_is_another_clusters(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
+    tier, repository = await half_cold(), MemoryStore()
     source = FakeSource(tier)
-    source.before_capture = lambda group: shelf.objects.update(
+    source.before_capture = lambda group: repository.objects.update(
         {f"objects/{key}": (b"other", 1, 1) for key in tier.store.objects}
     )
     with pytest.raises(CorruptData, match="another cluster"):
-        await taken(source, shelf)
+        await taken(source, repository)
 
 
 @run
 async def test_a_group_whose_packs_went_meanwhile_is_taken_again(tmp_path: Path) -> None:
-    tier, shelf = BackedUp(), MemoryStore()
+    tier, repository = BackedUp(), MemoryStore()
     for _ in range(20):
         tier.fill(3, 2)
         await tier.flusher.flush_now()
@@ -244,49 +244,49 @@ async def test_a_group_whose_packs_went_meanwhile_is_taken_again(tmp_path: Path)
             yield each
 
     source.objects = objects  # type: ignore[method-assign]
-    manifest, _ = await taken(source, shelf)
+    manifest, _ = await taken(source, repository)
     assert len(source.captured) > len(ALL)
-    assert await verified(shelf) == []
-    await check_restored(tier, tmp_path / "new", shelf, manifest)
+    assert await verified(repository) == []
+    await check_restored(tier, tmp_path / "new", repository, manifest)
 
 
 @run
 async def test_a_capture_that_is_lost_is_made_again(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
+    tier, repository = await half_cold(), MemoryStore()
     source = FakeSource(tier)
     source.lost = {"1-1", "2-3"}
-    await taken(source, shelf)
+    await taken(source, repository)
     assert source.captured == [0, 1, 1, 2, 2, 3]
-    assert await verified(shelf) == []
+    assert await verified(repository) == []
 
 
 @run
 async def test_verify_names_each_thing_that_is_damaged(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
-    await taken(FakeSource(tier), shelf)
-    for key in [key for key in shelf.objects if not key.endswith("manifest.json")]:
-        data = await shelf.get(key)
+    tier, repository = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), repository)
+    for key in [key for key in repository.objects if not key.endswith("manifest.json")]:
+        data = await repository.get(key)
         for at in {0, len(data) // 2, len(data) - 1}:
             flipped = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
-            await shelf.delete([key])
-            await shelf.put(key, flipped)
-            found = await verified(shelf)
+            await repository.delete([key])
+            await repository.put(key, flipped)
+            found = await verified(repository)
             assert any(key.startswith(each.split(":")[0]) for each in found), (key, at, found)
-        await shelf.delete([key])
+        await repository.delete([key])
         assert any(
-            key.startswith(each.split(" ")[0].rstrip(":")) for each in await verified(shelf)
+            key.startswith(each.split(" ")[0].rstrip(":")) for each in await verified(repository)
         ), key
-        await shelf.put(key, data)
-    assert await verified(shelf) == []
+        await repository.put(key, data)
+    assert await verified(repository) == []
 
 
 @run
 async def test_streams_that_need_a_damaged_pack_are_named(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
-    await taken(FakeSource(tier), shelf)
+    tier, repository = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), repository)
     pack = min(tier.live())
-    await shelf.delete([f"objects/{pack}"])
-    found = (await BackupVerifier(shelf, await chosen(shelf)).run()).damages
+    await repository.delete([f"objects/{pack}"])
+    found = (await BackupVerifier(repository, await chosen(repository)).run()).damages
     needing = {
         name for name, slices in tier.indexes().items() if any(cold.pack == pack for cold in slices)
     }
@@ -297,15 +297,15 @@ async def test_streams_that_need_a_damaged_pack_are_named(tmp_path: Path) -> Non
 
 @run
 async def test_a_damaged_manifest_is_no_backup(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
-    manifest, _ = await taken(FakeSource(tier), shelf)
+    tier, repository = await half_cold(), MemoryStore()
+    manifest, _ = await taken(FakeSource(tier), repository)
     key = f"backups/{manifest.id}/manifest.json"
-    data = await shelf.get(key)
+    data = await repository.get(key)
     for at in range(0, len(data), 17):
-        await shelf.delete([key])
-        await shelf.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        await repository.delete([key])
+        await repository.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with pytest.raises(CorruptData, match=manifest.id):
-            await chosen(shelf)
+            await chosen(repository)
 
 
 @run
@@ -319,11 +319,11 @@ async def test_a_tar_file_is_the_same_backup(tmp_path: Path) -> None:
     path.write_bytes(out.getvalue())
     reader = TarReader(path)
     assert await verified(reader) == []
-    shelf = MemoryStore()
+    repository = MemoryStore()
     for key in [info.key async for info in reader.list("")]:
-        await shelf.put(key, await reader.get(key))
+        await repository.put(key, await reader.get(key))
     await reader.close()
-    await check_restored(tier, tmp_path / "new", shelf, await chosen(shelf))
+    await check_restored(tier, tmp_path / "new", repository, await chosen(repository))
     path.write_bytes(out.getvalue()[: len(out.getvalue()) // 2])
     with pytest.raises((CorruptData, ConfigError)):
         await chosen(TarReader(path))
@@ -350,8 +350,8 @@ async def test_a_tar_file_that_finds_no_room_is_given_up_without_a_rest(tmp_path
     unseen: list[object] = []
 
     async def half_a_file() -> None:
-        async with to_write(str(tmp_path / "b.tar"), None) as (shelf, _):
-            await shelf.put("objects/1", bytes(100_000))
+        async with to_write(str(tmp_path / "b.tar"), None) as (repository, _):
+            await repository.put("objects/1", bytes(100_000))
             raise OSError("No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -370,13 +370,13 @@ async def test_a_tar_file_that_finds_no_room_is_given_up_without_a_rest(tmp_path
 
 @run
 async def test_a_file_of_a_group_that_is_cut_short_is_named(tmp_path: Path) -> None:
-    shelf = MemoryStore()
-    await taken(FakeSource(await half_cold()), shelf)
-    key = next(key for key in sorted(shelf.objects) if "/groups/" in key)
-    data = await shelf.get(key)
-    await shelf.delete([key])
-    await shelf.put(key, data[:-7])
-    (damage,) = await verified(shelf)
+    repository = MemoryStore()
+    await taken(FakeSource(await half_cold()), repository)
+    key = next(key for key in sorted(repository.objects) if "/groups/" in key)
+    data = await repository.get(key)
+    await repository.delete([key])
+    await repository.put(key, data[:-7])
+    (damage,) = await verified(repository)
     name = key.rpartition("/")[0]
     assert damage == (
         f"{name}: {name} is truncated: it has {len(data) - 7:,} of {len(data):,} bytes, and "
@@ -386,47 +386,49 @@ async def test_a_file_of_a_group_that_is_cut_short_is_named(tmp_path: Path) -> N
 
 @run
 async def test_old_backups_go_and_the_rest_stays_whole(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
-    first, _ = await taken(FakeSource(tier), shelf)
+    tier, repository = await half_cold(), MemoryStore()
+    first, _ = await taken(FakeSource(tier), repository)
     tier.world.delete("default/s0")
     tier.written.pop("default/s0")
     tier.world.now += 10_000_000
     tier.world.deliver()
-    last, _ = await taken(FakeSource(tier), shelf)
+    last, _ = await taken(FakeSource(tier), repository)
     keep = max(first.id, last.id)
-    assert await prune(shelf, 1) == [min(first.id, last.id)]
-    assert [each.id for each in await backups_on(shelf)] == [keep]
-    assert await verified(shelf) == []
-    named = {key.removeprefix("objects/") for key in shelf.objects if key.startswith("objects/")}
-    assert len(named) == (await chosen(shelf)).objects.count
+    assert await prune(repository, 1) == [min(first.id, last.id)]
+    assert [each.id for each in await backups_on(repository)] == [keep]
+    assert await verified(repository) == []
+    named = {
+        key.removeprefix("objects/") for key in repository.objects if key.startswith("objects/")
+    }
+    assert len(named) == (await chosen(repository)).objects.count
 
 
 @run
 async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_path: Path) -> None:
     """As by another one that ends with `--keep`: it knows nothing of what this one has found there,
     or written."""
-    tier, shelf = await half_cold(), MemoryStore()
-    await taken(FakeSource(tier), shelf)
+    tier, repository = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), repository)
     source = FakeSource(tier)
 
     def tidy(begin: str) -> None:
         for key in [
             key
-            for key in shelf.objects
+            for key in repository.objects
             if key.startswith(begin) and not key.endswith("/manifest.json")
         ]:
-            del shelf.objects[key]
+            del repository.objects[key]
 
     source.before_capture = lambda group: (
         tidy("objects/") if group == GROUPS and len(source.captured) == GROUPS else None
     )
-    manifest, done = await taken(source, shelf)
+    manifest, done = await taken(source, repository)
     assert done.objects == manifest.objects.count > 0, "they were copied again"
-    assert (await BackupVerifier(shelf, manifest).run()).damages == []
+    assert (await BackupVerifier(repository, manifest).run()).damages == []
     source = FakeSource(tier)
     source.before_capture = lambda group: tidy("backups/") if group == GROUPS else None
     with pytest.raises(Unavailable, match="files of this backup were deleted"):
-        await taken(source, shelf)
+        await taken(source, repository)
 
 
 class Tidied(MemoryStore):
@@ -450,18 +452,18 @@ async def test_an_old_backup_that_goes_while_it_is_looked_at_keeps_none_from_bei
     tmp_path: Path,
 ) -> None:
     for at in (0, 1):
-        tier, shelf = await half_cold(), Tidied(at)
-        first, _ = await taken(FakeSource(tier), shelf)
-        shelf.old = first.id
-        manifest, done = await taken(FakeSource(tier), shelf)
+        tier, repository = await half_cold(), Tidied(at)
+        first, _ = await taken(FakeSource(tier), repository)
+        repository.old = first.id
+        manifest, done = await taken(FakeSource(tier), repository)
         assert done.kept == manifest.objects.count > 0
-        assert [each.id for each in await backups_on(shelf)] == [manifest.id]
-        assert await verified(shelf) == []
+        assert [each.id for each in await backups_on(repository)] == [manifest.id]
+        assert await verified(repository) == []
 
 
 @run
 async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
+    tier, repository = await half_cold(), MemoryStore()
     tier.world.apply(0, TableCreate("t", "default/", 1))
     log = "tables/1/main/_delta_log"
     for key in (
@@ -471,8 +473,8 @@ async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
         f"{log}/_last_checkpoint",
     ):
         await tier.store.put(key, b"{}")
-    await taken(FakeSource(tier), shelf)
-    assert [key for key in sorted(shelf.objects) if "tables" in key] == [
+    await taken(FakeSource(tier), repository)
+    assert [key for key in sorted(repository.objects) if "tables" in key] == [
         f"objects/{log}/00000000000000000001.json"
     ]
 
@@ -481,27 +483,27 @@ async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
 async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: Path) -> None:
     """Which of the objects that were there before it needs only it knows; also when it began long
     before the newest whole one."""
-    tier, shelf = await half_cold(), MemoryStore()
+    tier, repository = await half_cold(), MemoryStore()
     for after_ms in (1000, -10_000_000):
         running = f"backups/{new_id(time.time_ns() // 1_000_000 + after_ms, bytes(4))}/groups/00000-00/00000"
-        await shelf.put(running, b"state")
+        await repository.put(running, b"state")
         for key in ("objects/c1/packs/counted-on", "objects/c1/packs/new"):
-            await shelf.put(key, b"pack")
-        shelf.objects["objects/c1/packs/counted-on"] = (b"pack", 1, 1)
-        await taken(FakeSource(tier), shelf)
-        await prune(shelf, 1)
+            await repository.put(key, b"pack")
+        repository.objects["objects/c1/packs/counted-on"] = (b"pack", 1, 1)
+        await taken(FakeSource(tier), repository)
+        await prune(repository, 1)
         assert {
             running,
             "objects/c1/packs/counted-on",
             "objects/c1/packs/new",
-        } < shelf.objects.keys()
-        data, version, modified_ms = shelf.objects[running]
-        shelf.objects[running] = (data, version, modified_ms - pruning.UNDER_WAY_MS - 1)
-        await prune(shelf, 1)
-        assert not {"objects/c1/packs/counted-on", "objects/c1/packs/new"} & shelf.objects.keys(), (
-            "it was interrupted"
-        )
-        await shelf.delete([running])
+        } < repository.objects.keys()
+        data, version, modified_ms = repository.objects[running]
+        repository.objects[running] = (data, version, modified_ms - pruning.UNDER_WAY_MS - 1)
+        await prune(repository, 1)
+        assert (
+            not {"objects/c1/packs/counted-on", "objects/c1/packs/new"} & repository.objects.keys()
+        ), "it was interrupted"
+        await repository.delete([running])
 
 
 @run
@@ -509,11 +511,11 @@ async def test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on(
     tmp_path: Path,
 ) -> None:
     """Between the look at what is needed and the deletion."""
-    tier, shelf = await half_cold(), MemoryStore()
-    await taken(FakeSource(tier), shelf)
-    await shelf.put("objects/c1/packs/counted-on", b"pack")
+    tier, repository = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), repository)
+    await repository.put("objects/c1/packs/counted-on", b"pack")
     original, running = (
-        shelf.list,
+        repository.list,
         f"backups/{new_id(time.time_ns() // 1_000_000 + 1000, bytes(4))}/groups/00000-00/00000",
     )
 
@@ -521,41 +523,41 @@ async def test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on(
         async for info in original(prefix, after):
             yield info
         if prefix == "objects/":
-            shelf.objects[running] = (b"state", 1, time.time_ns() // 1_000_000)
+            repository.objects[running] = (b"state", 1, time.time_ns() // 1_000_000)
 
-    shelf.list = listed  # type: ignore[method-assign]
-    assert await prune(shelf, 1) == []
-    assert "objects/c1/packs/counted-on" in shelf.objects
+    repository.list = listed  # type: ignore[method-assign]
+    assert await prune(repository, 1) == []
+    assert "objects/c1/packs/counted-on" in repository.objects
 
 
 @run
 async def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
-    manifest, _ = await taken(FakeSource(tier), shelf)
+    tier, repository = await half_cold(), MemoryStore()
+    manifest, _ = await taken(FakeSource(tier), repository)
     folder = tmp_path / "new"
     folder.mkdir()
     (folder / "precious").touch()
     with pytest.raises(ConfigError, match="precious"):
-        await restored(folder, shelf, manifest, MemoryStore())
+        await restored(folder, repository, manifest, MemoryStore())
     (folder / "precious").unlink()
-    await restored(folder, shelf, manifest, MemoryStore())
+    await restored(folder, repository, manifest, MemoryStore())
     with pytest.raises(ConfigError, match="holds the data of a node"):
-        await restored(folder, shelf, manifest, MemoryStore())
+        await restored(folder, repository, manifest, MemoryStore())
 
 
 @run
 async def test_a_restore_that_was_interrupted_begins_anew(tmp_path: Path) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
-    manifest, _ = await taken(FakeSource(tier), shelf)
+    tier, repository = await half_cold(), MemoryStore()
+    manifest, _ = await taken(FakeSource(tier), repository)
     part = f"{manifest.files[GROUPS].name}/00000"
-    data = await shelf.get(part)
-    await shelf.delete([part])
+    data = await repository.get(part)
+    await repository.delete([part])
     with pytest.raises(CorruptData, match="missing"):
-        await restored(tmp_path / "new", shelf, manifest, MemoryStore())
+        await restored(tmp_path / "new", repository, manifest, MemoryStore())
     assert (tmp_path / "new" / node_identity.RESTORING).exists()
     assert not (tmp_path / "new" / node_identity.FILE).exists()
-    await shelf.put(part, data)
-    await check_restored(tier, tmp_path / "new", shelf, manifest)
+    await repository.put(part, data)
+    await check_restored(tier, tmp_path / "new", repository, manifest)
 
 
 @run
@@ -612,15 +614,15 @@ async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not
 async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
     tmp_path: Path,
 ) -> None:
-    tier, shelf = await half_cold(), MemoryStore()
+    tier, repository = await half_cold(), MemoryStore()
     name, group = "default/s0", group_of("default/s0", GROUPS)
     stream = tier.world.machines()[group].streams[name]
     append = Append(name, tier.world.now, "text/plain", raw_batch(b"once"), Producer("p", 0, 0))
     assert tier.world.apply(group, append).code == Code.OK
     tail = stream.next_record
-    manifest, _ = await taken(FakeSource(tier), shelf)
+    manifest, _ = await taken(FakeSource(tier), repository)
     store = MemoryStore()
-    await restored(tmp_path / "new", shelf, manifest, store)
+    await restored(tmp_path / "new", repository, manifest, store)
     machines, storages = opened(tmp_path / "new")
     for number in ALL:
         tier.world.machines()[number] = machines[number]
@@ -638,7 +640,7 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
 
 @run
 async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
-    tier, shelf = BackedUp(), MemoryStore()
+    tier, repository = BackedUp(), MemoryStore()
     tier.fill(5, 4)
     await tier.flusher.flush_now()
     tier.world.now += 1000
@@ -647,8 +649,8 @@ async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
         tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep
     )
     assert await evictor.evict_due() == len(tier.written)
-    manifest, _ = await taken(FakeSource(tier), shelf)
-    library, found = BackupStreams(shelf, manifest), {}
+    manifest, _ = await taken(FakeSource(tier), repository)
+    library, found = BackupStreams(repository, manifest), {}
     for group in ALL:
         machine = await library.machine(group)
         assert not machine.streams
@@ -660,6 +662,6 @@ async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
                 len(found[stream.name]),
             )
     assert found == {name: bytes(payload) for name, payload in tier.written.items()}
-    await shelf.delete([key for key in shelf.objects if "/packs/" in key])
+    await repository.delete([key for key in repository.objects if "/packs/" in key])
     with pytest.raises(CorruptData, match="is missing"):
         [piece async for piece in library.pieces(machine, stream)]

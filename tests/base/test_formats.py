@@ -17,7 +17,7 @@ from polynya.backup import manifest
 from polynya.base.errors import ConfigError
 from polynya.base.formats import FORMAT, check_format
 from polynya.config.model import load
-from polynya.config.node_identity import FILE, birth_of
+from polynya.config.node_identity import FILE, identity_of
 from polynya.objectstore import MARKER_KEY, RootMarker, claim_root, read_root
 from polynya.objectstore.memory import MemoryStore
 
@@ -31,10 +31,10 @@ def test_this_is_format_2() -> None:
 
 def data_folder(folder: Path, found: int) -> None:
     config = load({"--data": str(folder)}, environ={}, folder=str(folder)).config
-    birth_of(config)
+    identity_of(config)
     path = folder / FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": found}))
-    birth_of(config)
+    identity_of(config)
 
 
 def backup(folder: Path, found: int) -> None:

@@ -48,8 +48,8 @@ def test_no_folder_is_made_for_what_is_no_place(
 
 def test_a_folder_that_is_read_is_left_as_it_is(tmp_path: Path) -> None:
     async def read() -> tuple[bytes, list[str]]:
-        async with places.to_read(str(tmp_path), None) as shelf:
-            return await shelf.get("a/b"), [info.key async for info in shelf.list("")]
+        async with places.to_read(str(tmp_path), None) as repository:
+            return await repository.get("a/b"), [info.key async for info in repository.list("")]
 
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(b"x")

@@ -26,7 +26,7 @@ from polynya.cli.terminal import exits
 from polynya.cluster.certificates import peer_tls_of
 from polynya.config.cluster_settings import ClusterConfig, parse_nodes
 from polynya.config.model import Config, load
-from polynya.config.node_identity import birth_of
+from polynya.config.node_identity import identity_of
 from polynya.config.sections import TlsConfig
 from polynya.config.settings import SETTINGS
 from polynya.config.tls import prepare
@@ -52,7 +52,7 @@ def born(folder: Path, nodes: list[DevNode]) -> str:
     """Lay out a cluster and give each node its identity; the cluster's id."""
     _lay_out(nodes, folder, LAID, VALUES)
     for node in nodes:
-        birth_of(_config(node, VALUES))
+        identity_of(_config(node, VALUES))
     return (folder / "cluster.id").read_text()
 
 
@@ -68,7 +68,7 @@ def test_a_cluster_that_was_just_laid_out_is_there_after_a_power_cut(
     for node in nodes:
         assert _config(node, VALUES).cluster.id == known.strip()
         assert "polynya serve" in (node.folder / "start.sh").read_text()
-        assert birth_of(_config(node, VALUES)).cluster_id == known.strip()
+        assert identity_of(_config(node, VALUES)).cluster_id == known.strip()
     lay_out_joining(folder, next_place(folder, 4))
     cut.happen()
     assert load({}, environ={}, path=str(folder / "node-4" / "polynya.toml")).config.cluster.join
@@ -101,7 +101,7 @@ def test_torn_settings_of_nodes_are_written_again_with_their_roles(tmp_path: Pat
     born(tmp_path, nodes)
     lay_out_joining(tmp_path, next_place(tmp_path, 5))
     five = DevNode(5, tmp_path / "node-5", "127.0.0.1", 5050, joins=True)
-    birth_of(_config(five, VALUES))
+    identity_of(_config(five, VALUES))
     for number in (4, 5):
         (tmp_path / f"node-{number}" / "polynya.toml").write_text("")
         (tmp_path / f"node-{number}" / "start.sh").write_text("")

@@ -309,7 +309,7 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
     transport: Any = SimpleNamespace(
         others=[], node_links=links_to([2, 3], there), raft=there, call=call, on=lambda *what: None
     )
-    start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
+    start: Any = SimpleNamespace(identity=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())
     assert sorted(told) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2
 
@@ -366,7 +366,10 @@ def test_a_clock_is_compared_with_the_moments_around_the_answer() -> None:
             others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
         )
         view = ClusterView(
-            SimpleNamespace(birth=SimpleNamespace(node=1), core=0), transport, MemberReport(), None
+            SimpleNamespace(identity=SimpleNamespace(node=1), core=0),
+            transport,
+            MemberReport(),
+            None,
         )  # type: ignore[arg-type]
         times = iter([100.0, 1000.0, 1001.0])  # of its own status, of the question, of the answer
         view.clock = lambda: next(times)
@@ -469,7 +472,7 @@ def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
     transport: Any = SimpleNamespace(
         others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
     )
-    start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
+    start: Any = SimpleNamespace(identity=SimpleNamespace(node=1), core=0)
     assert list(asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())) == [
         (1, 0)
     ]
@@ -484,6 +487,6 @@ def test_a_clock_that_is_none_is_not_compared(clock: float) -> None:
     transport: Any = SimpleNamespace(
         others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
     )
-    start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
+    start: Any = SimpleNamespace(identity=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())
     assert told[2, 0].clock == 0.0 and not list(clock_notes(told))

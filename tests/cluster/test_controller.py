@@ -44,7 +44,7 @@ class World:
     def __init__(self, trouble: int = 0, readers: tuple[int, ...] = (), **settings: Any) -> None:
         self.toy = Toy([""] * 3, groups=6, seed=7)
         self.trouble = trouble
-        self.birth = msgspec.structs.replace(BIRTH, readers=readers)
+        self.identity = msgspec.structs.replace(BIRTH, readers=readers)
         nodes = (
             *NODES,
             *(
@@ -62,7 +62,7 @@ class World:
     def another(self) -> Controller:
         """Who leads the meta group from now on."""
         start: Any = SimpleNamespace(
-            birth=self.birth, cores=1, core=0, config=SimpleNamespace(cluster=self.cluster)
+            identity=self.identity, cores=1, core=0, config=SimpleNamespace(cluster=self.cluster)
         )
         return Controller(start, self.maps, self, self, self, lambda: self.leading)  # type: ignore[arg-type]
 

@@ -21,7 +21,7 @@ from polynya.config.node_identity import (
     FILE,
     DiscoveredCluster,
     NodeIdentity,
-    birth_of,
+    identity_of,
     journal_id_of,
 )
 from polynya.objectstore import StoreSettings, claim_root, open_store
@@ -50,14 +50,14 @@ def test_history_and_groups_are_those_of_the_cluster_and_nobody_is_alarmed(
         learned = asyncio.run(learn(config))
     assert learned == DiscoveredCluster(7, 6)
     assert not [record for record in caplog.records if record.getMessage() == "a node was refused"]
-    birth = birth_of(config, learned)
-    assert (birth.history, birth.groups, birth.provisional) == (7, 6, True)
-    assert birth_of(config, DiscoveredCluster(9, 9)) == birth  # what is there is what it is
+    identity = identity_of(config, learned)
+    assert (identity.history, identity.groups, identity.provisional) == (7, 6, True)
+    assert identity_of(config, DiscoveredCluster(9, 9)) == identity  # what is there is what it is
 
 
 def test_what_the_settings_say_is_not_learned(tmp_path: Path) -> None:
     config = config_of(tmp_path, 1, groups="8", cluster_history="9")
-    assert (made := birth_of(config, DiscoveredCluster(7, 6))).history == 9 and made.groups == 8
+    assert (made := identity_of(config, DiscoveredCluster(7, 6))).history == 9 and made.groups == 8
 
 
 def test_a_number_that_was_removed_begins_no_folder(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_number_that_was_removed_begins_no_folder(tmp_path: Path) -> None:
         ConfigError,
         match=r"number 1 was removed from the cluster, as node 2 reports, .*under a new number",
     ):
-        birth_of(config, learned)
+        identity_of(config, learned)
     assert not list((tmp_path / "data").iterdir())
 
 
@@ -111,33 +111,33 @@ def test_who_was_heard_is_not_asked_again_and_who_is_elsewhere_is_told_apart(
 ) -> None:
     port = free_ports(1)[0]
     config = config_of(tmp_path, port)
-    birth = birth_of(config)
+    identity = identity_of(config)
     unheard = {2}
-    assert not asyncio.run(differs(config, birth, unheard)) and unheard == {2}
-    with cluster_peer(tmp_path / "peer", port, cluster=ID, history=1, groups=birth.groups):
-        assert not asyncio.run(differs(config, birth, unheard)) and unheard == set()
-    with cluster_peer(tmp_path / "peer", port, cluster=ID, history=2, groups=birth.groups):
-        assert not asyncio.run(differs(config, birth, unheard))  # nobody is left to be asked
-        assert asyncio.run(differs(config, birth, {2}))
+    assert not asyncio.run(differs(config, identity, unheard)) and unheard == {2}
+    with cluster_peer(tmp_path / "peer", port, cluster=ID, history=1, groups=identity.groups):
+        assert not asyncio.run(differs(config, identity, unheard)) and unheard == set()
+    with cluster_peer(tmp_path / "peer", port, cluster=ID, history=2, groups=identity.groups):
+        assert not asyncio.run(differs(config, identity, unheard))  # nobody is left to be asked
+        assert asyncio.run(differs(config, identity, {2}))
 
 
 def test_another_number_of_groups_is_another_cluster_only_where_the_settings_leave_it_open(
     tmp_path: Path,
 ) -> None:
-    birth = NodeIdentity(cluster_id=ID, groups=16, cores=1, created_ms=1, history=3)
+    identity = NodeIdentity(cluster_id=ID, groups=16, cores=1, created_ms=1, history=3)
     left_open, said = config_of(tmp_path, 1), config_of(tmp_path, 1, groups="16")
-    assert is_other(left_open, birth, DiscoveredCluster(3, 8)) and not is_other(
-        said, birth, DiscoveredCluster(3, 8)
+    assert is_other(left_open, identity, DiscoveredCluster(3, 8)) and not is_other(
+        said, identity, DiscoveredCluster(3, 8)
     )
     assert (
-        is_other(said, birth, DiscoveredCluster(4, 8))
-        and not is_other(left_open, birth, DiscoveredCluster(2, 8))
-        and not is_other(left_open, birth, DiscoveredCluster())
+        is_other(said, identity, DiscoveredCluster(4, 8))
+        and not is_other(left_open, identity, DiscoveredCluster(2, 8))
+        and not is_other(left_open, identity, DiscoveredCluster())
     )
 
 
 def test_a_folder_with_an_entry_of_a_log_is_never_begun_anew(tmp_path: Path) -> None:
-    birth = NodeIdentity(cluster_id=ID, groups=4, cores=2, created_ms=1, provisional=True)
+    identity = NodeIdentity(cluster_id=ID, groups=4, cores=2, created_ms=1, provisional=True)
     for entries in (False, True):
         journal = Journal.open(tmp_path / "core-1" / "journal", journal_id=journal_id_of(ID, 1))
         journal.stage(3, 1, 0, EntryKind.HARD_STATE, b"f")
@@ -147,11 +147,11 @@ def test_a_folder_with_an_entry_of_a_log_is_never_begun_anew(tmp_path: Path) -> 
         assert batch is not None
         journal.write(batch)
         journal.close()
-        assert begun_anew(tmp_path, birth) is not entries
+        assert begun_anew(tmp_path, identity) is not entries
         assert (tmp_path / "core-1").exists() is entries
 
 
 def test_the_file_says_what_is_provisional(tmp_path: Path) -> None:
-    birth_of(config_of(tmp_path, 1))
+    identity_of(config_of(tmp_path, 1))
     assert json.loads((tmp_path / "data" / FILE).read_bytes())["provisional"] is True
-    assert discovery.settled(birth_of(config_of(tmp_path, 1))).provisional is False
+    assert discovery.settled(identity_of(config_of(tmp_path, 1))).provisional is False

@@ -55,7 +55,7 @@ def nodes_of(cables: Cables) -> dict[int, ClusterMapCache]:
     listed = tuple(ClusterNode(number, f"n{number}:1", f"http://n{number}") for number in NODES)
     found = {}
     for number in NODES:
-        birth = NodeIdentity(
+        identity = NodeIdentity(
             cluster_id="c",
             node=number,
             nodes=NODES,
@@ -66,7 +66,10 @@ def nodes_of(cables: Cables) -> dict[int, ClusterMapCache]:
             created_ms=0,
         )
         found[number] = ClusterMapCache(
-            birth, ClusterConfig(id="0" * 32, node=number, nodes=listed), cables.of(number), core=0
+            identity,
+            ClusterConfig(id="0" * 32, node=number, nodes=listed),
+            cables.of(number),
+            core=0,
         )
     return found
 
@@ -110,7 +113,7 @@ def test_who_does_not_answer_is_passed_over(
 
 
 def test_other_cores_ask_their_own_core_0(cables: Cables, maps: dict[int, ClusterMapCache]) -> None:
-    birth = NodeIdentity(
+    identity = NodeIdentity(
         cluster_id="c",
         node=3,
         nodes=NODES,
@@ -121,7 +124,7 @@ def test_other_cores_ask_their_own_core_0(cables: Cables, maps: dict[int, Cluste
         created_ms=0,
     )
     sibling = ClusterMapCache(
-        birth, ClusterConfig(id="0" * 32, node=3, nodes=()), cables.of(4), core=1
+        identity, ClusterConfig(id="0" * 32, node=3, nodes=()), cables.of(4), core=1
     )
     asyncio.run(sibling.ask_another())
     assert cables.asked == []
@@ -147,7 +150,7 @@ def test_the_hosts_of_the_nodes_are_those_of_the_settings_and_of_the_newest_map(
         ClusterNode(2, "[FD00::2]:4439", "https://10.0.0.2"),
     )
     config = ClusterConfig(id="0" * 32, node=1, nodes=listed)
-    birth = NodeIdentity(
+    identity = NodeIdentity(
         cluster_id="c",
         node=1,
         nodes=(1, 2),
@@ -157,7 +160,7 @@ def test_the_hosts_of_the_nodes_are_those_of_the_settings_and_of_the_newest_map(
         cores=1,
         created_ms=0,
     )
-    maps = ClusterMapCache(birth, config, None, core=0)
+    maps = ClusterMapCache(identity, config, None, core=0)
     hosts = NodeHosts(config, maps)
     born = {"n1.internal", "n1.example", "fd00::2", "10.0.0.2"}
     assert hosts() == born

@@ -36,7 +36,7 @@ def map_of(epoch: int, ports: dict[int, int]) -> ClusterMap:
 def maps_of(node: Node, known: ClusterMap) -> ClusterMapCache:
     """As a core has them: it meets whom they name."""
     (transport,) = node.transports
-    birth = NodeIdentity(
+    identity = NodeIdentity(
         cluster_id="c",
         node=node.number,
         nodes=(),
@@ -51,7 +51,7 @@ def maps_of(node: Node, known: ClusterMap) -> ClusterMapCache:
         node=node.number,
         nodes=(ClusterNode(node.number, f"127.0.0.1:{node.port}", "http://n"),),
     )
-    maps = ClusterMapCache(birth, config, transport, core=0)
+    maps = ClusterMapCache(identity, config, transport, core=0)
 
     def meet(now: ClusterMap) -> None:
         node.links.know(now.epoch)
@@ -130,10 +130,10 @@ def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
 
     async def story() -> None:
         transport: Any = Broken()
-        birth = NodeIdentity(
+        identity = NodeIdentity(
             cluster_id="c", node=5, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0
         )
-        maps = ClusterMapCache(birth, ClusterConfig(id="0" * 32, node=5), transport, core=0)
+        maps = ClusterMapCache(identity, ClusterConfig(id="0" * 32, node=5), transport, core=0)
         maps.take(map_of(9, {3: 1, 5: 2}))
         about = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=9)
         transport.node_links.on_met(about)

@@ -26,7 +26,7 @@ class World:
         self.folder = folder
         self.maps: Any = SimpleNamespace(now=self.map(epoch, state), on_map=[])
         start: Any = SimpleNamespace(
-            birth=SimpleNamespace(node=3),
+            identity=SimpleNamespace(node=3),
             core=core,
             supervisor_pid=77,
             config=SimpleNamespace(data=str(folder)),

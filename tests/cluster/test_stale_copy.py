@@ -24,7 +24,9 @@ class World:
         self.folder = folder / "core-1"
         self.folder.mkdir(exist_ok=True)
         start: Any = SimpleNamespace(
-            birth=SimpleNamespace(history=history), core=1, config=SimpleNamespace(data=str(folder))
+            identity=SimpleNamespace(history=history),
+            core=1,
+            config=SimpleNamespace(data=str(folder)),
         )
         self.vouched: list[Any] = []
         self.links: Any = SimpleNamespace(

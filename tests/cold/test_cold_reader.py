@@ -26,7 +26,7 @@ async def packed(store: FaultyStore, slices: int = 3, size: int = 100) -> list[C
             for n, data in enumerate(payloads)
         ]
         entries.append(builder.add(number, 1, build_slice(0, 0, 0, batches)))
-    parts, _ = builder.finish(home_group=1, created_ms=0)
+    parts, _ = builder.finish(owner_group=1, created_ms=0)
     await store.put("pack", parts)
     return [
         ColdSlice(10, 1000, each.records, each.length, "pack", each.offset, each.stored, each.crc)

@@ -81,7 +81,7 @@ def test_a_large_stream_takes_one_pack_and_the_small_ones_the_next() -> None:
         [(1, 1), (1, 1), (1, 1)],
         [(2, 1), (3, 1)],
     ]
-    assert [pack.home_group for pack in packs] == [2, 1]
+    assert [pack.owner_group for pack in packs] == [2, 1]
     assert [pack.groups for pack in packs] == [[2], [1, 3]]
     assert [each.path for each in packs[0].slices] == ["default/1", "", ""]
 

@@ -104,9 +104,9 @@ def test_small_gaps_outlive_an_eviction_and_a_restore(tmp_path: Path) -> None:
         state = await StateReader(tier.store).state(slice_of(machine, ghost))
         tier.world.apply(group_of(NAME, GROUPS), Return([(NAME, ghost.uid, state)], tier.world.now))
         assert each_batch(await batches_of(tier)) == expected
-        shelf, store = MemoryStore(), MemoryStore()
-        manifest, _ = await taken(FakeSource(tier), shelf)
-        await restored(tmp_path, shelf, manifest, store)
+        repository, store = MemoryStore(), MemoryStore()
+        manifest, _ = await taken(FakeSource(tier), repository)
+        await restored(tmp_path, repository, manifest, store)
         machines, storages = opened(tmp_path)
         tier.store.objects = store.objects
         for number, machine in machines.items():

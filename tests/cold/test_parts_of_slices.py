@@ -332,7 +332,7 @@ def test_times_that_are_not_in_order_miss_no_record() -> None:
         builder = PackBuilder()
         entry = builder.add(1, 1, build_slice(Encoding.BYTES, -1, -1, runs.batches))
         store = FaultyStore()
-        await store.put(PACK, builder.finish(home_group=1, created_ms=0)[0])
+        await store.put(PACK, builder.finish(owner_group=1, created_ms=0)[0])
         reader, cold = ColdReader(store), entry.at(PACK, 0, 0)
         for time_ms, expected in ((0, 0), (111, 1), (120, 1), (121, 4)):
             assert (await reader.place_at(cold, time_ms))[0] == expected

@@ -10,10 +10,10 @@ import pytest
 from worlds.cluster_settings import ID, TWO, loaded
 
 from polynya.base.errors import ConfigError
-from polynya.cluster.map_cache import birth_command, map_at_birth
+from polynya.cluster.map_cache import cluster_born, initial_map
 from polynya.config.cluster_settings import ClusterNode, parse_nodes
 from polynya.config.model import load
-from polynya.config.node_identity import birth_of
+from polynya.config.node_identity import identity_of
 from polynya.recovery.restore import RestoreOrigin, RestoreTarget, open_shared
 from polynya.stream.machine import Machine
 
@@ -157,9 +157,9 @@ def test_beyond_loopback_certificates_or_a_word_are_needed(tmp_path):
 
 def test_a_data_folder_stays_with_its_cluster_and_its_node(tmp_path):
     (tmp_path / "data").mkdir()
-    made = birth_of(loaded(tmp_path).config)
+    made = identity_of(loaded(tmp_path).config)
     assert (made.cluster_id, made.node) == (ID, 1)
-    assert birth_of(loaded(tmp_path).config) == made
+    assert identity_of(loaded(tmp_path).config) == made
     for flags, said in (
         ({"cluster_node": "2"}, "that of node 1; this is node 2"),
         ({"cluster_id": "f" * 32}, f"belongs to the cluster {ID}"),
@@ -169,15 +169,15 @@ def test_a_data_folder_stays_with_its_cluster_and_its_node(tmp_path):
         ),
     ):
         with pytest.raises(ConfigError, match=said):
-            birth_of(loaded(tmp_path, **flags).config)
+            identity_of(loaded(tmp_path, **flags).config)
 
 
 def test_who_belongs_is_fixed_by_the_birth_and_not_by_the_list_of_a_later_start(tmp_path):
     (tmp_path / "data").mkdir()
-    made = birth_of(loaded(tmp_path, cluster_nodes=TWO.replace(",", "=east,") + "=west").config)
+    made = identity_of(loaded(tmp_path, cluster_nodes=TWO.replace(",", "=east,") + "=west").config)
     assert (made.nodes, made.zones, made.replicas) == ((1, 2), ("east", "west"), 3)
     assert (
-        birth_of(
+        identity_of(
             loaded(tmp_path, cluster_nodes=f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020").config
         )
         == made
@@ -187,8 +187,8 @@ def test_who_belongs_is_fixed_by_the_birth_and_not_by_the_list_of_a_later_start(
 def test_a_node_that_joins_was_not_there_at_the_birth(tmp_path):
     (tmp_path / "data").mkdir()
     config = loaded(tmp_path, cluster_join="true").config
-    made = birth_of(config)
-    assert made.nodes == () and map_at_birth(made, config.cluster).members == ()
+    made = identity_of(config)
+    assert made.nodes == () and initial_map(made, config.cluster).members == ()
 
 
 def test_a_read_replica_is_not_born_with_the_cluster_and_the_others_know_that_it_comes(tmp_path):
@@ -201,9 +201,9 @@ def test_a_read_replica_is_not_born_with_the_cluster_and_the_others_know_that_it
         config = loaded(
             tmp_path, cluster_nodes=text, cluster_node=number, data=str(tmp_path / number)
         ).config
-        made = birth_of(config)
+        made = identity_of(config)
         assert (made.nodes, made.readers) == born
-        assert map_at_birth(made, config.cluster).members == born[0]
+        assert initial_map(made, config.cluster).members == born[0]
 
 
 def test_a_restore_gives_a_read_replica_its_identity_and_no_data(tmp_path):
@@ -214,7 +214,7 @@ def test_a_restore_gives_a_read_replica_its_identity_and_no_data(tmp_path):
         target.begin()
         target.write(1, Machine(1, 4))
         target.finish()
-    made = birth_of(config)
+    made = identity_of(config)
     assert (made.history, made.nodes, made.groups) == (2, (), 4)
     assert not [path for path in (tmp_path / "data").glob("core-0/snapshots/*") if path.is_file()]
 
@@ -230,7 +230,7 @@ def test_a_restore_that_is_refused_leaves_the_folder_as_it_was(tmp_path):
     with contextlib.ExitStack() as held:
         # whose object store belongs to somebody, which is seen later
         RestoreTarget(loaded(tmp_path).config, origin, held)
-    birth_of(loaded(tmp_path).config)  # a node may start on it
+    identity_of(loaded(tmp_path).config)  # a node may start on it
 
 
 def test_nodes_that_are_restored_together_know_the_same_nodes(tmp_path):
@@ -245,18 +245,18 @@ def test_nodes_that_are_restored_together_know_the_same_nodes(tmp_path):
 def test_the_first_map_is_the_same_whoever_makes_it(tmp_path):
     (tmp_path / "data").mkdir()
     config = loaded(tmp_path).config
-    made = birth_of(config)
+    made = identity_of(config)
     other = msgspec.structs.replace(made, node=2)
-    assert birth_command(made, config.cluster) == birth_command(other, config.cluster)
+    assert cluster_born(made, config.cluster) == cluster_born(other, config.cluster)
     # as a release before placements wrote it
     older = msgspec.structs.replace(made, zones=(), replicas=0)
     assert {
-        placement.voters for placement in map_at_birth(older, config.cluster).groups.values()
+        placement.voters for placement in initial_map(older, config.cluster).groups.values()
     } == {(1, 2)}
 
 
 def test_the_data_of_a_node_by_itself_does_not_join_a_cluster(tmp_path):
     (tmp_path / "data").mkdir()
-    birth_of(loaded(tmp_path, cluster_id="-", cluster_node="-", cluster_nodes="-").config)
+    identity_of(loaded(tmp_path, cluster_id="-", cluster_node="-", cluster_nodes="-").config)
     with pytest.raises(ConfigError, match="written by a standalone node"):
-        birth_of(loaded(tmp_path).config)
+        identity_of(loaded(tmp_path).config)

@@ -26,14 +26,14 @@ FLAGS = ("--cores", "1", "--cold-flush-max-age-ms", "100")
 def journal_a_damaged_batch(data: Path) -> None:
     """As a core would that got it damaged: the frame is in order, the batch's checksum is not its
     payload's."""
-    birth = json.loads((data / "node.json").read_text())
-    groups = int(birth["groups"])
+    identity = json.loads((data / "node.json").read_text())
+    groups = int(identity["groups"])
 
     async def main() -> None:
         storage = open_storage(
-            data / "core-0", core=0, cores=1, groups=groups, cluster_id=birth["cluster_id"]
+            data / "core-0", core=0, cores=1, groups=groups, cluster_id=identity["cluster_id"]
         )
-        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
+        core = StandaloneEngine(storage.core_replicas, storage.journal, fatal=lambda error: None)
         for name, crc in (("default/bad", crc32c(b"other")), ("default/good", crc32c(b"bytes"))):
             group = group_of(name, groups)
             await core.call(group, Create(name, storage.log_ms + 1, "text/plain", Encoding.BYTES))

@@ -58,7 +58,7 @@ async def turn(core: StandaloneEngine, commands: list[Command]) -> list[Any]:
 def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path) -> None:
     async def run() -> None:
         storage = opened(tmp_path)
-        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
+        core = StandaloneEngine(storage.core_replicas, storage.journal, fatal=lambda error: None)
         for name in "ab":
             await core.call(GROUP, Create(f"test/{name}", 1, "text/plain", Encoding.BYTES))
         told: list[tuple[str, int]] = []
@@ -76,7 +76,7 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         codes = [Code.OK, Code.OK, Code.OK, Code.DUPLICATE, Code.OK, Code.NOT_FOUND, Code.OK]
         assert [reply.code for reply in replies] == codes == [code for _, code in told]
         assert [reply.record for reply in replies] == [1, 1, 2, 2, 1, 0, 3]
-        group = storage.shard.groups[GROUP]
+        group = storage.core_replicas.groups[GROUP]
         assert group.applied_index == 2 + 3, "four appends, a delete, two appends"
         assert core.counters.entries == 2 + 7
         before = group.machine.snapshot()
@@ -84,7 +84,7 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         storage.journal.close()
 
         again = opened(tmp_path)
-        machine = again.shard.groups[GROUP].machine
+        machine = again.core_replicas.groups[GROUP].machine
         assert machine.snapshot() == before and again.log_ms == 9
         batches = machine.streams["test/a"].hot or []
         assert [batch.payload for batch in batches] == [b"one", b"three", b"five"]
@@ -101,17 +101,17 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
 def test_an_entry_has_so_many_commands_and_bytes_at_most(tmp_path: Path) -> None:
     async def run() -> None:
         storage = opened(tmp_path)
-        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
+        core = StandaloneEngine(storage.core_replicas, storage.journal, fatal=lambda error: None)
         await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
         many = await turn(
             core, [append("a", number, b"x") for number in range(BUNDLE_COMMANDS_MAX + 1)]
         )
-        assert storage.shard.groups[GROUP].applied_index == 1 + 2
+        assert storage.core_replicas.groups[GROUP].applied_index == 1 + 2
         begin = len(many)
         large = await turn(
             core, [append("a", begin + number, b"x" * (BUNDLE_BYTES // 3)) for number in range(4)]
         )
-        assert storage.shard.groups[GROUP].applied_index == 3 + 2
+        assert storage.core_replicas.groups[GROUP].applied_index == 3 + 2
         assert {reply.code for reply in (*many, *large)} == {Code.OK} and large[
             -1
         ].record == begin + 4
@@ -124,7 +124,7 @@ def test_an_entry_has_so_many_commands_and_bytes_at_most(tmp_path: Path) -> None
 def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: Path) -> None:
     async def run() -> None:
         storage = opened(tmp_path)
-        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
+        core = StandaloneEngine(storage.core_replicas, storage.journal, fatal=lambda error: None)
         await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
         produced = [
             Produce("test/a", 5, kafka_batch(3, b"k" * 100_000), kafka_producer(7, 0, 3 * at, 3))
@@ -138,14 +138,14 @@ def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: P
             (0, 7),
             (Code.DUPLICATE, 4),
         ]
-        assert storage.shard.groups[GROUP].applied_index == 1 + 1
+        assert storage.core_replicas.groups[GROUP].applied_index == 1 + 1
         await turn(core, [produced[0], append("a", 1, b"two")])
-        before = storage.shard.groups[GROUP].machine.snapshot()
+        before = storage.core_replicas.groups[GROUP].machine.snapshot()
         core.close()
         storage.journal.close()
 
         again = opened(tmp_path)
-        machine = again.shard.groups[GROUP].machine
+        machine = again.core_replicas.groups[GROUP].machine
         assert machine.snapshot() == before
         batches = machine.streams["test/a"].hot or []
         read = PayloadReader(again.journal)
@@ -164,11 +164,11 @@ def test_an_entry_is_read_once_for_all_of_its_batches(
 ) -> None:
     async def run() -> None:
         storage = opened(tmp_path)
-        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
+        core = StandaloneEngine(storage.core_replicas, storage.journal, fatal=lambda error: None)
         await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
         await turn(core, [append("a", number, b"%d" % number) for number in range(5)])
         await turn(core, [append("a", number, b"%d" % number) for number in range(5, 8)])
-        batches = storage.shard.groups[GROUP].machine.streams["test/a"].hot or []
+        batches = storage.core_replicas.groups[GROUP].machine.streams["test/a"].hot or []
         places: list[int] = []
         sound = Journal.read_entry
 

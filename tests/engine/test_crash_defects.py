@@ -12,7 +12,7 @@ from worlds.fake_disk import FakeDisk
 from worlds.service import Code, Listener, World, name_in
 
 from polynya.base.errors import OutcomeUnknown
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 
 QUIET, BUSY = name_in(1), name_in(2)
 
@@ -130,8 +130,8 @@ async def test_the_tail_is_where_the_stored_bytes_end_though_the_client_hung_up(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     reply = await world.append(QUIET, b"def")
-    facts = await world.facts(QUIET)
-    assert isinstance(facts, Facts)
-    assert (reply.byte, facts.byte, await world.read(QUIET)) == (6, 6, b"abcdef")
+    info = await world.info(QUIET)
+    assert isinstance(info, StreamInfo)
+    assert (reply.byte, info.byte, await world.read(QUIET)) == (6, 6, b"abcdef")
     world.power_cut()
     assert await world.read(QUIET) == b"abcdef"

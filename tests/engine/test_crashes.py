@@ -16,7 +16,7 @@ from worlds.service import Code, Listener, World, name_in
 from worlds.stream import check_invariants
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
-from polynya.local.api import Facts, Refusal
+from polynya.local.api import Refusal, StreamInfo
 from polynya.objectstore import StoreError
 from polynya.stream.commands import Delete
 from polynya.stream.replies import Reply
@@ -34,7 +34,7 @@ class Oracle:
     def __init__(self) -> None:
         self.states: dict[str, set[State]] = {name: {None} for name in NAMES}
         self.heard: dict[
-            str, tuple[Facts, Listener]
+            str, tuple[StreamInfo, Listener]
         ] = {}  # by name: who heard of its events, and from where on
 
     def applied(self, name: str, change: Change) -> None:
@@ -49,8 +49,8 @@ class Oracle:
             assert found in self.states[name], (name, found, self.states[name])
             self.states[name] = {found}
         for name, (begin, listener) in self.heard.items():
-            facts = await world.facts(name)
-            if isinstance(facts, Facts) and facts.uid == begin.uid:
+            info = await world.info(name)
+            if isinstance(info, StreamInfo) and info.uid == begin.uid:
                 assert (await world.read(name))[begin.byte :].startswith(listener.payload), (
                     "a reader saw what was not durable"
                 )
@@ -58,15 +58,15 @@ class Oracle:
             check_invariants(machine)
 
     async def look(self, world: World, name: str) -> State:
-        facts = await world.facts(name)
-        if isinstance(facts, Refusal):
+        info = await world.info(name)
+        if isinstance(info, Refusal):
             return None
         try:
             content = await world.read(name, bytes_max=100)
         except Unavailable:  # a client reads again
             content = await world.read(name, bytes_max=100)
-        assert len(content) == facts.byte, "the tail is where the stored bytes end"
-        return content, facts.closed
+        assert len(content) == info.byte, "the tail is where the stored bytes end"
+        return content, info.closed
 
 
 class Session:
@@ -132,9 +132,9 @@ class Session:
 
     async def watch(self, name: str) -> None:
         listener = Listener()
-        facts = await self.world.service.attach(name, listener)
-        if isinstance(facts, Facts):
-            self.oracle.heard[name] = (facts, listener)
+        info = await self.world.service.attach(name, listener)
+        if isinstance(info, StreamInfo):
+            self.oracle.heard[name] = (info, listener)
 
     async def act(self, name: str, work: object, change: Change) -> None:
         try:

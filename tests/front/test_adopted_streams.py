@@ -18,7 +18,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.routes.bodies import batch_of
 from polynya.front.kafka.errors import Error
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.stream.commands import Append, Batch, Create, Delete, Encoding
 from polynya.stream.replies import Code
 from polynya.wire.kafka import batches
@@ -95,9 +95,9 @@ def test_kafka_reads_what_http_wrote_and_both_write(content_type: str, flushes: 
         assert [await offset_of(wire, "orders", special) for special in (-2, -1)] == [0, 7]
         assert await offset_of(wire, "orders", 0) == 0, "what HTTP wrote has its append's time"
         assert await offset_of(wire, "orders", world.core.service.now_ms() + 10_000) == -1
-        facts = await world.core.service.facts("shop/orders")
-        assert isinstance(facts, Facts)
-        assert facts.record == 7
+        info = await world.core.service.info("shop/orders")
+        assert isinstance(info, StreamInfo)
+        assert info.record == 7
 
     play(story)
 
@@ -136,8 +136,8 @@ def test_a_topic_of_streams_is_described_grows_and_leaves_them() -> None:
         assert [records for _, _, records in found] == [[(0, b"s/a")], [(0, b"s/b")], []]
         await world.front.topics.refresh()
         await world.front.topics.drop(world.front.topics.names["t"])
-        assert isinstance(await world.core.service.facts("s/a"), Facts)
-        assert not isinstance(await world.core.service.facts("kafka/t/2"), Facts)
+        assert isinstance(await world.core.service.info("s/a"), StreamInfo)
+        assert not isinstance(await world.core.service.info("kafka/t/2"), StreamInfo)
 
     play(story)
 

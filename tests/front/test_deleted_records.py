@@ -23,7 +23,7 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.topics import Adoption
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import NodeView, Topics
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.stream.commands import Create, Retention, TrimTo
 from polynya.stream.diskless_commands import Profile, SetProfile
 from polynya.stream.replies import Code
@@ -300,8 +300,8 @@ def test_a_fork_begins_at_the_log_start_and_not_between_records(
             (11, Code.CREATED),
         ):
             assert await fork(world, f"docs/at{record}", record) == code, record
-        at = await world.core.service.facts("docs/at4")
-        assert isinstance(at, Facts)
+        at = await world.core.service.info("docs/at4")
+        assert isinstance(at, StreamInfo)
         assert (at.first_record, at.record) == (4, 4)
 
     play(story)

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from polynya.front.http.api.derived_lag import DerivedLag, records_after
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.objectstore import NotFound
 from polynya.service.tables import Tables
 from polynya.stream.rules.tables import Table
 
 
-def stream(name: str, uid: int, records: int, first: int = 0) -> Facts:
-    return Facts(uid, name, "application/json", 1, 0, records, 0, first)
+def stream(name: str, uid: int, records: int, first: int = 0) -> StreamInfo:
+    return StreamInfo(uid, name, "application/json", 1, 0, records, 0, first)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def stream(name: str, uid: int, records: int, first: int = 0) -> Facts:
         (stream("default/plain", 3, 9), 1),  # places have the names of URLs
     ],
 )
-def test_records_after_the_places(facts: Facts, behind: int) -> None:
+def test_records_after_the_places(facts: StreamInfo, behind: int) -> None:
     places = {"shop/a": (7, 4), "shop/gone": (1, 1), "plain": (3, 8)}
     assert records_after(places, [facts]) == behind
     assert records_after(places, [facts, stream("shop/b", 5, 100)]) == behind + 100
@@ -40,10 +40,10 @@ def test_records_after_the_places(facts: Facts, behind: int) -> None:
 class Listed:
     """Tables whose input are these streams."""
 
-    def __init__(self, *streams: Facts) -> None:
+    def __init__(self, *streams: StreamInfo) -> None:
         self.streams = list(streams)
 
-    async def covered(self, table: Table, limit: int) -> list[Facts]:
+    async def covered(self, table: Table, limit: int) -> list[StreamInfo]:
         return self.streams[:limit]
 
 

@@ -40,7 +40,7 @@ class Calls:
 
     def __init__(self, world: KafkaWorld, patch: pytest.MonkeyPatch) -> None:
         self.counts: Counter[str] = Counter()
-        for name in ("attach", "read", "read_nowait", "facts"):
+        for name in ("attach", "read", "read_nowait", "info"):
             self._count(world.core.service, name, patch)
 
     def _count(self, service: object, name: str, patch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_an_offset_behind_the_end_is_waited_for_and_refused_by_the_leader_alone(
         async def unavailable(name: str, **more: object) -> None:
             raise Unavailable("no leader")
 
-        monkeypatch.setattr(world.core.service, "facts", unavailable)
+        monkeypatch.setattr(world.core.service, "info", unavailable)
         assert await fetch(reader, 9, max_wait_ms=10) == [(Error.OFFSET_NOT_AVAILABLE, -1, 0)]
 
     play(story)

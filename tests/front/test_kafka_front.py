@@ -710,6 +710,6 @@ def test_topics_survive_a_restart_with_their_records() -> None:
         core = world.core.kill()
         assert core.local.machines[0].topics == {"t": world.front.topics.names["t"]}
         page = await core.page("kafka/t/0")
-        assert (page.facts.record, len(page.spans)) == (2, 1)
+        assert (page.info.record, len(page.spans)) == (2, 1)
 
     play(story)

@@ -310,7 +310,7 @@ def test_what_is_committed_survives_a_kill() -> None:
         await a.join()
         await a.commit("t", 5)
         core = world.core.kill()
-        later = coordinator.GroupCoordinator(core.service, lambda group: 1)
+        later = coordinator.ConsumerGroupCoordinator(core.service, lambda group: 1)
         group = later.group_of("g")
         stored = core.local.machines[group].consumer_groups.by_id["g"]
         assert [member.id for member in stored.members] == [a.id]

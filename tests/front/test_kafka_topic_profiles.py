@@ -15,7 +15,7 @@ from polynya.base.names import partition_name
 from polynya.front.kafka import topics
 from polynya.front.kafka.admin.profile_change import ALIVE_MS, ALIVE_MS_EACH
 from polynya.front.kafka.topics import TopicCatalog, TopicRefused
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.local.profile_changes import CHANGE_MS_MAX
 from polynya.stream.commands import Command
 from polynya.stream.diskless_commands import Profile
@@ -68,9 +68,9 @@ async def begun(world: KafkaWorld) -> None:
 async def profiles(world: KafkaWorld) -> set[int]:
     found = set()
     for number in range(PARTITIONS):
-        facts = await world.core.facts(partition_name("t", number))
-        assert isinstance(facts, Facts)
-        found.add(facts.profile)
+        info = await world.core.info(partition_name("t", number))
+        assert isinstance(info, StreamInfo)
+        found.add(info.profile)
     return found
 
 

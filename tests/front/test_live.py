@@ -12,7 +12,7 @@ from front_world import World, play, request
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import SSE_BACKLOG_BYTES_MAX
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.local.api import Facts, LiveEvent, Page, ReadQuery, Refusal, Sink
+from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, Sink, StreamInfo
 from polynya.wire.cursor import current_interval
 
 TEXT = "text/plain"
@@ -170,7 +170,7 @@ def test_a_browser_that_comes_back_too_early_is_not_turned_away_for_ever() -> No
         await world.post("s", b"1")
         last = event_id(await (await world.sse("s")).chunk())
 
-        async def not_yet(name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
+        async def not_yet(name: str, sink: Sink, *, local: bool = False) -> StreamInfo | Refusal:
             raise Unavailable("the core is starting")
 
         world.service.attach = not_yet  # type: ignore[method-assign]
@@ -386,7 +386,7 @@ def test_a_long_poll_gets_what_came_between_the_read_and_the_attachment() -> Non
 
         async def slowly(
             name: str, sink: Sink, *, local: bool = False, numbers: bool = False
-        ) -> Facts | Refusal:
+        ) -> StreamInfo | Refusal:
             await world.post("s", b"1")
             return await type(service).attach(service, name, sink)
 

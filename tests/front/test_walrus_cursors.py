@@ -15,7 +15,7 @@ from polynya.cli.storage.recover import Selection
 from polynya.front.text.cursors import json_batch
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import NodeView, Topics
-from polynya.local.api import Facts, Refusal
+from polynya.local.api import Refusal, StreamInfo
 from polynya.stream.commands import Append, Command, Create, Encoding
 from polynya.stream.replies import Done, Reply
 from polynya.stream.rules.table_watches import covers
@@ -39,9 +39,9 @@ async def get(topics: Topics) -> str:
     return await topics.run(TextCommand("GET", "logs", ""))
 
 
-async def has(world: World, name: str) -> Facts | None:
-    facts = await world.service.facts(name)
-    return None if isinstance(facts, Refusal) else facts
+async def has(world: World, name: str) -> StreamInfo | None:
+    info = await world.service.info(name)
+    return None if isinstance(info, Refusal) else info
 
 
 async def call(world: World, command: Any) -> Reply:
@@ -57,10 +57,10 @@ async def topic_of_the_last_release(world: World, read: int) -> None:
     for number in range(6):
         await world.post("logs", b'"%d"' % number, JSON)
     if read:
-        facts = await has(world, "default/logs")
-        assert facts is not None
+        info = await has(world, "default/logs")
+        assert info is not None
         await call(world, Create(OLD, 0, JSON, Encoding.JSON))
-        position = f"{facts.uid:020d}_{read:016d}_{4 * read:016d}"
+        position = f"{info.uid:020d}_{read:016d}_{4 * read:016d}"
         await call(world, Append(OLD, 0, JSON, json_batch(b"0"), stream_seq=position))
 
 

@@ -18,7 +18,7 @@ from fuzz.bytes import Shapes, damaged, noise, number
 from polynya.access.authenticator import Report
 from polynya.base.msgpack import UNREADABLE
 from polynya.cluster.status import Told
-from polynya.local.api import Facts, Page
+from polynya.local.api import Page, StreamInfo
 from polynya.raft.codec import _Frame
 from polynya.raft.messages import SnapshotChunk
 from polynya.routing import messages
@@ -38,7 +38,7 @@ from polynya.transport.link import HEADER, FrameLink, FrameType
 
 KIND_BULK, MAP = 65_535, 1007
 ASKED: dict[int, Any] = {  # what the body of a call of each kind is
-    messages.FACTS: messages.Attach,
+    messages.INFO: messages.Attach,
     messages.READ: messages.Query,
     messages.READ_UID: messages.ReadUid,
     messages.LIST: messages.ListQuery,
@@ -60,9 +60,9 @@ ASKED: dict[int, Any] = {  # what the body of a call of each kind is
     1009: float,
 }
 ANSWERED: dict[int, Any] = {  # and of an answer; that an append was taken would be believed
-    messages.FACTS: Facts,
+    messages.INFO: StreamInfo,
     messages.READ: Page,
-    messages.LIST: list[Facts],
+    messages.LIST: list[StreamInfo],
     messages.META: dict[str, bytes],
     1004: Told,
     1009: bool,

@@ -23,7 +23,7 @@ def begin(data: Path, supervisor_pid: int) -> tuple[subprocess.Popen[bytes], int
     report, report_fd = os.pipe()
     start = CoreStart(
         config=Config(data=str(data), cores=1, groups=1),
-        birth=NodeIdentity(cluster_id="c", groups=1, cores=1, created_ms=0),
+        identity=NodeIdentity(cluster_id="c", groups=1, cores=1, created_ms=0),
         core=0,
         start_id="s",
         listeners={"http": Address("127.0.0.1", 1), "admin": Address("127.0.0.1", 2)},

@@ -44,7 +44,7 @@ def brokers_of(
 ) -> NodeBrokers:
     config = Config(data="/nonexistent")
     start = SimpleNamespace(
-        birth=SimpleNamespace(cluster_id="c", node=node),
+        identity=SimpleNamespace(cluster_id="c", node=node),
         kafka_direct=tuple(Address("127.0.0.1", port) for port in ports),
         kafka_advertised=PLACE,
         config=config,
@@ -148,8 +148,8 @@ def test_a_node_of_a_new_cluster_is_not_ready_before_it_knows_all_brokers() -> N
     now = [1000.0]
 
     def check_of(birth_ms: int, *listeners: str) -> Callable[[], str | None]:
-        birth = SimpleNamespace(created_ms=birth_ms, nodes=(1, 2, 3), readers=(4,))
-        start = SimpleNamespace(birth=birth, listeners=dict.fromkeys(listeners))
+        identity = SimpleNamespace(created_ms=birth_ms, nodes=(1, 2, 3), readers=(4,))
+        start = SimpleNamespace(identity=identity, listeners=dict.fromkeys(listeners))
         return brokers_check(cast(CoreStart, start), cast(ClusterMapCache, maps), lambda: now[0])
 
     check, late, other = check_of(1000, KAFKA), check_of(1000, KAFKA), check_of(1000, "text")

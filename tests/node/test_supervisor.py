@@ -542,13 +542,13 @@ def test_a_disk_that_fails_once_all_were_heard_ends_the_node_and_a_full_one_does
         with running(data, **flags) as node:
             node.until("listening on")
             fails.write_text(str(error))
-            birth = settled(data)
+            identity = settled(data)
             with cluster_peer(
                 tmp_path / f"peer-{error}",
                 other,
                 cluster=cluster,
                 history=1,
-                groups=birth["groups"],
+                groups=identity["groups"],
             ):
                 if error == errno.EIO:
                     assert node.wait() == 74

@@ -443,7 +443,7 @@ def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> N
     that."""
     world, leader = begun(1, 2, 3)
     number = leader.node % 3 + 1
-    world.birth = Snapshot(0, 0, Configuration(tuple(sorted((number, leader.node, 4)))))
+    world.identity = Snapshot(0, 0, Configuration(tuple(sorted((number, leader.node, 4)))))
     lose(world, number)
     lost = world.members[number].live
     assert 4 in lost.loss.awaiting_term

@@ -315,8 +315,8 @@ def test_a_commit_counts_no_further_than_the_log_was_compared() -> None:
 def test_what_a_reader_said_before_it_lost_its_disk_answers_no_probe() -> None:
     """It had entry 3, and has less now; what it says at each heartbeat, that it has 2, must not be
     taken for an answer to what asks it about 3."""
-    birth = Snapshot(0, 0, Configuration((1,), readers=(3,)))
-    raft = Raft(Identity(1, 1, 5), Recovery(1).result(birth), Settings(), now_ms=0, ready=[])
+    identity = Snapshot(0, 0, Configuration((1,), readers=(3,)))
+    raft = Raft(Identity(1, 1, 5), Recovery(1).result(identity), Settings(), now_ms=0, ready=[])
     now_ms, has, sent = 0, 3, list[Message]()
 
     def turn() -> None:

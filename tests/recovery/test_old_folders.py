@@ -58,7 +58,7 @@ def opened(disk: FakeDisk, which: str) -> Storage:
 def with_entry(disk: FakeDisk, which: str, kind: int, payload: bytes) -> FakeDisk:
     """One more in the journal, which a newer release wrote."""
     storage = opened(disk, which)
-    group = storage.shard.groups[1]
+    group = storage.core_replicas.groups[1]
     storage.journal.stage(1, 9, group.last_index + 1, kind, payload)
     batch = storage.journal.take()
     assert batch is not None
@@ -91,7 +91,9 @@ def test_a_command_that_only_a_newer_release_knows_is_no_damage() -> None:
 
 def machine_of(storage: Storage, name: str) -> Machine:
     (machine,) = [
-        group.machine for group in storage.shard.groups.values() if group.machine.lookup(name)
+        group.machine
+        for group in storage.core_replicas.groups.values()
+        if group.machine.lookup(name)
     ]
     return machine
 
@@ -107,7 +109,9 @@ def test_a_folder_of_a_lone_node_opens() -> None:
         b'{"n":3},',
     ]
     assert fork is not None and fork.next_record == 3
-    assert not any(group.machine.lookup("test/gone") for group in storage.shard.groups.values())
+    assert not any(
+        group.machine.lookup("test/gone") for group in storage.core_replicas.groups.values()
+    )
     assert machine.level == 1 and machine.changes.streams >= {stream.uid}, (
         "what came from the journal is in no snapshot yet"
     )

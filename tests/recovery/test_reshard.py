@@ -16,7 +16,7 @@ from worlds.service import json_batch, raw_batch
 
 from polynya.base.errors import ConfigError
 from polynya.base.names import group_of
-from polynya.config import node_identity as births
+from polynya.config import node_identity as identities
 from polynya.config.node_identity import NodeIdentity, journal_id_of, write_json
 from polynya.engine.membership import Membership
 from polynya.engine.storage import open_storage
@@ -41,25 +41,25 @@ class Killed(BaseException):
 
 
 def born(data: Path, cores: int, node: int = 0) -> NodeIdentity:
-    birth = NodeIdentity(cluster_id=CLUSTER, node=node, groups=GROUPS, cores=cores, created_ms=1)
-    write_json(data / births.FILE, birth)
-    return birth
+    identity = NodeIdentity(cluster_id=CLUSTER, node=node, groups=GROUPS, cores=cores, created_ms=1)
+    write_json(data / identities.FILE, identity)
+    return identity
 
 
-def birth_in(data: Path) -> NodeIdentity:
+def identity_in(data: Path) -> NodeIdentity:
     import msgspec
 
-    return msgspec.json.decode((data / births.FILE).read_bytes(), type=NodeIdentity)
+    return msgspec.json.decode((data / identities.FILE).read_bytes(), type=NodeIdentity)
 
 
 class Cores:
     """All cores of a node by itself, in one process, without the ways between them."""
 
     def __init__(self, data: Path) -> None:
-        self.birth = birth_in(data)
+        self.identity = identity_in(data)
         self.engines = []
-        for core in range(self.birth.cores):
-            shape = {"core": core, "cores": self.birth.cores, "groups": GROUPS}
+        for core in range(self.identity.cores):
+            shape = {"core": core, "cores": self.identity.cores, "groups": GROUPS}
             storage = open_storage(
                 data / f"core-{core}", cluster_id=CLUSTER, segment_bytes=SEGMENT_BYTES, **shape
             )
@@ -76,7 +76,7 @@ class Cores:
     async def send(self, name: str, command: Command) -> Reply:
         group = group_of(name, GROUPS)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.engines[group % self.birth.cores].local.propose(group, command, future.set_result)
+        self.engines[group % self.identity.cores].local.propose(group, command, future.set_result)
         return await future
 
     async def append(self, name: str, payload: bytes) -> None:
@@ -84,7 +84,7 @@ class Cores:
 
     async def read(self, name: str) -> bytes:
         group = group_of(name, GROUPS)
-        page = await self.engines[group % self.birth.cores].local.reads.read(
+        page = await self.engines[group % self.identity.cores].local.reads.read(
             group, ReadQuery(name, bytes_max=1 << 22)
         )
         assert isinstance(page, Page)
@@ -124,17 +124,17 @@ async def live(data: Path, expected: dict[str, bytes], seed: int) -> None:
 
 def test_there_and_back_and_on(tmp_path: Path) -> None:
     expected: dict[str, bytes] = {}
-    birth = born(tmp_path, 2)
+    identity = born(tmp_path, 2)
     for seed, cores in enumerate((2, 3, 1, 7, 4, 2)):
-        birth = (
-            birth
-            if birth.cores == cores
-            else reshare(tmp_path, birth, cores, segment_bytes=SEGMENT_BYTES)
+        identity = (
+            identity
+            if identity.cores == cores
+            else reshare(tmp_path, identity, cores, segment_bytes=SEGMENT_BYTES)
         )
-        assert birth == birth_in(tmp_path) and birth.cores == cores
+        assert identity == identity_in(tmp_path) and identity.cores == cores
         assert sorted(path.name for path in tmp_path.iterdir()) == [
             *(f"core-{core}" for core in range(cores) if seed),
-            births.FILE,
+            identities.FILE,
         ]
         asyncio.run(live(tmp_path, expected, seed))
 
@@ -190,7 +190,7 @@ def test_a_change_that_is_cut_off_anywhere_has_not_begun_or_is_done(
         with monkeypatch.context() as patch:
             done = _counted(patch, last)
             try:
-                reshare(data, birth_in(data), after, segment_bytes=SEGMENT_BYTES)
+                reshare(data, identity_in(data), after, segment_bytes=SEGMENT_BYTES)
             except Killed:
                 pass
             over = len(done) < last
@@ -202,11 +202,11 @@ def test_a_change_that_is_cut_off_anywhere_has_not_begun_or_is_done(
                 except Killed:
                     pass
         finish(data)
-        birth = birth_in(data)
-        numbers.add(birth.cores)
+        identity = identity_in(data)
+        numbers.add(identity.cores)
         assert sorted(path.name for path in data.iterdir()) == [
-            *(f"core-{core}" for core in range(birth.cores)),
-            births.FILE,
+            *(f"core-{core}" for core in range(identity.cores)),
+            identities.FILE,
         ]
         asyncio.run(live(data, dict(expected), 2))
         shutil.rmtree(data)
@@ -220,15 +220,15 @@ def test_a_change_that_is_cut_off_anywhere_has_not_begun_or_is_done(
 def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    birth, expected, said = born(tmp_path, 2), dict[str, bytes](), list[str]()
+    identity, expected, said = born(tmp_path, 2), dict[str, bytes](), list[str]()
     asyncio.run(live(tmp_path, expected, 1))
     monkeypatch.setattr(reshard, "SAID_FIRST_SECONDS", 600.0)
-    birth = reshare(tmp_path, birth, 3, segment_bytes=SEGMENT_BYTES, say=said.append)
+    identity = reshare(tmp_path, identity, 3, segment_bytes=SEGMENT_BYTES, say=said.append)
     assert said == [], "it was quick"
     asyncio.run(live(tmp_path, expected, 2))
     monkeypatch.setattr(reshard, "SAID_FIRST_SECONDS", 0.0)
     monkeypatch.setattr(reshard, "SAID_SECONDS", 0.0)
-    reshare(tmp_path, birth, 1, segment_bytes=SEGMENT_BYTES, say=said.append)
+    reshare(tmp_path, identity, 1, segment_bytes=SEGMENT_BYTES, say=said.append)
     *told, last = said
     assert last.startswith("the data is resharded to 1 core; it took ")
     parts: dict[str, list[int]] = {}
@@ -245,7 +245,7 @@ def test_where_there_is_no_room_nothing_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected: dict[str, bytes] = {}
-    birth = born(tmp_path, 2)
+    identity = born(tmp_path, 2)
     asyncio.run(live(tmp_path, expected, 1))
 
     def full(*_: object) -> None:
@@ -255,13 +255,17 @@ def test_where_there_is_no_room_nothing_changes(
         with monkeypatch.context() as patch:
             patch.setattr(what, name, full)
             with pytest.raises(ConfigError, match="no room for a second copy"):
-                reshare(tmp_path, birth, 3, segment_bytes=SEGMENT_BYTES)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["core-0", "core-1", births.FILE]
+                reshare(tmp_path, identity, 3, segment_bytes=SEGMENT_BYTES)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "core-0",
+            "core-1",
+            identities.FILE,
+        ]
         asyncio.run(live(tmp_path, expected, 2))
 
 
 def test_what_a_member_of_a_cluster_promised_moves_with_its_log(tmp_path: Path) -> None:
-    birth = born(tmp_path, 2, node=1)
+    identity = born(tmp_path, 2, node=1)
     membership = Membership(1, (1, 2, 3))
 
     def opened(cores: int) -> dict[int, Any]:
@@ -305,5 +309,5 @@ def test_what_a_member_of_a_cluster_promised_moves_with_its_log(tmp_path: Path) 
     before = opened(2)
     assert before[1][0].term == 4 and len(before[1][2]) == 5 and before[GROUPS][0].amnesiac
     for cores in (3, 1, 2):
-        birth = reshare(tmp_path, birth, cores)
+        identity = reshare(tmp_path, identity, cores)
         assert opened(cores) == before

@@ -11,7 +11,7 @@ from sim.loop import run_simulated
 from stories.cluster import A, led, outrun, stories
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
-from polynya.local.api import Facts, Page, ReadQuery, Refusal
+from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.replies import Code
 
@@ -273,8 +273,8 @@ async def test_a_node_that_is_cut_off_answers_local_reads_at_once_and_no_others(
     assert page.up_to_date and not page.has_all, (
         "it ends here, and this node cannot know whether there is more"
     )
-    facts = await service.facts(A, local=True)
-    assert isinstance(facts, Facts) and facts.record == 1 and not facts.known
+    info = await service.info(A, local=True)
+    assert isinstance(info, StreamInfo) and info.record == 1 and not info.known
     assert [found.name for found in await service.list_streams("", "", 9, local=True)] == [A]
     assert loop.time() == began, "nothing was waited for"
     with pytest.raises(Unavailable):
@@ -355,10 +355,10 @@ async def test_a_follower_goes_by_log_time_though_its_own_clock_is_an_hour_behin
     for _ in range(20):
         await asyncio.sleep(0.5)
         assert isinstance(await follower.engine.service.read(ReadQuery(new)), Page)
-    assert isinstance(await leader.engine.service.facts(new), Facts)
+    assert isinstance(await leader.engine.service.info(new), StreamInfo)
     await asyncio.sleep(6.0)
-    assert isinstance(await leader.engine.service.facts(new), Refusal)
-    assert isinstance(await follower.engine.service.facts(new), Refusal)
+    assert isinstance(await leader.engine.service.info(new), Refusal)
+    assert isinstance(await follower.engine.service.info(new), Refusal)
 
 
 @story_of_a_leader

@@ -13,7 +13,7 @@ from sim.moves import Ear
 from stories.cluster import A, led
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.service.stale_readers import StaleReaders
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
@@ -151,7 +151,7 @@ def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_o
 
 async def attached(node: Node, *, local: bool = False) -> Ear:
     ear = Ear()
-    assert isinstance(await node.engine.service.attach(A, ear, local=local), Facts)
+    assert isinstance(await node.engine.service.attach(A, ear, local=local), StreamInfo)
     return ear
 
 

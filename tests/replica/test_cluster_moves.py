@@ -12,7 +12,7 @@ from sim.cluster import Node, World
 from stories.cluster import A, stories
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts, LiveEvent
+from polynya.local.api import LiveEvent, StreamInfo
 from polynya.raft import Configuration, ProposalRefused
 from polynya.raft.messages import Vote
 from polynya.stream.replies import Code
@@ -46,8 +46,8 @@ async def test_a_node_without_a_replica_answers_as_any_other(world: World) -> No
         assert reply.record == number + 1
         assert await outsider.read(A) == b"".join(b"%d;" % each for each in range(number + 1))
     service = outsider.engine.service
-    facts = await service.facts(A)
-    assert isinstance(facts, Facts) and facts.record == 20
+    info = await service.info(A)
+    assert isinstance(info, StreamInfo) and info.record == 20
     assert [found.name for found in await service.list_streams("", "", 9)] == [A]
     assert (await outsider.delete(A)).code == Code.OK
     assert not await service.list_streams("", "", 9)
@@ -110,7 +110,10 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
     await leaving.snapshot()
     world.move(group, leaving, outsider)
     await world.wait_placed()
-    assert group not in leaving.engine.local.machines and group not in leaving.core.shard.groups
+    assert (
+        group not in leaving.engine.local.machines
+        and group not in leaving.core.core_replicas.groups
+    )
     folder = leaving.folder / "snapshots"
     await world.wait(
         lambda: (
@@ -247,8 +250,8 @@ async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World
 
     service = outsider.engine.service
     first, second = Ear(), Ear()
-    facts = await service.attach(A, first)
-    assert isinstance(facts, Facts)
+    info = await service.attach(A, first)
+    assert isinstance(info, StreamInfo)
     await service.attach(A, second)
     assert len(outsider.world.open) == 1, "one subscription, however many readers"
     await outsider.append(A, b"1")
@@ -259,10 +262,10 @@ async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World
     assert heard[2].cut and heard[3].cut
     await world.wait_leaders()
     third = Ear()
-    assert isinstance(await service.attach(A, third), Facts)
+    assert isinstance(await service.attach(A, third), StreamInfo)
     await outsider.append(A, b"2")
     await world.wait(lambda: len(heard) == 5)
-    service.detach(facts.uid, third)
+    service.detach(info.uid, third)
     await asyncio.sleep(0.5)
     assert not world.open
 
@@ -299,7 +302,7 @@ async def test_a_group_with_no_majority_says_so_in_time_and_is_no_404(world: Wor
         if node.core.replicas.has(group):
             node.kill()
     began = asyncio.get_running_loop().time()
-    for attempt in (outsider.read(A), outsider.append(A, b"1"), outsider.engine.service.facts(A)):
+    for attempt in (outsider.read(A), outsider.append(A, b"1"), outsider.engine.service.info(A)):
         with pytest.raises(Unavailable):
             await attempt
     assert asyncio.get_running_loop().time() - began < 20

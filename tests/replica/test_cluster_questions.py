@@ -12,7 +12,7 @@ from sim.cluster import Node, World
 from stories.cluster import A, led, stories
 
 from polynya.base.errors import Unavailable
-from polynya.local.api import Facts, LiveEvent, Page, ReadQuery, Refusal
+from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, StreamInfo
 from polynya.routing.service import NodeService
 
 story = stories(led)
@@ -23,22 +23,22 @@ class Ear:
         pass
 
 
-async def _attach(service: NodeService, name: str) -> Facts | Refusal:
+async def _attach(service: NodeService, name: str) -> StreamInfo | Refusal:
     ear = Ear()
-    facts = await service.attach(name, ear)
-    if isinstance(facts, Facts):
-        service.detach(facts.uid, ear)
-    return facts
+    info = await service.attach(name, ear)
+    if isinstance(info, StreamInfo):
+        service.detach(info.uid, ear)
+    return info
 
 
-async def _listed(service: NodeService, name: str) -> Facts | None:
+async def _listed(service: NodeService, name: str) -> StreamInfo | None:
     return next(
-        (facts for facts in await service.list_streams("", "", 99) if facts.name == name), None
+        (info for info in await service.list_streams("", "", 99) if info.name == name), None
     )
 
 
 WAYS: dict[str, Callable[[NodeService, str], Awaitable[Any]]] = {
-    "HEAD": lambda service, name: service.facts(name),
+    "HEAD": lambda service, name: service.info(name),
     "catch-up": lambda service, name: service.read(ReadQuery(name)),
     "the opening of a tail": _attach,
     "the list": _listed,
@@ -47,7 +47,7 @@ WAYS: dict[str, Callable[[NodeService, str], Awaitable[Any]]] = {
 
 def tail_of(found: Any) -> int:
     """In records; -1: there is no such stream."""
-    return found.record if isinstance(found, Page | Facts) else -1
+    return found.record if isinstance(found, Page | StreamInfo) else -1
 
 
 def newer_name(world: World) -> str:
@@ -76,10 +76,10 @@ async def test_a_replica_that_lags_answers_nothing_that_is_old(world: World, lea
     await leader.append(A, b"2")
     await leader.create(new)
     service = behind.engine.service
-    assert behind.core.shard.groups[world.group_of(A)].machine.streams[A].next_record == 1, (
-        "the story is of one that lags"
-    )
-    assert (service.facts_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
+    assert (
+        behind.core.core_replicas.groups[world.group_of(A)].machine.streams[A].next_record == 1
+    ), "the story is of one that lags"
+    assert (service.info_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
     old, made = await asyncio.gather(ask_all(behind, A), ask_all(behind, new))
     assert old == dict.fromkeys(WAYS, 2)
     assert made == dict.fromkeys(WAYS, 0), (
@@ -98,7 +98,7 @@ async def test_a_leader_that_is_none_any_more_answers_nothing(world: World, old:
     await leader.append(A, b"2")
     await leader.create(new)
     service = old.engine.service
-    assert (service.facts_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
+    assert (service.info_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
     for name in (A, new):
         for way in WAYS.values():
             with pytest.raises(Unavailable):

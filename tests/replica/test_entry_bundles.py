@@ -140,14 +140,16 @@ async def _story() -> None:
     await world.start()
     group = world.group_of(A)
     await world.wait(
-        lambda: all(node.core.shard.groups[group].machine.level >= 2 for node in world.alive())
+        lambda: all(
+            node.core.core_replicas.groups[group].machine.level >= 2 for node in world.alive()
+        )
     )
     leader = world.leader(group)
     assert leader is not None
     await leader.create(A)
-    before = leader.core.shard.groups[group].applied_index
+    before = leader.core.core_replicas.groups[group].applied_index
     await _at_once(leader, 40)
-    assert leader.core.shard.groups[group].applied_index - before < 10, (
+    assert leader.core.core_replicas.groups[group].applied_index - before < 10, (
         "40 appends are a few entries"
     )
     await world.wait_equal()

@@ -112,7 +112,9 @@ async def partitioned() -> tuple[World, Node, Asker]:
     world, _ = await led(World(seed=1))
 
     def all_know_kafka() -> bool:
-        groups = [group for node in world.alive() for group in node.core.shard.groups.values()]
+        groups = [
+            group for node in world.alive() for group in node.core.core_replicas.groups.values()
+        ]
         return all(group.machine.level >= level_of(Produce) for group in groups)
 
     await world.wait(all_know_kafka)

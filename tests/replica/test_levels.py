@@ -79,7 +79,7 @@ async def wait_said(world: World) -> None:
 
 
 def levels_of(node: Node) -> set[int]:
-    return {group.machine.level for group in node.core.shard.groups.values()}
+    return {group.machine.level for group in node.core.core_replicas.groups.values()}
 
 
 @story
@@ -194,7 +194,7 @@ def test_a_trim_inside_a_batch_waits_for_the_last_node() -> None:
         assert (done.record, done.byte, done.records, done.bytes) == (14, 10, 4, 0)
         await world.wait_equal()
         for node in world.alive():
-            stream = node.core.shard.groups[world.group_of(A)].machine.streams[A]
+            stream = node.core.core_replicas.groups[world.group_of(A)].machine.streams[A]
             assert (stream.first_record, stream.first_byte) == (14, 10)
         await world.stop()
 

@@ -114,7 +114,7 @@ def test_appends_and_reads_do_not_wait_for_the_object_store(untold: float) -> No
             if number % 40 == 0:  # something to evict
                 await node.create(f"test/rare{number}")
             slowest = max(slowest, await took(node.append(A, b"%010d;" % number)))
-            local = await took(node.engine.service.facts(A))
+            local = await took(node.engine.service.info(A))
             slowest = max(slowest, local)
             number += 1
             await asyncio.sleep(0.05)

@@ -123,8 +123,8 @@ async def test_slices_without_a_place_are_reported_and_not_guessed(
     batch = HotBatch(0, 0, 1, PART, b"", crc32c(PART), 1, 0, Encoding.BYTES, 0)
     builder = PackBuilder()
     builder.add(stream.uid, world.group_of(A), build_slice(Encoding.BYTES, -1, -1, [batch]))
-    key = pack_key(CLUSTER, home_group=1, now_ms=WALL_MS, random=bytes(16))
-    data = b"".join(builder.finish(home_group=1, created_ms=WALL_MS)[0])
+    key = pack_key(CLUSTER, owner_group=1, now_ms=WALL_MS, random=bytes(16))
+    data = b"".join(builder.finish(owner_group=1, created_ms=WALL_MS)[0])
     objects = {**store.objects, key: (data, "1", 0.0)}
     warning = (
         f"{key} has 1 slices of diskless streams that no copy of an index names; their records are "

@@ -15,7 +15,7 @@ from worlds.service import json_batch
 from worlds.subscriptions import Shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.stream.commands import Append, Create, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 
@@ -151,7 +151,7 @@ async def test_who_holds_a_lease_holds_it_after_a_failover_and_no_longer_than_it
 def leader_knows(world: World, group: int, key: str) -> bool:
     leader = world.leader(group)
     assert leader is not None
-    return key in leader.core.shard.groups[group].machine.subscriptions.homes
+    return key in leader.core.core_replicas.groups[group].machine.subscriptions.homes
 
 
 @pytest.mark.parametrize("lost", ["the source's leader", "the fork's leader"])
@@ -173,8 +173,8 @@ def test_a_fork_is_whole_or_not_there_and_its_source_is_held_and_let_go_after_a_
         await node.append(child, b"own;")
         assert (await node.read(child), await node.read(A)) == (b"before;own;", b"before;after;")
         assert (await node.delete(A)).code == Code.OK
-        facts = await node.engine.service.facts(A)
-        assert not isinstance(facts, Facts) and facts.code == Code.GONE, "a fork needs it still"
+        info = await node.engine.service.info(A)
+        assert not isinstance(info, StreamInfo) and info.code == Code.GONE, "a fork needs it still"
         dead.start()
         await world.wait_equal()
         await lose_the_leader(world, group)
@@ -189,8 +189,8 @@ def test_a_fork_is_whole_or_not_there_and_its_source_is_held_and_let_go_after_a_
 async def lets_go(node: Node) -> None:
     """The last fork takes its deleted source with it, so that the name is free."""
     for _ in range(100):
-        facts = await node.engine.service.facts(A)
-        if not isinstance(facts, Facts) and facts.code == Code.NOT_FOUND:
+        info = await node.engine.service.info(A)
+        if not isinstance(info, StreamInfo) and info.code == Code.NOT_FOUND:
             return
         await node.engine.outbox_sender.sweep()
         await asyncio.sleep(0.1)
@@ -233,8 +233,10 @@ async def test_what_was_read_lives_on_after_a_failover_and_no_longer(
     read_at = loop.time()
     await lose_the_leader(world, group)
     while loop.time() < read_at + 7:
-        facts = await reader.engine.service.facts(name)
-        assert isinstance(facts, Facts), f"it went {loop.time() - read_at:.1f} s after it was read"
+        info = await reader.engine.service.info(name)
+        assert isinstance(info, StreamInfo), (
+            f"it went {loop.time() - read_at:.1f} s after it was read"
+        )
         for node in world.alive():
             node.engine.local.sweep()
         await asyncio.sleep(0.5)

@@ -6,23 +6,23 @@ from __future__ import annotations
 import pytest
 
 from polynya.base.errors import CorruptData
-from polynya.replica import Group, PendingEntry, Shard
+from polynya.replica import CoreReplicas, Group, PendingEntry
 from polynya.replica.log import decode_command, encode_command
 from polynya.stream.commands import Command, Create, Delete
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 
 
-def shard_of(*groups: int) -> Shard:
-    shard = Shard()
+def core_replicas_of(*groups: int) -> CoreReplicas:
+    core_replicas = CoreReplicas()
     for number in groups:
-        shard.groups[number] = Group(number, Machine(number, 4))
-    return shard
+        core_replicas.groups[number] = Group(number, Machine(number, 4))
+    return core_replicas
 
 
-def entry_of(shard: Shard, group: int, command: Command) -> PendingEntry:
+def entry_of(core_replicas: CoreReplicas, group: int, command: Command) -> PendingEntry:
     entry = PendingEntry(group, command, encode_command(command), None)
-    shard.number([entry])
+    core_replicas.number([entry])
     return entry
 
 
@@ -31,51 +31,56 @@ def create(name: str) -> Create:
 
 
 def test_each_group_counts_for_itself_and_nothing_shows_before_it_is_committed() -> None:
-    shard = shard_of(1, 2)
-    entries = [entry_of(shard, group, create(f"test/{n}")) for n, group in enumerate((1, 2, 1))]
+    core_replicas = core_replicas_of(1, 2)
+    entries = [
+        entry_of(core_replicas, group, create(f"test/{n}")) for n, group in enumerate((1, 2, 1))
+    ]
     assert [(entry.term, entry.index) for entry in entries] == [(1, 1), (1, 1), (1, 2)]
-    assert not shard.groups[1].machine.streams
-    assert [shard.commit(entry).code for entry in entries] == [Code.CREATED] * 3
-    assert list(shard.groups[1].machine.streams) == ["test/0", "test/2"]
+    assert not core_replicas.groups[1].machine.streams
+    assert [core_replicas.commit(entry).code for entry in entries] == [Code.CREATED] * 3
+    assert list(core_replicas.groups[1].machine.streams) == ["test/0", "test/2"]
 
 
 def test_entries_are_applied_in_order_and_once() -> None:
-    shard = shard_of(1)
-    first, second = entry_of(shard, 1, create("test/a")), entry_of(shard, 1, create("test/b"))
+    core_replicas = core_replicas_of(1)
+    first, second = (
+        entry_of(core_replicas, 1, create("test/a")),
+        entry_of(core_replicas, 1, create("test/b")),
+    )
     with pytest.raises(AssertionError):
-        shard.commit(second)
-    shard.commit(first)
+        core_replicas.commit(second)
+    core_replicas.commit(first)
     with pytest.raises(AssertionError):
-        shard.commit(first)
+        core_replicas.commit(first)
 
 
 def test_retracted_entries_give_their_indexes_back() -> None:
-    shard = shard_of(1, 2)
-    shard.commit(entry_of(shard, 1, create("test/a")))
+    core_replicas = core_replicas_of(1, 2)
+    core_replicas.commit(entry_of(core_replicas, 1, create("test/a")))
     lost = [
-        entry_of(shard, 1, create("test/b")),
-        entry_of(shard, 1, create("test/c")),
-        entry_of(shard, 2, create("test/d")),
+        entry_of(core_replicas, 1, create("test/b")),
+        entry_of(core_replicas, 1, create("test/c")),
+        entry_of(core_replicas, 2, create("test/d")),
     ]
-    shard.retract(lost)
-    again = entry_of(shard, 1, create("test/e"))
-    assert (again.index, shard.groups[2].last_index) == (2, 0)
-    shard.commit(again)
-    assert list(shard.groups[1].machine.streams) == ["test/a", "test/e"]
+    core_replicas.retract(lost)
+    again = entry_of(core_replicas, 1, create("test/e"))
+    assert (again.index, core_replicas.groups[2].last_index) == (2, 0)
+    core_replicas.commit(again)
+    assert list(core_replicas.groups[1].machine.streams) == ["test/a", "test/e"]
 
 
 def test_a_replay_gives_the_same_state_and_refuses_a_hole() -> None:
-    shard, twin = shard_of(1), shard_of(1)
+    core_replicas, twin = core_replicas_of(1), core_replicas_of(1)
     commands: list[Command] = [create("test/a"), create("test/b"), Delete("test/a", 2)]
     for place, command in enumerate(commands, start=1):
-        entry = entry_of(shard, 1, command)
+        entry = entry_of(core_replicas, 1, command)
         entry.place = place
-        shard.commit(entry)
+        core_replicas.commit(entry)
         assert (
             twin.replay(1, entry.term, entry.index, entry.payload, place)
             == command
             == decode_command(entry.payload)
         )
-    assert twin.groups[1].machine.snapshot() == shard.groups[1].machine.snapshot()
+    assert twin.groups[1].machine.snapshot() == core_replicas.groups[1].machine.snapshot()
     with pytest.raises(CorruptData, match="entries are missing"):
         twin.replay(1, 1, 5, encode_command(create("test/c")), 9)

@@ -11,7 +11,7 @@ from sim.life_model import Appended, Created, Deleted, Looked, Model, Pinned, Wh
 from sim.linearizability import FOREVER, Operation, Search, Undecided
 from sim.workers import Held, Shift
 
-from polynya.local.api import Facts, Refusal
+from polynya.local.api import Refusal, StreamInfo
 from polynya.stream.replies import Code, Reply
 
 
@@ -135,7 +135,7 @@ LIVES: dict[str, tuple[bool, list[tuple[Any, Any]]]] = {
     ),
     "a deleted one is there": (
         False,
-        [MADE, (Deleted(), ok(0)), (Looked(), Facts(7, "n", "text/plain", 0, 0, 0, 0))],
+        [MADE, (Deleted(), ok(0)), (Looked(), StreamInfo(7, "n", "text/plain", 0, 0, 0, 0))],
     ),
     "it is gone, and nothing holds it": (
         False,

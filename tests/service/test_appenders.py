@@ -85,9 +85,9 @@ async def test_an_append_is_told_only_where_somebody_watches(world: World) -> No
     world.engine.core.on_applied = note
     await world.append(A, b"1")
     listener = Listener()
-    facts = await world.service.attach(A, listener)
+    info = await world.service.attach(A, listener)
     await world.append(A, b"23")
-    world.service.detach(facts.uid, listener)
+    world.service.detach(info.uid, listener)
     await world.append(A, b"4")
     assert heard == ["Append"]
     assert [

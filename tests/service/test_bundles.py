@@ -159,7 +159,7 @@ def test_a_code_of_a_later_release_leaves_the_outcome_unknown():
     """To take it for a refusal or for a success would be a guess."""
     later = max(Code) + 1
     for body in (messages.encode(Reply(later)), messages.encode([2, later])):
-        kind = messages.PROPOSE if body[1] == later else messages.FACTS
+        kind = messages.PROPOSE if body[1] == later else messages.INFO
         with pytest.raises(msgspec.ValidationError, match=f"`int` <= {later - 1}"):
             messages.decode(kind, body)
     replies = [Reply(Code.OK, record=1), Reply(later), Reply(Code.CLOSED)]

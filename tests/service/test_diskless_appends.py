@@ -12,7 +12,7 @@ from stories.service import node_story, story, story_on_one_and_two_cores
 from worlds.service import Code, Listener, Node, World, name_in
 
 from polynya.base.futures import settle
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.routing import diskless
 from polynya.stream.commands import (
     KAFKA_CONTENT_TYPE,
@@ -55,9 +55,9 @@ async def test_an_append_is_in_the_store_when_it_is_answered(world: World) -> No
     assert (second.code, second.record, second.byte) == (Code.OK, 2, 3)
     assert await world.read(A) == b"123"
     assert await world.read(THERE) == b"1"
-    facts = await world.facts(A)
-    assert isinstance(facts, Facts)
-    assert facts.profile == Profile.DISKLESS
+    info = await world.info(A)
+    assert isinstance(info, StreamInfo)
+    assert info.profile == Profile.DISKLESS
     assert world.hot_bytes == 0
     assert world.reader.counters.misses == 0, "the writer keeps what it stored"
     assert world.writer.counters.appends == 4

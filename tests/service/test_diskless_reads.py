@@ -12,7 +12,7 @@ from worlds.packed_appends import PackedAppends
 from worlds.service import Code, Listener, Node, World, name_in
 
 from polynya.cold import PackGone
-from polynya.local.api import Facts, Page, Position, ReadQuery
+from polynya.local.api import Page, Position, ReadQuery, StreamInfo
 from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.objectstore import MemoryStore
 from polynya.routing import messages
@@ -192,12 +192,12 @@ async def test_live_readers_learn_of_a_commit_without_its_payload(node: Node) ->
     here, there = node.worlds
     await here.create(THERE, **DISKLESS)
     listener = Listener()
-    facts = await here.service.attach(THERE, listener)
-    assert isinstance(facts, Facts)
+    info = await here.service.attach(THERE, listener)
+    assert isinstance(info, StreamInfo)
     await writer_of(here).append(THERE, b"one;", b"no", b"two;", refused={1})
     while not (listener.events and listener.events[-1].record == 2):
         await node.settle()
-        await here.facts(THERE)
+        await here.info(THERE)
     assert listener.payload == b""
     listener.check_gap_free(0, 0)
     assert there.reader.counters.misses == 0

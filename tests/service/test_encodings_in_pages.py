@@ -145,7 +145,7 @@ def kafka_records(count: int) -> Batch:
 
 def appended(page: Page) -> list[int]:
     """Return the append times of the whole records of a page."""
-    spans = [stored(span, page.facts) for span in page.spans]
+    spans = [stored(span, page.info) for span in page.spans]
     end = (page.record, page.byte)
     form = Form(records=True, is_json=False)
     shown = show(spans, end, first=page.begin_record, form=form, bytes_max=1 << 20)

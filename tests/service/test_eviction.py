@@ -15,7 +15,7 @@ from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES
 from polynya.base.names import group_of
 from polynya.cold import Merger, MergeSettings, merger
 from polynya.local import rehydration
-from polynya.local.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
+from polynya.local.api import Position, ReadQuery, StreamInfo, Trimmed, TrimQuery
 from polynya.objectstore import MemoryStore
 from polynya.stream.commands import (
     BucketRetention,
@@ -74,11 +74,11 @@ def test_what_an_evicted_stream_answers_is_what_it_answered() -> None:
             await world.create(name)
             await world.append(name, b"one;", stream_seq="5")
             await world.append(name, b"two;", producer=Producer("p", 0, 0))
-        before = [await world.facts(name) for name in NAMES]
+        before = [await world.info(name) for name in NAMES]
         assert await world.evict() == len(NAMES)
-        assert [await world.facts(name) for name in NAMES] == before
+        assert [await world.info(name) for name in NAMES] == before
         assert await world.service.list_streams("test/", "", 100) == sorted(
-            before, key=lambda facts: facts.name
+            before, key=lambda info: info.name
         )  # type: ignore[union-attr]
         assert await world.read(NAMES[0]) == b"one;two;"
         assert await world.read(NAMES[1], bytes_max=3) == b"one;two;"
@@ -298,7 +298,7 @@ def test_while_the_store_is_away_nothing_goes_and_nothing_hangs() -> None:
             await world.append(NAMES[0], b"three;")
         with pytest.raises(Unavailable):
             await world.read(NAMES[0])
-        assert isinstance(await world.facts(NAMES[0]), Facts)
+        assert isinstance(await world.info(NAMES[0]), StreamInfo)
         await world.create("test/new")
         world.clock.ms += 2 * IDLE_MS
         assert await world.evictor.evict_due() == 0
@@ -442,7 +442,7 @@ def test_the_retention_of_a_bucket_reaches_evicted_streams() -> None:
         for _ in range(8):
             await retainer.run_once()
         assert not world.evicted
-        assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
+        assert [(await world.info(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
         assert await world.evict() == len(NAMES)
 
     play(story)
@@ -461,7 +461,7 @@ def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None
         for _ in range(3):
             await world.engine.retainer.run_once()
             await world.evict()
-        assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
+        assert [(await world.info(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
         returned = world.local.rehydration.counters.returned
         await world.engine.retainer.run_once()
         await world.engine.retainer.run_once()

@@ -14,7 +14,7 @@ from worlds.service import Code, Listener, Node, World, json_batch, name_in, raw
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.local import forks
-from polynya.local.api import Facts, Page, Position, ReadQuery, Refusal, TrimQuery
+from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo, TrimQuery
 from polynya.stream.commands import Command, PinSource, Retention, SetRetention
 from polynya.stream.replies import Reply
 
@@ -63,8 +63,8 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
             await world.fork(CHILD, SOURCE, (1, 7), 10, batch=raw_batch(b"!"))
         ).code == Code.CREATED
         assert await world.read(CHILD) == b"record0record1rec!"
-        facts = await world.facts(CHILD)
-        assert isinstance(facts, Facts) and (facts.record, facts.byte) == (4, 18)
+        info = await world.info(CHILD)
+        assert isinstance(info, StreamInfo) and (info.record, info.byte) == (4, 18)
         assert (
             await world.fork("test/k", "test/json", (2, 6), 3, batch=json_batch(b"9"))
         ).code == Code.CREATED
@@ -421,8 +421,8 @@ async def test_what_a_fork_cuts_off_and_its_own_body_are_together_no_more_than_o
         assert (
             await world.fork(CHILD, SOURCE, (0, 0), 90, batch=raw_batch(b"y" * 10))
         ).code == Code.CREATED
-    facts = await world.facts(CHILD)
-    assert isinstance(facts, Facts) and (facts.record, facts.byte) == (2, 100)
+    info = await world.info(CHILD)
+    assert isinstance(info, StreamInfo) and (info.record, info.byte) == (2, 100)
     assert (await world.delete(SOURCE)).code == Code.OK
     assert (await world.delete(CHILD)).code == Code.OK
     await world.settle()
@@ -438,11 +438,11 @@ async def test_a_source_on_a_core_that_is_away_refuses_and_comes_back(node: Node
     await node.kill_core(1)
     with pytest.raises((Unavailable, OutcomeUnknown)):
         await here.read(CHILD)
-    assert not isinstance(await here.facts(CHILD), Refusal)
+    assert not isinstance(await here.info(CHILD), Refusal)
     await node.start_core(1)
     await node.wait_connected()
     assert await here.read(CHILD) == b"abc"
-    assert isinstance(await here.service.attach(CHILD, Listener()), Facts)
+    assert isinstance(await here.service.attach(CHILD, Listener()), StreamInfo)
 
 
 @pytest.mark.parametrize("then", ["trimmed", "deleted", "shorter", "anew"])

@@ -14,7 +14,7 @@ from worlds.service import Code, World, name_in
 from polynya.base.errors import Unavailable
 from polynya.base.futures import settle
 from polynya.local import profile_changes
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.local.profile_changes import CHANGE_MS_MAX
 from polynya.stream.commands import Delete, Producer
 from polynya.stream.diskless_commands import Profile, SetProfile
@@ -77,8 +77,8 @@ async def test_a_stream_changes_both_ways_while_it_is_written(world: World) -> N
         wanted = (Profile.DISKLESS, Profile.REPLICATED)[number % 2]
         reply = await change(world, THERE, wanted)
         assert (reply.code, list(reply.detail)) == (Code.OK, [wanted, number + 2, False])
-        facts = await world.facts(THERE)
-        assert isinstance(facts, Facts) and facts.profile == wanted
+        info = await world.info(THERE)
+        assert isinstance(info, StreamInfo) and info.profile == wanted
     stopping = True
     await writing
     assert set(codes) == {Code.OK} and len(codes) > 20
@@ -153,8 +153,8 @@ async def test_who_leads_after_a_crash_ends_the_change(world: World, sealed: boo
         world.clock.ms += CHANGE_MS_MAX
         world.local.sweep()
     assert (await waits).code == Code.OK
-    facts = await world.facts(A)
-    assert isinstance(facts, Facts) and facts.profile == (
+    info = await world.info(A)
+    assert isinstance(info, StreamInfo) and info.profile == (
         Profile.DISKLESS if sealed else Profile.REPLICATED
     )
     assert await world.read(A) == b"ab"

@@ -12,7 +12,7 @@ import pytest
 from stories.service import node_story, story, story_on_one_and_two_cores
 from worlds.service import Code, Node, World, name_in
 
-from polynya.local.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
+from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo, Trimmed, TrimQuery
 from polynya.local.lifetimes import retention
 from polynya.local.lifetimes.retention import TrimCounters
 from polynya.objectstore import MemoryStore
@@ -85,9 +85,9 @@ async def set_retention(
 
 
 async def first_kept(world: World, name: str) -> int:
-    facts = await world.facts(name)
-    assert isinstance(facts, Facts)
-    return facts.first_record
+    info = await world.info(name)
+    assert isinstance(info, StreamInfo)
+    return info.first_record
 
 
 async def place_of(world: World, name: str, time_ms: int) -> int:
@@ -104,8 +104,8 @@ class Renewed:
 
     def __init__(self, world: World, trimmed: int) -> None:
         self.world, self.trimmed = world, trimmed
-        self.facts, self.call, self.now_ms = (
-            world.service.facts,
+        self.info, self.call, self.now_ms = (
+            world.service.info,
             world.service.call,
             world.service.now_ms,
         )
@@ -302,10 +302,10 @@ async def test_retention_by_bytes_keeps_at_least_so_many(world: World) -> None:
     for _ in range(30):
         await world.append(A, BODY)
         await rounds(world.engine.retainer)
-        facts = await world.facts(A)
-        assert isinstance(facts, Facts)
-        assert 25_000 <= facts.byte - facts.first_byte <= 35_000
-        assert await world.read(A) == BODY * (facts.record - facts.first_record)
+        info = await world.info(A)
+        assert isinstance(info, StreamInfo)
+        assert 25_000 <= info.byte - info.first_byte <= 35_000
+        assert await world.read(A) == BODY * (info.record - info.first_record)
     await quiet_minutes(world)
     assert Held(world).packs == 0 and Held(world).hot == 25_000
 
@@ -319,11 +319,9 @@ async def test_retention_by_bytes_trims_inside_a_slice_and_a_batch_too(world: Wo
     await world.service.flush(A)
     await set_retention(world, A, size=100_000)
     await rounds(world.engine.retainer)
-    facts = await world.facts(A)
-    assert isinstance(facts, Facts)
-    assert (facts.record, facts.first_record, facts.first_byte) == (400, 300, 300_000), (
-        "to the record"
-    )
+    info = await world.info(A)
+    assert isinstance(info, StreamInfo)
+    assert (info.record, info.first_record, info.first_byte) == (400, 300, 300_000), "to the record"
     for _ in range(2):
         world.clock.ms += 2000  # a piece is read once a second at most
         await world.append(A, *[b'"%s"' % (b"y" * 997)] * 40, json=True)
@@ -454,22 +452,22 @@ async def test_a_trim_says_what_it_did_and_refuses_what_cannot_be(world: World) 
         await world.append(A, b"%d" % number, b"[%d]" % number, json=True)
         if number == 3:
             await world.service.flush(A)
-    facts = await world.facts(A)
-    assert isinstance(facts, Facts)
-    assert await trim(world, A, 3, 1) == Trimmed(facts.uid, 3, 8, 3, 8)
-    assert await trim(world, A, 2, 0) == Trimmed(facts.uid, 3, 8)
-    assert await trim(world, A, Position.START) == Trimmed(facts.uid, 3, 8)
-    assert await trim(world, A, Position.AT_BYTE, 15) == Trimmed(facts.uid, 5, 14, 2, 6), (
+    info = await world.info(A)
+    assert isinstance(info, StreamInfo)
+    assert await trim(world, A, 3, 1) == Trimmed(info.uid, 3, 8, 3, 8)
+    assert await trim(world, A, 2, 0) == Trimmed(info.uid, 3, 8)
+    assert await trim(world, A, Position.START) == Trimmed(info.uid, 3, 8)
+    assert await trim(world, A, Position.AT_BYTE, 15) == Trimmed(info.uid, 5, 14, 2, 6), (
         "the record that holds the byte stays"
     )
     assert isinstance(await world.service.trim(TrimQuery(A, 99, 0)), Refusal)
     assert (await world.service.trim(TrimQuery(A, 12, 36, incarnation=7))) == Refusal(
-        Code.INCARNATION, facts.record, facts.byte
+        Code.INCARNATION, info.record, info.byte
     )
     assert (await world.service.trim(TrimQuery("test/none", 1))) == Refusal(Code.NOT_FOUND)
     kept = await trim(world, A, 0, keep_bytes=7)
-    assert kept.byte <= facts.byte - 7 and await world.read(A) == b"[4],5,[5],"
-    assert await trim(world, A, 0, keep_bytes=99) == Trimmed(facts.uid, kept.record, kept.byte)
+    assert kept.byte <= info.byte - 7 and await world.read(A) == b"[4],5,[5],"
+    assert await trim(world, A, 0, keep_bytes=99) == Trimmed(info.uid, kept.record, kept.byte)
     assert (await trim(world, A, Position.NOW)).record == 12
     assert await world.read(A) == b""
     await world.append(A, b"12", json=True)

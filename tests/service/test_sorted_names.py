@@ -75,7 +75,7 @@ async def test_pages_hold_all_that_live_throughout_while_streams_come_and_go(wor
     for _ in range(20):
         found: list[str] = []
         while page := await world.service.list_streams("test/", found[-1] if found else "", 7):
-            found += [facts.name for facts in page]
+            found += [info.name for info in page]
         assert found == sorted(set(found)), "in order, none twice"
         assert [name for name in found if name in steady] == steady
     done.set()
@@ -91,7 +91,7 @@ async def test_what_was_deleted_or_has_expired_is_not_listed_and_another_life_is
     await world.delete("test/b")
 
     async def listed() -> list[str]:
-        return [facts.name for facts in await world.service.list_streams("test/", "", 100)]
+        return [info.name for info in await world.service.list_streams("test/", "", 100)]
 
     assert await listed() == ["test/a", "test/c"]
     world.clock.ms += 8000

@@ -14,7 +14,7 @@ from stories.service import story
 from worlds.service import Code, Listener, Producer, World, name_in
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.local.api import Facts, ReadQuery, Refusal
+from polynya.local.api import ReadQuery, Refusal, StreamInfo
 from polynya.stream.commands import Append, Batch, Delete
 
 A, B = "test/a", "test/b"
@@ -40,11 +40,11 @@ async def test_a_stream_lives_and_its_reads_see_what_was_acknowledged(world: Wor
 @story
 async def test_a_refusal_waits_while_the_create_before_it_is_in_flight(world: World) -> None:
     create, append = world.send(world.create_of(A)), world.send(world.append_of(A, b"x"))
-    assert world.service.facts_nowait(A) is None
+    assert world.service.info_nowait(A) is None
     assert not append.done(), "nothing may be refused at once now"
     assert (await create).code == Code.CREATED
     assert (await append).code == Code.OK
-    assert isinstance(world.service.facts_nowait(A), Facts)
+    assert isinstance(world.service.info_nowait(A), StreamInfo)
 
 
 @story
@@ -204,8 +204,8 @@ async def test_a_read_outlives_a_restart(world: World) -> None:
 async def test_an_attached_reader_keeps_a_stream_and_its_writer_can_append(world: World) -> None:
     await world.create(A, ttl_seconds=8)
     listener = Listener()
-    facts = await world.service.attach(A, listener)
-    assert isinstance(facts, Facts)
+    info = await world.service.attach(A, listener)
+    assert isinstance(info, StreamInfo)
     world.clock.ms += 60_000
     assert (await world.append(A, b"x")).code == Code.OK
     assert listener.payload == b"x"
@@ -213,9 +213,9 @@ async def test_an_attached_reader_keeps_a_stream_and_its_writer_can_append(world
         world.clock.ms += 1000
         world.local.sweep()
         await world.engine.core.drain()
-    stream = world.local.machines[facts.uid >> 48].by_uid[facts.uid]
+    stream = world.local.machines[info.uid >> 48].by_uid[info.uid]
     assert world.clock.ms - stream.activity_ms <= 1000, "what is attached is logged"
-    world.service.detach(facts.uid, listener)
+    world.service.detach(info.uid, listener)
     world.clock.ms += 7_999
     assert await world.code_of(A) == 0
     world.clock.ms += 1
@@ -312,7 +312,7 @@ async def test_streams_are_listed_page_by_page(world: World) -> None:
     alive = [name for name in names if not name.endswith("7")]
     found: list[str] = []
     while page := await world.service.list_streams("test/", found[-1] if found else "", 7):
-        found += [facts.name for facts in page]
+        found += [info.name for info in page]
     assert found == alive
 
 
@@ -332,9 +332,9 @@ async def test_the_bound_of_what_is_in_flight_refuses_with_a_certain_outcome(wor
     ]
     refused = [result for result in results if isinstance(result, BaseException)]
     assert refused and applied
-    facts = await world.facts(A)
-    assert isinstance(facts, Facts) and facts.record == len(applied)
-    assert not isinstance(await world.facts(A), Refusal)
+    info = await world.info(A)
+    assert isinstance(info, StreamInfo) and info.record == len(applied)
+    assert not isinstance(await world.info(A), Refusal)
 
 
 @story
@@ -387,8 +387,8 @@ async def test_log_time_is_the_owners(world: World) -> None:
     await world.send(msgspec.structs.replace(world.create_of(A), now_ms=world.clock.ms - 5000))
     await world.send(msgspec.structs.replace(world.create_of(B), now_ms=world.clock.ms + 5000))
     for name in (A, B):
-        facts = await world.facts(name)
-        assert isinstance(facts, Facts) and facts.created_ms == world.clock.ms
+        info = await world.info(name)
+        assert isinstance(info, StreamInfo) and info.created_ms == world.clock.ms
 
 
 @story

@@ -70,8 +70,8 @@ class Lake:
         """Exactly once, all of it."""
         wanted = []
         for name in STREAMS:
-            facts = await self.world.service.facts(name)
-            wanted += [(facts.uid, number) for number in range(facts.record)]  # type: ignore[union-attr]
+            info = await self.world.service.info(name)
+            wanted += [(info.uid, number) for number in range(info.record)]  # type: ignore[union-attr]
         assert sorted(self.rows) == sorted(wanted)
         assert await self.plan() is None
 
@@ -232,7 +232,7 @@ def test_jobs_have_about_so_many_slices_at_most() -> None:
         lake.rows = [
             row
             for row in lake.rows
-            if row[0] in {(await world.service.facts(name)).uid for name in STREAMS}
+            if row[0] in {(await world.service.info(name)).uid for name in STREAMS}
         ]  # type: ignore[union-attr]
         await lake.check()
 

@@ -12,7 +12,7 @@ from worlds.service import Code, Listener, Node, World, name_in
 from worlds.transactions import plant_end
 
 from polynya.base.errors import Unavailable
-from polynya.local.api import Facts, LiveEvent, Refusal
+from polynya.local.api import LiveEvent, Refusal, StreamInfo
 from polynya.routing.remote_tails import RemoteTails
 from polynya.stream.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction
@@ -20,11 +20,11 @@ from polynya.stream.state.model import KafkaState, OpenTransaction
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 
 
-async def attached(world: World, name: str) -> tuple[Facts, Listener]:
+async def attached(world: World, name: str) -> tuple[StreamInfo, Listener]:
     listener = Listener()
-    facts = await world.service.attach(name, listener)
-    assert isinstance(facts, Facts)
-    return facts, listener
+    info = await world.service.attach(name, listener)
+    assert isinstance(info, StreamInfo)
+    return info, listener
 
 
 @pytest.mark.parametrize("name", [HERE, THERE])
@@ -32,7 +32,7 @@ async def attached(world: World, name: str) -> tuple[Facts, Listener]:
 async def test_readers_that_come_while_a_writer_writes_miss_nothing(node: Node, name: str) -> None:
     here = node.worlds[0]
     await here.create(name)
-    readers: list[tuple[Facts, Listener]] = []
+    readers: list[tuple[StreamInfo, Listener]] = []
 
     async def write() -> None:
         for number in range(200):
@@ -50,12 +50,12 @@ async def test_readers_that_come_while_a_writer_writes_miss_nothing(node: Node, 
             listener.events and listener.events[-1].byte == len(whole) for _, listener in readers
         )
     )
-    for facts, listener in readers:
-        caught_up = [event for event in listener.events if event.record > facts.record]
-        assert caught_up[0].begin_record <= facts.record, (
+    for info, listener in readers:
+        caught_up = [event for event in listener.events if event.record > info.record]
+        assert caught_up[0].begin_record <= info.record, (
             "a gap between the facts and the first event"
         )
-        assert whole.startswith(whole[: facts.byte]) and whole.endswith(
+        assert whole.startswith(whole[: info.byte]) and whole.endswith(
             b"".join(bytes(event.payload) for event in caught_up)
         )
         listener.check_gap_free(listener.events[0].begin_record, listener.events[0].begin_byte)
@@ -66,16 +66,16 @@ async def test_a_tail_watch_carries_numbers_only_between_cores(node: Node) -> No
     here, there = node.worlds
     await here.create(THERE)
     watcher, (_, reader) = Listener(), await attached(here, THERE)
-    facts = await here.service.attach(THERE, watcher, numbers=True)
-    assert isinstance(facts, Facts)
+    info = await here.service.attach(THERE, watcher, numbers=True)
+    assert isinstance(info, StreamInfo)
     await here.append(THERE, b"abc")
     await wait_for(lambda: watcher.events and reader.events)
     assert [(event.record, event.byte, bytes(event.payload)) for event in watcher.events] == [
         (1, 3, b"")
     ]
     assert [bytes(event.payload) for event in reader.events] == [b"abc"]
-    here.service.detach(facts.uid, watcher)
-    here.service.detach(facts.uid, reader)
+    here.service.detach(info.uid, watcher)
+    here.service.detach(info.uid, reader)
     await wait_for(lambda: len(there.local.feeds) == 0)
 
 
@@ -89,7 +89,7 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
     async def told(node: Node) -> None:
         here, home = node.worlds[0], node.worlds[name == THERE]
         await here.create(name)
-        facts, reader = await attached(here, name)
+        info, reader = await attached(here, name)
         watcher, uncommitted = Listener(), Uncommitted()
         for watch in (watcher, uncommitted):
             await here.service.attach(name, watch, numbers=True)
@@ -99,10 +99,10 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
         await wait_for(lambda: uncommitted.events)
         late = Listener()
         found = await here.service.attach(name, late, numbers=True)
-        assert isinstance(found, Facts)
+        assert isinstance(found, StreamInfo)
         assert (found.record, found.high_watermark) == (0, 1)
         assert not reader.events and not watcher.events
-        here.service.propose(name, Touch([(facts.uid, 7)], 1), lambda reply: None)
+        here.service.propose(name, Touch([(info.uid, 7)], 1), lambda reply: None)
         listeners = (reader, watcher, uncommitted, late)
         await wait_for(lambda: all(each.events and each.events[-1].record for each in listeners))
         for each in listeners:
@@ -110,10 +110,10 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
             assert (last.begin_record, last.record, last.byte, last.payload) == (0, 1, 3, b"")
         await wait_for(lambda: len(uncommitted.events) == 2)
         again = await here.service.attach(name, late, numbers=True)
-        assert isinstance(again, Facts)
+        assert isinstance(again, StreamInfo)
         assert (again.record, again.high_watermark) == (1, 1)
         for each in listeners:
-            here.service.detach(facts.uid, each)
+            here.service.detach(info.uid, each)
 
     told()
 
@@ -130,8 +130,8 @@ async def test_many_readers_are_one_subscription_and_the_last_one_ends_it(node: 
     await here.create(THERE)
     found = await asyncio.gather(*(attached(here, THERE) for _ in range(5)))
     assert len(there.local.feeds) == 1
-    for facts, listener in found[:4]:
-        here.service.detach(facts.uid, listener)
+    for info, listener in found[:4]:
+        here.service.detach(info.uid, listener)
     assert len(there.local.feeds) == 1
     await here.append(THERE, b"x")
     await wait_for(lambda: found[4][1].events)
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_while_it_is_attached_leaves_nothing(node: No
             await asyncio.sleep(0)
         task.cancel()
         result = (await asyncio.gather(task, return_exceptions=True))[0]
-        if isinstance(result, Facts):
+        if isinstance(result, StreamInfo):
             break
     else:
         await wait_for(lambda: len(there.local.feeds) == 0)
@@ -181,10 +181,10 @@ async def test_a_deleted_stream_tells_its_readers_once(node: Node, name: str) ->
     assert [event.gone for event in listener.events] == [False, True]
     assert isinstance(await here.service.attach(name, listener), Refusal)
     await here.create(name)
-    facts, again = await attached(here, name)
+    info, again = await attached(here, name)
     await here.append(name, b"y")
     await wait_for(lambda: again.events)
-    assert (again.events[0].uid, again.payload, len(listener.events)) == (facts.uid, b"y", 2)
+    assert (again.events[0].uid, again.payload, len(listener.events)) == (info.uid, b"y", 2)
 
 
 @node_story
@@ -202,9 +202,9 @@ async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(nod
         await asyncio.sleep(0)
         await node.start_core(1)
         await node.wait_connected()
-        facts = await waiting
-    assert isinstance(facts, Facts) and facts.record == 1
-    facts, listener = await attached(here, THERE)
+        info = await waiting
+    assert isinstance(info, StreamInfo) and info.record == 1
+    info, listener = await attached(here, THERE)
     await here.append(THERE, b"2")
     await wait_for(lambda: listener.events)
     assert await here.read(THERE) == b"12"
@@ -214,11 +214,11 @@ async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(nod
 async def test_a_reader_of_another_core_keeps_a_ttl_stream(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE, ttl_seconds=8)
-    facts, listener = await attached(here, THERE)
+    info, listener = await attached(here, THERE)
     here.clock.ms += 60_000
     there.local.sweep()
     assert (await here.append(THERE, b"x")).code == Code.OK
-    here.service.detach(facts.uid, listener)
+    here.service.detach(info.uid, listener)
     await wait_for(lambda: len(there.local.feeds) == 0)
     here.clock.ms += 8000
     assert await here.code_of(THERE) == Code.NOT_FOUND

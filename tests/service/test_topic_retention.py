@@ -5,7 +5,7 @@ from __future__ import annotations
 from stories.service import node_story, story
 from worlds.service import Code, Node, World
 
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.stream.commands import (
     Retention,
     SetRetention,
@@ -47,9 +47,9 @@ async def kept(world: World, *names: str) -> list[int]:
         await world.engine.retainer.run_once()
     found = []
     for name in names:
-        facts = await world.facts(name)
-        assert isinstance(facts, Facts)
-        found.append(facts.first_record)
+        info = await world.info(name)
+        assert isinstance(info, StreamInfo)
+        found.append(info.first_record)
     return found
 
 

@@ -27,9 +27,9 @@ async def test_either_core_lists_flushes_and_answers_for_both(node: Node) -> Non
         assert (await world.create(name)).code == Code.CREATED
         await world.append(name, b"%d" % number)
     for world in node.worlds:
-        assert [facts.name for facts in await world.service.list_streams("test/", "", 100)] == names
+        assert [info.name for info in await world.service.list_streams("test/", "", 100)] == names
         assert [
-            facts.name for facts in await world.service.list_streams("test/", names[3], 5)
+            info.name for info in await world.service.list_streams("test/", names[3], 5)
         ] == names[4:9]
         assert [await world.read(name) for name in names] == [
             b"%d" % number for number in range(20)

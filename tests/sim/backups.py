@@ -31,7 +31,7 @@ from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cli.storage.source import PATH, HttpSource
 from polynya.front.http.protocol.errors import ERRORS, Failure
 from polynya.front.http.protocol.extension import Request
-from polynya.local.api import Refusal, facts_of
+from polynya.local.api import Refusal, info_of
 from polynya.objectstore import MemoryStore, ObjectStore, StoreUnavailable
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import where_of
@@ -92,15 +92,15 @@ class Operators:
         self._is_calm = False
         self._count, self._keep = self._random.choice((1, 1, 2)), self._random.choice((None, 1, 2))
         self._weather = self._random.choice(WEATHERS)
-        self.shelf = SimStore(episode.seed, episode._wall_ms)
-        self.shelf.random = Random(f"shelf {episode.seed}")
+        self.repository = SimStore(episode.seed, episode._wall_ms)
+        self.repository.random = Random(f"shelf {episode.seed}")
         self.told: Counter[str] = Counter()
         self.taken: dict[str, Taken] = {}
 
     def clients(self) -> list[asyncio.Future[None]]:
         if not self.strikes:
             return []
-        self.shelf.weather = self._weather
+        self.repository.weather = self._weather
         return [asyncio.ensure_future(self._operate(number)) for number in range(self._count)]
 
     async def _operate(self, number: int) -> None:
@@ -111,7 +111,7 @@ class Operators:
                 async with asyncio.timeout(random.choice(PATIENCE_SECONDS)):
                     await self.take(random)
                     if self._keep is not None and random.random() < 0.7:
-                        self.told["pruned"] += len(await prune(self.shelf, self._keep))
+                        self.told["pruned"] += len(await prune(self.repository, self._keep))
             except (Unavailable, StoreUnavailable, TimeoutError) as fault:
                 self.told[type(fault).__name__] += 1
 
@@ -121,7 +121,7 @@ class Operators:
         episode, began = self._episode, asyncio.get_running_loop().time()
         promise, sure, progress = Promise.of(episode), self._created(), BackupProgress()
         source = HttpSource(Admin(episode.world, random))  # type: ignore[arg-type]
-        manifest = await BackupWriter(source, self.shelf, self.shelf, progress).take(
+        manifest = await BackupWriter(source, self.repository, self.repository, progress).take(
             episode._wall_ms
         )
         assert not progress.damaged, (
@@ -164,10 +164,14 @@ class Operators:
 
     async def _look(self, taken: Taken, began: float) -> None:
         """Whether it is whole, and can be what the cluster was at some moment since it began."""
-        shelf, id_, found_there = self.calm(), taken.manifest.id, dict[str, tuple[Stream, bytes]]()
-        found = await BackupVerifier(shelf, taken.manifest).run()
+        repository, id_, found_there = (
+            self.calm(),
+            taken.manifest.id,
+            dict[str, tuple[Stream, bytes]](),
+        )
+        found = await BackupVerifier(repository, taken.manifest).run()
         assert not found.damages, f"backup {id_} is damaged: {found.damages}"
-        library = BackupStreams(shelf, taken.manifest)
+        library = BackupStreams(repository, taken.manifest)
         for group in range(1, taken.manifest.groups + 1):
             machine = await library.machine(group)
             for stream in streams_of(machine):
@@ -217,13 +221,13 @@ class Operators:
                 whole = stream.next_byte - stream.first_byte == len(content)
                 assert whole, f"{name}: its backup has {len(content)} bytes, and is {stream}"
             if where_of(stream) is None:  # of what is evicted only the ends are known
-                past.operations.append(Operation(began, ended, What(Looked(), facts_of(stream))))
+                past.operations.append(Operation(began, ended, What(Looked(), info_of(stream))))
 
     async def finish(self) -> None:
         """All is well: one more, which must be there."""
         if not self.strikes:
             return
-        self.shelf.weather, self._is_calm = GOOD, True
+        self.repository.weather, self._is_calm = GOOD, True
         for tries in range(CALM_TRIES):
             with suppress(Unavailable):
                 self._last = await self.take(Random(f"last {self._episode.seed}"))
@@ -249,7 +253,7 @@ class Operators:
     def calm(self) -> MemoryStore:
         """The shelf, when nothing is wrong with it."""
         calm = MemoryStore()
-        calm.objects = self.shelf.objects
+        calm.objects = self.repository.objects
         return calm
 
 
@@ -272,10 +276,10 @@ class Door:
     """Of one life of a node."""
 
     def __init__(self, node: Node, store: ObjectStore | None) -> None:
-        birth = SimpleNamespace(
+        identity = SimpleNamespace(
             cluster_id=CLUSTER, history=node.world.history, groups=node.engine.service.groups
         )
-        start = SimpleNamespace(birth=birth, groups=birth.groups)
+        start = SimpleNamespace(identity=identity, groups=identity.groups)
         tier = None if store is None else SimpleNamespace(store=store)
         self._backups = Backups(start, node.engine, tier)  # type: ignore[arg-type]
 

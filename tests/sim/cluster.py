@@ -344,13 +344,13 @@ class Node:
         self.parts[group] = (index, number + 1 if before == index else 0)
         if isinstance(command, Append):
             self._is_by_its_writer(group, command, reply)
-        check_promises(self.core.shard.groups[group].machine, command, reply)
+        check_promises(self.core.core_replicas.groups[group].machine, command, reply)
         self.world.applied(group, (index, self.parts[group][1]), command, reply)
         self.engine.local.applied(group, command, reply)
 
     def _is_by_its_writer(self, group: int, command: Append, reply: Reply) -> None:
         """A segment of a leased stream has the appends of the node that it names, and no others."""
-        state = self.core.shard.groups[group]
+        state = self.core.core_replicas.groups[group]
         stream = state.machine.leased.get(reply.uid)
         segments = None if stream is None else segments_of(stream)
         if segments is not None and reply.code == Code.OK:
@@ -706,7 +706,7 @@ class World(Network, Steered, Copied):
             return all(
                 len(
                     {
-                        node.core.shard.groups[group].applied_index
+                        node.core.core_replicas.groups[group].applied_index
                         if node.core.replicas.has(group)
                         else -1
                         for node in members(group)
@@ -732,7 +732,7 @@ class World(Network, Steered, Copied):
             for node in self.alive():
                 if not node.core.replicas.has(number):
                     continue
-                group = node.core.shard.groups[number]
+                group = node.core.core_replicas.groups[number]
                 state = placeless(group.machine)
                 same = states.setdefault(group.applied_index, state) == state
                 assert same, f"the replicas of group {number} differ at {group.applied_index}"

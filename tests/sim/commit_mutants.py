@@ -66,11 +66,11 @@ COMMIT: dict[str, tuple[Any, str, Any]] = {
         "judge_packed",
         edited_function(
             profiles.judge_packed,
-            "stream.hot or regime_of(stream).changing_since_ms",
-            "regime_of(stream).changing_since_ms",
+            "stream.hot or profile_epoch_of(stream).changing_since_ms",
+            "profile_epoch_of(stream).changing_since_ms",
         ),
     ),
-    "a regime is sealed with hot batches": (
+    "a profile_epoch is sealed with hot batches": (
         profiles,
         "_judge_seal",
         edited_function(profiles._judge_seal, "Code.NOT_YET if stream.hot else Code.OK", "Code.OK"),
@@ -118,7 +118,7 @@ COMMIT_STORIES = {
         "stream/test_commit_slices.py::test_append_times_along_an_index_never_decrease"
     ),
     "a commit does not wait for hot batches": _CHANGES,
-    "a regime is sealed with hot batches": _CHANGES,
+    "a profile_epoch is sealed with hot batches": _CHANGES,
     "appends go on while the profile changes": _CHANGES,
     "a commit to a replicated stream is taken": _JUDGED,
 }

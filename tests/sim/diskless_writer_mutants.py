@@ -22,7 +22,7 @@ async def _beside_everything(  # noqa: PLR0913
     steps: Steps,
     key: str,
     parts: Sequence[bytes],
-    home_group: int,
+    owner_group: int,
     groups: list[int],
     seconds: float,
     leaves: Callable[[], bool],
@@ -37,7 +37,7 @@ async def _beside_everything(  # noqa: PLR0913
 
     now_ms = steps.groups.now_ms()
     _PUTS.add(asyncio.ensure_future(put()))
-    await steps.groups.propose(home_group, PackWritten(key, groups, now_ms))
+    await steps.groups.propose(owner_group, PackWritten(key, groups, now_ms))
     return now_ms
 
 

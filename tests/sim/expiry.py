@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts, Page, ReadQuery
+from polynya.local.api import Page, ReadQuery, StreamInfo
 from polynya.stream.commands import Create, Encoding
 from polynya.stream.replies import Code
 
@@ -126,7 +126,7 @@ class Life:
         """It extends the life; but a leader that is lost may have been the only one to know."""
         began_ms = self._now_ms()
         page = await node.house.ask(node.engine.service.read(ReadQuery(self._name)))
-        if isinstance(page, Page) and page.facts.uid == self.uid:
+        if isinstance(page, Page) and page.info.uid == self.uid:
             self._is_there(began_ms, "it is read")
             if self._ttl_ms:
                 self._most_ms = max(
@@ -138,12 +138,12 @@ class Life:
 
     async def look(self, node: Node, random: Random) -> str:
         began_ms = self._now_ms()
-        facts = await node.house.ask(node.engine.service.facts(self._name))
-        if isinstance(facts, Facts) and facts.uid == self.uid:
+        info = await node.house.ask(node.engine.service.info(self._name))
+        if isinstance(info, StreamInfo) and info.uid == self.uid:
             self._is_there(began_ms, "it is shown")
-        elif not isinstance(facts, Facts) and facts.code == Code.NOT_FOUND:
+        elif not isinstance(info, StreamInfo) and info.code == Code.NOT_FOUND:
             self._gone()
-        return type(facts).__name__
+        return type(info).__name__
 
     def _touched(self, began_ms: int) -> None:
         if self._fixed_ms:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts, Page, ReadQuery, Refusal, TrimQuery
+from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo, TrimQuery
 from polynya.local.forks import create_fork
 from polynya.routing.service import NodeService
 from polynya.stream.commands import (
@@ -307,8 +307,8 @@ class Forkers:
     async def _delete(self, name: str, random: Random) -> None:
         node = random.choice(self._world.alive())
         await self._ask(node, node.propose(name, Delete(name, self._now_ms(node))))
-        facts: Facts | Refusal = await self._ask(node, node.engine.service.facts(name))
-        if isinstance(facts, Facts):
+        info: StreamInfo | Refusal = await self._ask(node, node.engine.service.info(name))
+        if isinstance(info, StreamInfo):
             raise Unavailable("it was not deleted")
 
     async def _surely(self, act: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from polynya.local.api import Facts, Page, Refusal, Trimmed
+from polynya.local.api import Page, Refusal, StreamInfo, Trimmed
 from polynya.stream.replies import Code, Reply
 
 FOR_NOW = (Code.DISK_FULL, Code.MEMORY_PRESSURE)  # nothing was done, in whatever state
@@ -272,16 +272,16 @@ def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
         elif state is not None and not state.soft and isinstance(asked, Paged):
             yield from _page_refused(state, asked, told)
         return
-    facts: Facts = told.facts if isinstance(told, Page) else told
+    info: StreamInfo = told.info if isinstance(told, Page) else told
     if (
         state is None
         or state.soft
-        or state.uid not in (0, facts.uid)
-        or state.first not in (-1, facts.first_record)
+        or state.uid not in (0, info.uid)
+        or state.first not in (-1, info.first_record)
     ):
         return
-    if (state.tail, state.closed, state.sequence) == (facts.record, facts.closed, facts.stream_seq):
-        yield state._replace(uid=facts.uid, first=facts.first_record)
+    if (state.tail, state.closed, state.sequence) == (info.record, info.closed, info.stream_seq):
+        yield state._replace(uid=info.uid, first=info.first_record)
 
 
 def _page_refused(life: Life, asked: Paged, told: Refusal) -> Iterator[State]:

@@ -10,6 +10,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from polynya.stream.state.profile_epochs import profile_of
 from sim.store import SimStore
 from sim.tier import CLUSTER
 
@@ -21,7 +22,6 @@ from polynya.recovery.restore import Restorer
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import where_of
 from polynya.stream.state import index
-from polynya.stream.state.regimes import profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,9 +71,9 @@ class Loss:
         engines = [node.engine for node in self._episode.world.nodes.values() if not node.gone]
         for group in range(1, engines[0].service.groups + 1):
             found = [
-                engine.storage.shard.groups[group]
+                engine.storage.core_replicas.groups[group]
                 for engine in engines
-                if group in engine.storage.shard.groups
+                if group in engine.storage.core_replicas.groups
             ]
             yield group, max(found, key=lambda each: each.applied_index)
 
@@ -94,7 +94,7 @@ class Loss:
                 continue  # nodes that have just started have not applied again what the copy has
             known = self._known(group, copied)
             for stream in streams_of(newest.machine):
-                if stream.extras is not None and stream.extras.regime is not None:
+                if stream.extras is not None and stream.extras.profile_epoch is not None:
                     # only copies and their deltas say which appends were committed
                     if stream.name in known and known[stream.name][0] == stream.uid:
                         self._reached[stream.name] = known[stream.name]
@@ -183,7 +183,7 @@ class Target:
 
     def __init__(self, states: FromStore) -> None:
         whole = states.whole
-        self.birth = SimpleNamespace(
+        self.identity = SimpleNamespace(
             cluster_id=whole.cluster, history=states.next_history, groups=whole.groups
         )
         self.machines: dict[int, Machine] = {}
@@ -201,7 +201,7 @@ class Recovered(BackupStreams):
     """The streams of what was recovered."""
 
     def __init__(self, store: MemoryStore, machines: dict[int, Machine]) -> None:
-        self._shelf = Shelf(store)  # type: ignore[assignment]
+        self._repository = Shelf(store)  # type: ignore[assignment]
         self._recovered = machines
 
     async def machine(self, group: int) -> Machine:

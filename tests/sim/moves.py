@@ -13,7 +13,7 @@ from sim.cluster import GROUPS, Node, World
 from sim.knobs import Knobs
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts, LiveEvent
+from polynya.local.api import LiveEvent, StreamInfo
 
 NODES_MAX = 8
 
@@ -113,12 +113,12 @@ class Moves(Episode):
         ear, life = Ear(), node.life
         try:
             async with asyncio.timeout(6):
-                facts = await node.process.drive(node.engine.service.attach(name, ear))
+                info = await node.process.drive(node.engine.service.attach(name, ear))
         except (Unavailable, TimeoutError):
             return
         if node.life != life or not node.alive:
             return
-        assert isinstance(facts, Facts), f"{name} is not there on node {node.number}"
+        assert isinstance(info, StreamInfo), f"{name} is not there on node {node.number}"
         deadline = asyncio.get_running_loop().time() + seconds
         while (
             not ear.over
@@ -130,7 +130,7 @@ class Moves(Episode):
             await asyncio.sleep(0.05)
         self.pieces[name] += ear.pieces
         if node.life == life and node.alive:
-            node.engine.service.detach(facts.uid, ear)
+            node.engine.service.detach(info.uid, ear)
 
     def able(self) -> list[int]:
         """Nodes that may have a vote."""

@@ -117,12 +117,12 @@ def _too_early() -> Callable[..., None]:
 
 
 async def _not_waited_for(
-    self: steps.Steps, key: str, parts: Any, home_group: int, groups: list[int]
+    self: steps.Steps, key: str, parts: Any, owner_group: int, groups: list[int]
 ) -> None:
     with suppress(StoreError):
         await self.store.put(key, parts)
     await self._insist(
-        lambda: self.groups.propose(home_group, PackWritten(key, groups, self.groups.now_ms()))
+        lambda: self.groups.propose(owner_group, PackWritten(key, groups, self.groups.now_ms()))
     )
 
 

@@ -28,7 +28,7 @@ PAGE: dict[str, tuple[Any, str, Any]] = {
         Collector,
         "_unnamed",
         edited_function(
-            Collector._unnamed, "key not in named and home_group_of(key) not in lost", "True"
+            Collector._unnamed, "key not in named and owner_group_of(key) not in lost", "True"
         ),
     ),
     "packs of a lost page are swept": (

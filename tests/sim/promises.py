@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polynya.stream.commands import Command, Rollover
-from polynya.stream.diskless_commands import Profile, SealRegime, SetProfile
+from polynya.stream.diskless_commands import Profile, SealProfileEpoch, SetProfile
 from polynya.stream.group_commands import CommitOffsets
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
@@ -26,7 +26,9 @@ def _names_what_it_closed(machine: Machine, command: Rollover, reply: Reply) -> 
     )
 
 
-def _has_nothing_hot(machine: Machine, command: SetProfile | SealRegime, reply: Reply) -> None:
+def _has_nothing_hot(
+    machine: Machine, command: SetProfile | SealProfileEpoch, reply: Reply
+) -> None:
     profile, epoch, changes = reply.detail
     stream = machine.streams.get(command.name)
     assert profile != Profile.DISKLESS or changes or stream is None or not stream.hot, (
@@ -44,6 +46,6 @@ def _is_of_this_generation(machine: Machine, command: CommitOffsets, reply: Repl
 _CHECKS: dict[type[Command], Callable[[Machine, Any, Reply], None]] = {
     Rollover: _names_what_it_closed,
     SetProfile: _has_nothing_hot,
-    SealRegime: _has_nothing_hot,
+    SealProfileEpoch: _has_nothing_hot,
     CommitOffsets: _is_of_this_generation,
 }

@@ -56,7 +56,7 @@ class SimTarget(RestoreTarget):
         self.config = SimpleNamespace(
             cluster=SimpleNamespace(joins=False), store=StoreSettings(backend="memory")
         )  # type: ignore[assignment]
-        self.birth = NodeIdentity(
+        self.identity = NodeIdentity(
             cluster_id=CLUSTER,
             node=node.number,
             nodes=world.born,
@@ -99,8 +99,8 @@ class SimTarget(RestoreTarget):
 class Restored:
     """One restore of one episode's backup."""
 
-    def __init__(self, episode: SwarmEpisode, taken: Taken, shelf: MemoryStore) -> None:
-        self._episode, self._taken, self._shelf = episode, taken, shelf
+    def __init__(self, episode: SwarmEpisode, taken: Taken, repository: MemoryStore) -> None:
+        self._episode, self._taken, self._repository = episode, taken, repository
         self._random = Random(f"restored {episode.seed} {taken.manifest.id}")
         nodes, replicas = self._random.choice(SIZES)
         store = (
@@ -137,7 +137,7 @@ class Restored:
     async def _restore(self) -> None:
         manifest, world = self._taken.manifest, self.world
         rename = renaming(manifest.cluster, CLUSTER)
-        states = FromBackup(self._shelf, manifest, rename, has_store=world.store is not None)
+        states = FromBackup(self._repository, manifest, rename, has_store=world.store is not None)
         targets = [SimTarget(node, manifest.next_history) for node in world.nodes.values()]
         done = await Restorer(states, targets, world.store, rename).run()
         assert not done.warnings, done.warnings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts, Page, ReadQuery
+from polynya.local.api import Page, ReadQuery, StreamInfo
 from polynya.stream.commands import Retention, SetRetention
 from polynya.stream.replies import Code
 from polynya.stream.rules.eviction import evicted_view
@@ -193,10 +193,10 @@ class Keeps:
                     f"{name}: {page} from {at}, though it was created"
                 )
                 return  # what was next is over by now
-            if page.up_to_date or not page.facts.segment:  # a closed segment needs no leader
-                self._saw(kept, page.facts, (first, end))
+            if page.up_to_date or not page.info.segment:  # a closed segment needs no leader
+                self._saw(kept, page.info, (first, end))
             if at[0] < 0:
-                assert page.begin_record == page.facts.first_record, (
+                assert page.begin_record == page.info.first_record, (
                     f"{name}: a page from the beginning begins at {page.begin_record}"
                 )
             kept.saw(page.begin_record, b"".join(bytes(span.payload) for span in page.spans))
@@ -205,16 +205,16 @@ class Keeps:
                 return
             at = (page.record, page.byte)
 
-    def _saw(self, kept: Kept, facts: Facts, least: tuple[int, int]) -> None:
+    def _saw(self, kept: Kept, info: StreamInfo, least: tuple[int, int]) -> None:
         """`least`: where it began and ended when this was asked."""
-        assert facts.first_record >= least[0], (
-            f"{kept.name}: what was trimmed is there again: {facts} behind {least}"
+        assert info.first_record >= least[0], (
+            f"{kept.name}: what was trimmed is there again: {info} behind {least}"
         )
-        assert facts.record >= least[1], (
-            f"{kept.name}: what was acknowledged is not there: {facts} behind {least}"
+        assert info.record >= least[1], (
+            f"{kept.name}: what was acknowledged is not there: {info} behind {least}"
         )
-        kept.begins(facts.first_record, facts.record, self._shop.newest_ms())
-        kept.first, kept.next = max(kept.first, facts.first_record), max(kept.next, facts.record)
+        kept.begins(info.first_record, info.record, self._shop.newest_ms())
+        kept.first, kept.next = max(kept.first, info.first_record), max(kept.next, info.record)
 
 
 def is_kept(name: str) -> bool:

@@ -223,7 +223,7 @@ class Recorder:
             ours = self._began and group == self._group and isinstance(command, Append)
             if ours and reply.code != Code.OK:
                 index, number = node.parts[group]
-                self._added_nothing.add((index, node.core.shard.groups[group].term, number))
+                self._added_nothing.add((index, node.core.core_replicas.groups[group].term, number))
 
         return around
 

@@ -28,7 +28,7 @@ from sim.linearizability import FOREVER, Operation, Search, Undecided
 from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal, TrimQuery
+from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo, TrimQuery
 from polynya.stream.commands import Append, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
@@ -335,15 +335,15 @@ class Worker:
         began = self._time()
         with suppress(Unavailable, OutcomeUnknown):
             self._looked(
-                name, began, await self._node.house.ask(self._node.engine.service.facts(name))
+                name, began, await self._node.house.ask(self._node.engine.service.info(name))
             )
 
     async def list(self, name: str) -> None:
         began = self._time()
         try:
             found = {
-                facts.name: facts
-                for facts in await self._node.house.ask(
+                info.name: info
+                for info in await self._node.house.ask(
                     self._node.engine.service.list_streams("life/", "", 100)
                 )
             }
@@ -385,20 +385,20 @@ class Worker:
             self._note(name, began, Paged(at[0]), page)
             if not isinstance(page, Page):
                 return
-            uid, record = page.facts.uid, page.facts.first_record if at[0] < 0 else at[0]
+            uid, record = page.info.uid, page.info.first_record if at[0] < 0 else at[0]
             past.lives(uid, began)
             assert page.begin_record == record, (
                 f"{name}: a page from {at} begins at {page.begin_record}"
             )
             content = b"".join(bytes(span.payload) for span in page.spans)
             past.saw(uid, (record, page.begin_byte), content)
-            past.tail(uid, (page.facts.record, page.facts.byte))
-            past.ends(uid, (page.facts.first_record, page.facts.first_byte))
+            past.tail(uid, (page.info.record, page.info.byte))
+            past.ends(uid, (page.info.first_record, page.info.first_byte))
             records = content.count(b";")
             assert (page.record, page.byte) == (record + records, page.begin_byte + len(content)), (
                 f"{name}: a page is not as long as it says"
             )
-            assert not page.up_to_date or page.record == page.facts.record, (
+            assert not page.up_to_date or page.record == page.info.record, (
                 f"{name}: a page says that it is the last, and is not"
             )
             if page.up_to_date:
@@ -428,23 +428,23 @@ class Worker:
             self._node.engine.service,
         )
         try:
-            facts = await self._node.house.ask(service.attach(name, ear))
+            info = await self._node.house.ask(service.attach(name, ear))
         except (Unavailable, OutcomeUnknown):
             return
-        if not isinstance(facts, Facts):
-            self._looked(name, began, facts)
+        if not isinstance(info, StreamInfo):
+            self._looked(name, began, info)
             return
         # the rest may be older, and of more than one moment: of those that follow one stream
         # elsewhere
-        past.lives(facts.uid, began)
-        past.tail(facts.uid, (facts.record, facts.byte))
+        past.lives(info.uid, began)
+        past.tail(info.uid, (info.record, info.byte))
         node, life = self._node, self._node.life
         deadline = self._time() + self._random.uniform(0.1, 2.0)
         while not ear.over and node.alive and node.life == life and self._time() < deadline:
             await asyncio.sleep(0.05)
         if node.alive and node.life == life:
-            service.detach(facts.uid, ear)
-        ear.check(past, facts)
+            service.detach(info.uid, ear)
+        ear.check(past, info)
 
     # --- told
 
@@ -486,9 +486,9 @@ class Worker:
         self._note(name, began, asked, told)
         return told
 
-    def _looked(self, name: str, began: float, told: Facts | Refusal) -> None:
+    def _looked(self, name: str, began: float, told: StreamInfo | Refusal) -> None:
         self._note(name, began, Looked(), told)
-        if isinstance(told, Facts):
+        if isinstance(told, StreamInfo):
             past = self._lives.pasts[name]
             past.tail(told.uid, (told.record, told.byte))
             past.ends(told.uid, (told.first_record, told.first_byte))
@@ -533,13 +533,13 @@ class Ear:
         self._events.append((asyncio.get_running_loop().time(), event))
         self.over = event.gone or event.cut
 
-    def check(self, past: Past, facts: Facts) -> None:
-        """`facts`: what it was told at first."""
-        record = facts.record
+    def check(self, past: Past, info: StreamInfo) -> None:
+        """`info`: what it was told at first."""
+        record = info.record
         for at, event in self._events:
             if event.cut:
                 return
-            assert event.uid == facts.uid, f"{self._name}: a live reader hears of another life"
+            assert event.uid == info.uid, f"{self._name}: a live reader hears of another life"
             if event.gone:
                 past.over[event.uid] = min(at, past.over.get(event.uid, FOREVER))
                 return

@@ -32,7 +32,7 @@ from sim.stream_clients import Lives
 from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Facts, LiveEvent
+from polynya.local.api import LiveEvent, StreamInfo
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
 
@@ -354,8 +354,8 @@ class SwarmEpisode(Episode):
     async def _follow(self, node: Node, name: str, content: bytearray) -> None:
         """Until the node dies, or time is over."""
         ear, life, service = Ear(), node.life, node.engine.service
-        facts = await node.process.drive(service.attach(name, ear))
-        assert isinstance(facts, Facts), f"{name} is not there on node {node.number}"
+        info = await node.process.drive(service.attach(name, ear))
+        assert isinstance(info, StreamInfo), f"{name} is not there on node {node.number}"
         try:
             page = await node.read(name)
             if node.life != life or not node.alive:
@@ -363,7 +363,7 @@ class SwarmEpisode(Episode):
             assert page.startswith(bytes(content)), (
                 f"{name}: a tail got what node {node.number} does not have"
             )
-            assert len(page) >= facts.byte, (
+            assert len(page) >= info.byte, (
                 f"{name}: node {node.number} reads less than it told a tail"
             )
             content += page[len(content) :]
@@ -383,7 +383,7 @@ class SwarmEpisode(Episode):
                 ear.events.clear()
                 await asyncio.sleep(0.05)
         finally:
-            service.detach(facts.uid, ear)
+            service.detach(info.uid, ear)
 
     # --- more mishaps
 

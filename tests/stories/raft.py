@@ -78,7 +78,7 @@ class Story:
         )
         self.world = World(_configuration({"voters": ",".join(plain)} | named), settings=settings)
         self.world.trace = []
-        for node in self.world.birth.configuration.members:
+        for node in self.world.identity.configuration.members:
             self.world.add(node)
         self.world.now = settings.election_ms
 

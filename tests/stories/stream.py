@@ -65,7 +65,7 @@ from polynya.stream.commands import (
     TrimTo,
     Unpin,
 )
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealRegime, SetProfile
+from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
 from polynya.stream.read_plan import HotPiece, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.retention import cut_of, retention_of
@@ -317,7 +317,7 @@ class _Story:
     def do_seal(self, words: _Words) -> list[str]:
         known = self.world.machines[words.group].lookup(words.plain[0])
         uid = _uid(words.named["uid"]) if "uid" in words.named else known.uid if known else 0
-        command = SealRegime(words.plain[0], uid, words.number("epoch", 1) or 1, self.now_ms)
+        command = SealProfileEpoch(words.plain[0], uid, words.number("epoch", 1) or 1, self.now_ms)
         return self.answer(self.world.apply(words.group, command))
 
     def do_ids(self, words: _Words) -> list[str]:

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from long_tests import long
 from msgspec.structs import replace
+from polynya.stream.state.profile_epochs import profile_epoch_of
 from worlds.packed import commit_of
 from worlds.stream import World, raw_batch
 
@@ -47,12 +48,11 @@ from polynya.stream.commands import (
     UnlinkSubscription,
     Unpin,
 )
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealRegime, SetProfile
+from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
-from polynya.stream.state.regimes import regime_of
 from polynya.stream.subscriptions.rules import Event
 from polynya.stream.subscriptions.state import Subscription
 from polynya.stream.table_commands import WatchStreams
@@ -280,7 +280,9 @@ class Player:
     def seal(self) -> None:
         stream = self.stream
         if stream is not None:
-            self.apply(SealRegime(self.name, stream.uid, regime_of(stream).epoch, self.now_ms))
+            self.apply(
+                SealProfileEpoch(self.name, stream.uid, profile_epoch_of(stream).epoch, self.now_ms)
+            )
 
     # Packs, blocks and tables.
 

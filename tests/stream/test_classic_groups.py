@@ -21,7 +21,7 @@ from polynya.stream.consumer_groups.calls import (
 from polynya.stream.consumer_groups.classic import ClassicGroup, Log, State
 from polynya.stream.consumer_groups.state import ConsumerGroup
 from polynya.stream.consumer_groups.subscription import topics_of
-from polynya.stream.group_commands import GroupPut
+from polynya.stream.group_commands import ConsumerGroupPut
 
 SESSION, REBALANCE = 10_000, 60_000
 DELAY = classic.INITIAL_DELAY_MS
@@ -33,7 +33,7 @@ class Told:
     def __init__(self, stored: ConsumerGroup | None = None, now: int = 0) -> None:
         self.now, self.tickets, self.ids = now, 0, 0
         self.answers: dict[int, Answer] = {}
-        self.log: list[GroupPut] = []
+        self.log: list[ConsumerGroupPut] = []
         self.unlogged: list[Log] = []
         self.logs_at_once = True
         self.group = ClassicGroup.load(stored or ConsumerGroup("g"), self.new_id, now)

@@ -15,7 +15,7 @@ from polynya.stream.state.feature_level import level_for, level_of, tag_of
 
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)
-MEMBER = g.GroupMember("m", "i", "c", "/h", 10000, 60000, b"s", b"a")
+MEMBER = g.ConsumerGroupMember("m", "i", "c", "/h", 10000, 60000, b"s", b"a")
 KAFKA_BATCH = c.Batch(c.Encoding.KAFKA, 3, b"12345", 0xE3069283, flags=1, record_time_ms_max=7)
 FORK = c.Fork(
     "ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4
@@ -106,7 +106,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
         ),
     ),
     (d.SetProfile("docs/a", d.Profile.DISKLESS, 5, 7, 2), "9679a6646f63732f6101050702"),
-    (d.SealRegime("docs/a", 7, 1, 5), "957aa6646f63732f61070105"),
+    (d.SealProfileEpoch("docs/a", 7, 1, 5), "957aa6646f63732f61070105"),
     (c.Rollover("docs/a", 7, 2, 3, 5), "960aa6646f63732f6107020305"),
     (
         c.Append("docs/a", 2, "application/json", BATCH, PRODUCER, "s", True, 7),
@@ -278,14 +278,14 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.TopicDrop("t", bytes(16)), "9366a174c410" + "00" * 16),
     (c.TopicGone("t", bytes(16)), "9367a174c410" + "00" * 16),
     (
-        g.GroupPut("g", 5, 2, "consumer", "range", "m", [MEMBER]),
+        g.ConsumerGroupPut("g", 5, 2, "consumer", "range", "m", [MEMBER]),
         "98cc82a1670502a8636f6e73756d6572a572616e6765a16d9198a16da169a163a22f68cd2710cdea60c40173c40161",
     ),
     (
         g.CommitOffsets("g", 5, 2, "m", [g.OffsetEntry(bytes(16), 3, 7, -1, "x")]),
         "96cc83a1670502a16d9195c41" + "00" * 16 + "00307ffa178",
     ),
-    (g.GroupDrop("g"), "92cc84a167"),
+    (g.ConsumerGroupDrop("g"), "92cc84a167"),
     (g.DropOffsets("g", [(bytes(16), 3)]), "93cc85a1679192c41" + "00" * 16 + "003"),
     (g.ExpireOffsets("g", 5), "93cc86a16705"),
     (g.ForgetTopic(bytes(16)), "92cc87c41" + "00" * 16 + "0"),
@@ -427,16 +427,16 @@ def test_levels_are_those_of_commands() -> None:
         ),
         **dict.fromkeys(
             (
-                g.GroupPut,
+                g.ConsumerGroupPut,
                 g.CommitOffsets,
-                g.GroupDrop,
+                g.ConsumerGroupDrop,
                 g.DropOffsets,
                 g.ExpireOffsets,
                 g.ForgetTopic,
             ),
             3,
         ),
-        **dict.fromkeys((d.CommitSlices, d.SetProfile, d.SealRegime), 3),
+        **dict.fromkeys((d.CommitSlices, d.SetProfile, d.SealProfileEpoch), 3),
         c.TrimTo: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

@@ -11,12 +11,12 @@ from polynya.stream.consumer_groups import rules
 from polynya.stream.consumer_groups.state import ConsumerGroups
 from polynya.stream.group_commands import (
     CommitOffsets,
+    ConsumerGroupDrop,
+    ConsumerGroupMember,
+    ConsumerGroupPut,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
-    GroupDrop,
-    GroupMember,
-    GroupPut,
     OffsetEntry,
 )
 from polynya.stream.machine import Machine
@@ -29,13 +29,15 @@ from polynya.stream.snapshots.restore_history import Survey, reborn
 T, U = bytes([1]) * 16, bytes([2]) * 16
 
 
-def member(id_: str, data: bytes = b"a") -> GroupMember:
-    return GroupMember(id_, None, "client", "/host", 10_000, 60_000, b"s", data)
+def member(id_: str, data: bytes = b"a") -> ConsumerGroupMember:
+    return ConsumerGroupMember(id_, None, "client", "/host", 10_000, 60_000, b"s", data)
 
 
-def put(generation: int, *ids: str, now_ms: int = 10) -> GroupPut:
+def put(generation: int, *ids: str, now_ms: int = 10) -> ConsumerGroupPut:
     members = [member(id_) for id_ in ids]
-    return GroupPut("g", now_ms, generation, "consumer", "range", ids[0] if ids else "", members)
+    return ConsumerGroupPut(
+        "g", now_ms, generation, "consumer", "range", ids[0] if ids else "", members
+    )
 
 
 def commit(
@@ -91,12 +93,12 @@ def test_consumers_without_membership_commit_to_an_empty_group() -> None:
 
 def test_a_group_goes_when_it_is_empty() -> None:
     machine = Machine(1, 4)
-    assert codes(machine, GroupDrop("g"), put(1, "a"), GroupDrop("g")) == [
+    assert codes(machine, ConsumerGroupDrop("g"), put(1, "a"), ConsumerGroupDrop("g")) == [
         Code.NOT_FOUND,
         Code.OK,
         Code.HELD,
     ]
-    assert codes(machine, put(2), GroupDrop("g"), put(3)) == [Code.OK] * 3
+    assert codes(machine, put(2), ConsumerGroupDrop("g"), put(3)) == [Code.OK] * 3
     assert not machine.consumer_groups.by_id
     assert checked(machine).consumer_groups.bytes == 0
 
@@ -152,7 +154,7 @@ def test_deltas_have_the_groups_that_changed() -> None:
     )
     parts = [deltas.SnapshotPart(machine.snapshot())]
     machine.take_changes()
-    codes(machine, commit(1, "a", 5), GroupDrop("h"))
+    codes(machine, commit(1, "a", 5), ConsumerGroupDrop("h"))
     changes = machine.take_changes()
     assert bool(changes)
     head = deltas.encode_head(machine, changes, 0, whole=False)
@@ -173,7 +175,7 @@ def test_limits_refuse_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         Code.OK,
     ]
     before = machine.snapshot()
-    other = GroupPut("other", 1, 1, "consumer", "range", "m", [member("m")])
+    other = ConsumerGroupPut("other", 1, 1, "consumer", "range", "m", [member("m")])
     assert codes(machine, other, CommitOffsets("other", 1, -1, "", [])) == [Code.TOO_MANY] * 2
     monkeypatch.setattr(rules, "CONSUMER_GROUPS_MAX", limits.CONSUMER_GROUPS_MAX)
     monkeypatch.setattr(rules, "CONSUMER_GROUPS_BYTES_MAX", machine.consumer_groups.bytes)
@@ -194,9 +196,9 @@ def test_a_restore_keeps_offsets() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        GroupDrop(""),
-        GroupDrop("g" * 2000),
-        GroupPut("g", 5, -1, "consumer", "range", "m", []),
+        ConsumerGroupDrop(""),
+        ConsumerGroupDrop("g" * 2000),
+        ConsumerGroupPut("g", 5, -1, "consumer", "range", "m", []),
         CommitOffsets("g", 5, 1, "m", [OffsetEntry(b"short", 0, 1, -1, "")]),
         CommitOffsets("g", 5, 1, "m", [OffsetEntry(T, -1, 1, -1, "")]),
         DropOffsets("g", [(T, -1)]),

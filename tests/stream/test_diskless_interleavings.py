@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec import structs
+from polynya.stream.state.profile_epochs import profile_epoch_of
 from worlds.packed import commit_of
 from worlds.stream import World, check_invariants, raw_batch
 
@@ -19,11 +20,10 @@ from polynya.stream.commands import (
     Producer,
     PublishSlices,
 )
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealRegime, SetProfile
+from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.regimes import regime_of
 
 NAME = "s"
 RETRY = (Code.NOT_YET, Code.WRONG_PROFILE)
@@ -114,7 +114,7 @@ class Cluster:
         elif step == "to replicated":
             self.apply(SetProfile(NAME, Profile.REPLICATED, 0))
         elif step == "seal":
-            self.apply(SealRegime(NAME, self.uid, regime_of(stream).epoch, 0))
+            self.apply(SealProfileEpoch(NAME, self.uid, profile_epoch_of(stream).epoch, 0))
         elif step == "restart":
             self.world.machines[1] = self.world.restored(self.machine)
         elif stream.hot:

@@ -9,7 +9,7 @@ import pytest
 
 from polynya.stream.state import pack_tables, sorted_rows
 from polynya.stream.state.model import Pack, PackReference
-from polynya.stream.state.pack_tables import HeldPacks, HomePacks, PackKeys
+from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks, PackKeys
 from polynya.stream.state.sorted_rows import SortedRows
 from polynya.wire.pack import pack_key
 
@@ -29,7 +29,7 @@ def key_of(random: Random) -> str:
         return f"pack{random.randrange(30)}"
     return pack_key(
         random.choice(["c1", "restored/c2"]),
-        home_group=random.choice([0, 1, 65_535]),
+        owner_group=random.choice([0, 1, 65_535]),
         now_ms=random.randrange(3) * 3_600_000 + 1_700_000_000_000,
         random=bytes([random.randrange(20)]) + bytes(15),
     )
@@ -85,7 +85,7 @@ def test_codes_give_their_keys() -> None:
 
 
 def test_keys_that_share_half_of_their_random_bits_are_two() -> None:
-    packs = HomePacks()
+    packs = OwnedPacks()
     keys = [f"c/packs/20260101-00/1-{'ab' * 8}{number:016x}" for number in range(20)]
     for number, key in enumerate(keys):
         packs[key] = Pack([1], number)
@@ -114,7 +114,7 @@ def test_held_packs_are_a_map_by_key_and_by_number(seed: int) -> None:
         else:
             number += 1
             held[key] = PackReference(random.choice([1, 65_535]), 1, number)
-            known[key] = PackReference(held[key].home_group, 1, number)
+            known[key] = PackReference(held[key].owner_group, 1, number)
         if random.random() < 0.02:
             held = HeldPacks(dict(held.items()))
         assert len(held) == len(known)
@@ -127,7 +127,7 @@ def test_held_packs_are_a_map_by_key_and_by_number(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_home_packs_are_a_map_and_list_what_is_condemned(seed: int) -> None:
-    random, packs, known = Random(seed), HomePacks(), dict[str, Pack]()
+    random, packs, known = Random(seed), OwnedPacks(), dict[str, Pack]()
     for _ in range(STEPS):
         key = key_of(random)
         pack = packs.get(key)
@@ -144,7 +144,7 @@ def test_home_packs_are_a_map_and_list_what_is_condemned(seed: int) -> None:
         else:
             del packs[key], known[key]
         if random.random() < 0.02:
-            packs = HomePacks(dict(sorted(packs.items())))
+            packs = OwnedPacks(dict(sorted(packs.items())))
         assert len(packs) == len(known)
     assert packs == known
     assert set(packs.condemned(50)) == {
@@ -153,7 +153,7 @@ def test_home_packs_are_a_map_and_list_what_is_condemned(seed: int) -> None:
 
 
 def test_a_walk_in_portions_sees_every_pack_and_the_objects_each_time() -> None:
-    packs = HomePacks()
+    packs = OwnedPacks()
     for number in range(50):
         packs[f"c/packs/20260101-00/1-{number + 1:016x}{0:016x}"] = Pack([1], number)
     seen, place, turns = list[str](), 0, 0

@@ -135,7 +135,7 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (published(missing_records=3), "spans 2 records and 5 bytes; of these 3 and 2 are missing"),
     (published(records=0), r"ColdSlice\.records"),
     (published(offset=1 << 32), r"ColdSlice\.offset"),
-    (replace(published(), home_group=5000), r"PublishSlices\.home_group"),
+    (replace(published(), owner_group=5000), r"PublishSlices\.owner_group"),
     (c.PackWritten("p", [1, 5000], 1), "the pack names group 5000"),
     (c.Evict("p", 1, [(7, 1 << 32, 0, 0, 0)]), r"Evict\.slots"),
     (
@@ -168,7 +168,7 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (c.GroupPlaced(1, (), 8), "is not a valid voter set"),
     (c.SetBalancing(True, 1000), r"SetBalancing\.replicas"),
     (d.SetProfile("docs/a", 2, 1), r"SetProfile\.profile is 2"),
-    (d.SealRegime("docs/a", 7, 0, 1), r"SealRegime\.epoch"),
+    (d.SealProfileEpoch("docs/a", 7, 0, 1), r"SealProfileEpoch\.epoch"),
     (
         c.Create("docs/a", 1, JSON, 1, segments=c.SegmentLimits(0, 0), profile=1),
         "a leased stream has segments",

@@ -215,8 +215,8 @@ async def test_only_packs_without_a_commit_are_reported(core: DisklessCore) -> N
     for number in range(2):
         builder = PackBuilder()
         builder.add(uid, 1, build_slice(Encoding.BYTES, -1, -1, [batch]))
-        keys.append(pack_key(WHOLE.cluster, home_group=1, now_ms=2, random=bytes([number] * 16)))
-        await core.store.put(keys[-1], b"".join(builder.finish(home_group=1, created_ms=2)[0]))
+        keys.append(pack_key(WHOLE.cluster, owner_group=1, now_ms=2, random=bytes([number] * 16)))
+        await core.store.put(keys[-1], b"".join(builder.finish(owner_group=1, created_ms=2)[0]))
     core.commit(pack=keys[0])
     core.led.apply(Delete(NAME, 3))
     await asyncio.sleep(1)
@@ -283,11 +283,13 @@ def test_the_meta_group_is_copied_soon_when_topics_changed() -> None:
         machine = led.world.machines[0]
         led.local.led.clear()
         led.local.led[0] = machine
-        led.storage.shard.groups[0] = SimpleNamespace(term=1, applied_index=0, machine=machine)
+        led.storage.core_replicas.groups[0] = SimpleNamespace(
+            term=1, applied_index=0, machine=machine
+        )
         copier = StateCopyWorker(led, store, WHOLE, owned, diskless_seconds=INTERVAL)  # type: ignore[arg-type]
         await copier.look()
         machine.topic_changes.revision += 1
-        led.storage.shard.groups[0].applied_index += 1
+        led.storage.core_replicas.groups[0].applied_index += 1
         led.local.turns += 1
         await asyncio.sleep(INTERVAL / 2)
         await copier.look()

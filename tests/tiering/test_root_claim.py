@@ -21,9 +21,9 @@ from polynya.tiering.root_claim import StoreRootClaim
 def claim_of(
     folder: Path, store: ObjectStore, indexes: dict[int, int], *, node: int = 0
 ) -> StoreRootClaim:
-    birth = SimpleNamespace(cluster_id="c1", history=1, node=node)
+    identity = SimpleNamespace(cluster_id="c1", history=1, node=node)
     config = SimpleNamespace(data=str(folder), store=StoreSettings(backend="memory"))
-    start: Any = SimpleNamespace(core=1, start_id="s1", birth=birth, config=config)
+    start: Any = SimpleNamespace(core=1, start_id="s1", identity=identity, config=config)
     return StoreRootClaim(start, store, lambda: indexes)
 
 

@@ -24,8 +24,8 @@ def test_a_core_whose_store_is_away_since_its_start_flushes_what_it_has_nothing_
     async def run() -> None:
         core, made = CoreWorld(), asyncio.Event()
         claim: Any = SimpleNamespace(made=made, owned=lambda: True, reason="it does not answer")
-        birth = SimpleNamespace(cluster_id="c1", node=1, history=1)
-        start: Any = SimpleNamespace(core=0, birth=birth, config=Config())
+        identity = SimpleNamespace(cluster_id="c1", node=1, history=1)
+        start: Any = SimpleNamespace(core=0, identity=identity, config=Config())
         groups: Any = core
         tier = Tier(
             WatchedStore(MemoryStore(), asyncio.get_running_loop().time), start, groups, claim
@@ -63,9 +63,9 @@ def test_what_waits_for_the_store_is_flushed_soon_after_its_return(seconds: floa
         core, made, store, loop = CoreWorld(), asyncio.Event(), Away(), asyncio.get_running_loop()
         made.set()
         claim: Any = SimpleNamespace(made=made, owned=lambda: True, reason=None)
-        birth = SimpleNamespace(cluster_id="c1", node=0, history=1)
+        identity = SimpleNamespace(cluster_id="c1", node=0, history=1)
         cold = ColdConfig(flush_bytes=1, flush_interval_ms=1)
-        start: Any = SimpleNamespace(core=0, birth=birth, config=Config(cold=cold))
+        start: Any = SimpleNamespace(core=0, identity=identity, config=Config(cold=cold))
         groups: Any = core
         tier = Tier(WatchedStore(store, loop.time), start, groups, claim)
         core.create("docs/a")

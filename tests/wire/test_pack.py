@@ -22,7 +22,7 @@ from polynya.wire.pack import (
     PackBuilder,
     ShortTail,
     _footer_crc,
-    home_group_of,
+    owner_group_of,
     pack_key,
     read_footer,
 )
@@ -110,7 +110,7 @@ def test_golden_bytes() -> None:
         path="default/x",
         content_type="application/json",
     )
-    parts, entries = builder.finish(home_group=3, created_ms=1_700_000_000_000)
+    parts, entries = builder.finish(owner_group=3, created_ms=1_700_000_000_000)
     data = b"".join(parts)
     assert data.hex() == GOLDEN
     assert entries == [entry] == read_footer(data).entries
@@ -187,7 +187,7 @@ def test_packs_round_trip(streams: list[list[list[bytes]]], data: st.DataObject)
             build_slice(Encoding.BYTES, uid, uid * 10, run_of(batches, record=uid, byte=uid * 10)),
             path=f"default/{uid}",
         )
-    parts, _ = builder.finish(home_group=1, created_ms=0)
+    parts, _ = builder.finish(owner_group=1, created_ms=0)
     whole = b"".join(parts)
     footer = read_footer(whole)
     assert [entry.uid for entry in footer.entries] == list(range(len(streams)))
@@ -283,7 +283,7 @@ def small_pack() -> bytes:
             path="default/x",
             content_type="text/plain",
         )
-    return b"".join(builder.finish(home_group=1, created_ms=5)[0])
+    return b"".join(builder.finish(owner_group=1, created_ms=5)[0])
 
 
 def test_every_bit_flip_is_noticed(small_pack: bytes) -> None:
@@ -331,7 +331,7 @@ def test_a_long_footer_asks_for_more() -> None:
             build_slice(Encoding.BYTES, 0, 0, [hot([b"x"])]),
             path=f"default/some-longer-name-{uid}",
         )
-    whole = b"".join(builder.finish(home_group=1, created_ms=0)[0])
+    whole = b"".join(builder.finish(owner_group=1, created_ms=0)[0])
     with pytest.raises(ShortTail) as short:
         read_footer(whole[-FOOTER_GUESS_BYTES:])
     assert len(read_footer(whole[-short.value.wanted :]).entries) == 2000
@@ -375,12 +375,12 @@ def test_a_later_version_is_refused(small_pack: bytes) -> None:
 
 
 def test_keys_name_their_home_group_and_hour() -> None:
-    key = pack_key("c1", home_group=12, now_ms=1_700_000_000_000, random=bytes(range(16)))
+    key = pack_key("c1", owner_group=12, now_ms=1_700_000_000_000, random=bytes(range(16)))
     assert key == "c1/packs/20231114-22/12-000102030405060708090a0b0c0d0e0f"
-    assert home_group_of(key) == 12
-    assert home_group_of("c1/other/x") is None
+    assert owner_group_of(key) == 12
+    assert owner_group_of("c1/other/x") is None
     with pytest.raises(ValueError):
-        pack_key("c1", home_group=1, now_ms=0, random=b"short")
+        pack_key("c1", owner_group=1, now_ms=0, random=b"short")
 
 
 def test_slices_never_overlap() -> None:
@@ -389,7 +389,7 @@ def test_slices_never_overlap() -> None:
         builder.add(n, 1, build_slice(Encoding.BYTES, 0, 0, [hot([b"x" * n])])) for n in range(20)
     ]
     assert all(before.offset + before.stored <= after.offset for before, after in pairwise(entries))
-    footer = read_footer(b"".join(builder.finish(home_group=1, created_ms=0)[0]))
+    footer = read_footer(b"".join(builder.finish(owner_group=1, created_ms=0)[0]))
     swapped = [1, 1, 0, [msgspec.structs.astuple(entry) for entry in reversed(footer.entries)]]
     encoded = msgspec.msgpack.encode(swapped)
     tail = struct.pack(

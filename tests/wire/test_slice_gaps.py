@@ -235,7 +235,7 @@ def test_a_footer_says_what_is_missing() -> None:
     meta, stored = made.merged()
     builder = PackBuilder()
     builder.add(1, 1, (meta, [stored]))
-    (entry,) = read_footer(b"".join(builder.finish(home_group=1, created_ms=0)[0])).entries
+    (entry,) = read_footer(b"".join(builder.finish(owner_group=1, created_ms=0)[0])).entries
     assert (entry.missing_records, entry.missing_bytes) == (3, 7)
     cold = entry.at("pack", 7, 100, missing_records=4, missing_bytes=4)
     assert (cold.record + cold.records, cold.byte + cold.length) == made.end

@@ -94,13 +94,13 @@ class FakeSource:
         return await self.tier.store.get_range(key, offset, length)
 
 
-async def taken(source: FakeSource, shelf: MemoryStore) -> tuple[Manifest, BackupProgress]:
+async def taken(source: FakeSource, repository: MemoryStore) -> tuple[Manifest, BackupProgress]:
     done = BackupProgress()
-    return await BackupWriter(source, shelf, shelf, done).take(), done
+    return await BackupWriter(source, repository, repository, done).take(), done
 
 
 async def restored(
-    folder: Path, shelf: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2
+    folder: Path, repository: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2
 ) -> RestoreResult:
     """The data folder of a node by itself."""
     rename = renaming(manifest.cluster, manifest.cluster)
@@ -108,7 +108,7 @@ async def restored(
         cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups
     )
     return await made(
-        folder, origin, FromBackup(shelf, manifest, rename, has_store=True), store, cores
+        folder, origin, FromBackup(repository, manifest, rename, has_store=True), store, cores
     )
 
 
@@ -138,5 +138,5 @@ def opened(
     return {
         number: group.machine
         for storage in storages
-        for number, group in storage.shard.groups.items()
+        for number, group in storage.core_replicas.groups.items()
     }, storages

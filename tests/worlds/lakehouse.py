@@ -95,7 +95,7 @@ class Source:
             )  # fmt: skip
             self.every.append(self.pending[-1])
             self.tails[stream] = (uid, record, byte)
-        parts, _ = builder.finish(home_group=1, created_ms=T0)
+        parts, _ = builder.finish(owner_group=1, created_ms=T0)
         self.blobs.put(key, b"".join(parts))
 
     def append_kafka(
@@ -148,7 +148,7 @@ class Source:
             )
         )
         self.tails[stream] = (uid, record, byte)
-        self.blobs.put(key, b"".join(builder.finish(home_group=1, created_ms=T0)[0]))
+        self.blobs.put(key, b"".join(builder.finish(owner_group=1, created_ms=T0)[0]))
         return self.pending[-1]
 
 

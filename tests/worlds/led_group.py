@@ -35,7 +35,7 @@ class Led:
             proposals=SimpleNamespace(propose_to=self._propose),
         )
         self.outbox_sender = OutboxSender(self.service)
-        self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))
+        self.storage = SimpleNamespace(core_replicas=SimpleNamespace(groups={1: self.group}))
 
     def _propose(self, group: int, command: Any, done: Any) -> None:
         self.sent.append((group, command))

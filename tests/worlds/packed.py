@@ -23,7 +23,7 @@ def commit_of(
     *,
     now_ms: int,
     intent_ms: int = -1,
-    home_group: int = 1,
+    owner_group: int = 1,
 ) -> CommitSlices:
     """Put the batches of these appends into a pack, one slice for each run of a stream and an
     encoding. `writer`: its name, and the number of the commit."""
@@ -36,7 +36,7 @@ def commit_of(
         if append is not None:
             run.append(append)
     intent = now_ms if intent_ms < 0 else intent_ms
-    return CommitSlices(pack, home_group, *writer, intent, slices, now_ms)
+    return CommitSlices(pack, owner_group, *writer, intent, slices, now_ms)
 
 
 def _continues(run: Sequence[Packable], append: Packable) -> bool:

@@ -94,8 +94,8 @@ class PackedAppends:
         builder, built = PackBuilder(), build_slice(encoding, -1, -1, raw)
         entry = builder.add(1, group, built)
         random = self._random.randbytes(16)
-        key = pack_key("5e" * 16, home_group=group, now_ms=now_ms, random=random)
-        await self._store.put(key, builder.finish(home_group=group, created_ms=now_ms)[0])
+        key = pack_key("5e" * 16, owner_group=group, now_ms=now_ms, random=random)
+        await self._store.put(key, builder.finish(owner_group=group, created_ms=now_ms)[0])
         await self._propose(group, PackWritten(key, [group], now_ms))
         appends = [
             PackedAppend(command, len(batch.payload))

@@ -88,7 +88,7 @@ class Disk:
         del self.frames[place:]
         self.sync(place)
 
-    def recover(self, group: int, birth: Snapshot) -> RestoredMember:
+    def recover(self, group: int, identity: Snapshot) -> RestoredMember:
         recovery = Recovery(group)
         for kind, frame in self.frames:
             if kind == "hard":
@@ -99,7 +99,7 @@ class Disk:
                 term, index, entry_kind, payload = frame
                 recovery.entry(Entry(payload, entry_kind, term, index, group))
         newest = max(self.snapshots, default=None)
-        return recovery.result(birth if newest is None else self.snapshots[newest][0])
+        return recovery.result(identity if newest is None else self.snapshots[newest][0])
 
     def entry(self, index: int) -> Entry | None:
         for kind, frame in reversed(self.frames):
@@ -136,7 +136,7 @@ class Member:
         self.pending: list[tuple[int, int]] = []  # (ticket, place) not yet synced
         self.incoming = b""
         self.installing: tuple[Snapshot, bytes] | None = None
-        restored = self.disk.recover(1, self.world.birth)
+        restored = self.disk.recover(1, self.world.identity)
         newest = max(self.disk.snapshots, default=None)
         self.applied, self.state = (
             (0, "") if newest is None else self.world.checks.open(*self.disk.snapshots[newest])
@@ -264,12 +264,12 @@ class World:
     `now`."""
 
     def __init__(
-        self, birth: Configuration, *, seed: int = 0, settings: Settings = SETTINGS
+        self, identity: Configuration, *, seed: int = 0, settings: Settings = SETTINGS
     ) -> None:
         self.now = 0.0
         self.seed = seed
         self.settings = settings
-        self.birth = Snapshot(0, 0, birth)
+        self.identity = Snapshot(0, 0, identity)
         self.checks = Checks(settings)
         self.network: list[Message] = []
         self.installs_at_once = True

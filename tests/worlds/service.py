@@ -25,7 +25,7 @@ from polynya.cold import (
 from polynya.diskless import DisklessSettings, Writer
 from polynya.engine.snapshots.merge_process import fold_here
 from polynya.engine.storage import open_storage
-from polynya.local.api import Facts, LiveEvent, Page, ReadQuery, Refusal
+from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, StreamInfo
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.table_jobs import TableJobs
@@ -208,8 +208,8 @@ class World:
         create = Create(name, self.clock.ms, more.pop("content_type", ""), 0, **more)
         return await self.service.fork(create, source, *at, sub)
 
-    async def facts(self, name: str) -> Facts | Refusal:
-        return await self.service.facts(name)
+    async def info(self, name: str) -> StreamInfo | Refusal:
+        return await self.service.info(name)
 
     async def page(self, name: str, record: int = -1, byte: int = 0, **more: Any) -> Page:
         page = await self.service.read(ReadQuery(name, record, byte, **more))
@@ -234,7 +234,7 @@ class World:
 
     async def code_of(self, name: str) -> int:
         """0 when the stream is there, else the refusal's code."""
-        found = await self.facts(name)
+        found = await self.info(name)
         return found.code if isinstance(found, Refusal) else 0
 
     async def settle(self) -> None:

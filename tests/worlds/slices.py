@@ -61,7 +61,7 @@ class StoredRuns:
                     )
                 )
         self.end = (record, byte)
-        parts, _ = builder.finish(home_group=1, created_ms=0)
+        parts, _ = builder.finish(owner_group=1, created_ms=0)
         self.data = b"".join(parts)
 
     def stored(self, cold: ColdSlice) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from google_crc32c import value as crc32c
 from msgspec import structs
+from polynya.stream.state.profile_epochs import profile_epoch_of
 
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Producer, Return
 from polynya.stream.machine import Machine
@@ -30,7 +31,6 @@ from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 from polynya.stream.state.index import Index
 from polynya.stream.state.model import HotBatch, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.state.regimes import regime_of
 
 Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
 
@@ -363,11 +363,11 @@ def check_invariants(
         _check_contiguous(machine, stream)
         _check_front(machine, stream)
         assert (retention_of(stream) is not None) == (stream.uid in machine.retaining)
-        regime = regime_of(stream)
-        diskless = bool(regime.profile or regime.changing_since_ms)
+        profile_epoch = profile_epoch_of(stream)
+        diskless = bool(profile_epoch.profile or profile_epoch.changing_since_ms)
         assert diskless == (stream.uid in machine.diskless)
-        assert (regime.changing_since_ms > 0) == (stream.uid in machine.changing)
-        assert regime.record <= stream.next_record or stream.deleted
+        assert (profile_epoch.changing_since_ms > 0) == (stream.uid in machine.changing)
+        assert profile_epoch.record <= stream.next_record or stream.deleted
         times = [cold.time_ms for cold in machine.index_of(stream)]
         ends = [index.time_ms_max(stream.cold, at) for at in range(len(times)) if stream.cold]
         assert ends == sorted(ends), "append times along an index never decrease"

@@ -114,11 +114,11 @@ class Backups:
         return response
 
     async def _answer_about(self, request: Request) -> Response:
-        birth = self._start.birth
+        identity = self._start.identity
         found = {
-            "cluster": birth.cluster_id,
-            "history": birth.history,
-            "groups": birth.groups,
+            "cluster": identity.cluster_id,
+            "history": identity.history,
+            "groups": identity.groups,
             "release": __version__,
         }
         return Response(200, msgspec.json.encode({**found, "store": self._tier is not None}))
@@ -152,7 +152,7 @@ class Backups:
         self._keep(token)
         try:
             found = await captured(
-                self._engine.storage.shard.groups[number],
+                self._engine.storage.core_replicas.groups[number],
                 self._engine.snapshotter.encoding,
                 hot=True,
             )

@@ -185,10 +185,10 @@ class Health:
         body = {
             "version": __version__,
             "commit": commit(),
-            "cluster": start.birth.cluster_id,
-            "node": start.birth.node,
+            "cluster": start.identity.cluster_id,
+            "node": start.identity.node,
             "nodes": {str(number): url for number, url in sorted(self._nodes().items())},
-            "history": start.birth.history,
+            "history": start.identity.history,
             "start": start.start_id,
             "cores": start.cores,
             "groups": start.groups,

@@ -19,7 +19,7 @@ def text_listeners(
     and TLS of the base port."""
     if TEXT not in start.listeners:
         return []
-    node, service = start.birth.node or 1, engine.service
+    node, service = start.identity.node or 1, engine.service
     view = NodeView(
         node,
         leader_of=lambda name: service.leaders.leader_of(service.group_of(name)),

@@ -137,32 +137,32 @@ class _Joined(io.RawIOBase):
         return b"".join(found)
 
 
-async def backups_on(shelf: RepositoryReader) -> list[Manifest]:
+async def backups_on(repository: RepositoryReader) -> list[Manifest]:
     """Return the complete backups in a repository, oldest first.
 
     Backups deleted during the call are skipped. Raises CorruptData, StoreUnavailable.
     """
     found = []
-    async for info in shelf.list("backups/"):
+    async for info in repository.list("backups/"):
         parts = info.key.split("/")
         if len(parts) == 3 and parts[2] == MANIFEST and is_id(parts[1]):
             with suppress(NotFound):
-                found.append(await _manifest(shelf, parts[1]))
+                found.append(await _manifest(repository, parts[1]))
     return sorted(found, key=lambda each: each.id)
 
 
-async def read_manifest(shelf: RepositoryReader, backup: str) -> Manifest:
+async def read_manifest(repository: RepositoryReader, backup: str) -> Manifest:
     """Return the manifest of a backup. Raises ConfigError if there is no such backup,
     CorruptData."""
     try:
-        return await _manifest(shelf, backup)
+        return await _manifest(repository, backup)
     except NotFound:
         raise ConfigError(f"there is no backup {backup} in the repository") from None
 
 
-async def _manifest(shelf: RepositoryReader, backup: str) -> Manifest:
+async def _manifest(repository: RepositoryReader, backup: str) -> Manifest:
     try:
-        manifest = decode(await shelf.get(f"{folder_of(backup)}/{MANIFEST}"))
+        manifest = decode(await repository.get(f"{folder_of(backup)}/{MANIFEST}"))
     except CorruptData as error:
         raise CorruptData(f"{folder_of(backup)}/{MANIFEST}: {error}") from None
     if manifest.id != backup:
@@ -170,12 +170,12 @@ async def _manifest(shelf: RepositoryReader, backup: str) -> Manifest:
     return manifest
 
 
-async def chosen(shelf: RepositoryReader, backup: str = "") -> Manifest:
+async def chosen(repository: RepositoryReader, backup: str = "") -> Manifest:
     """Return the manifest of the named backup, or of the newest. Raises ConfigError, CorruptData,
     StoreUnavailable."""
     if backup:
-        return await read_manifest(shelf, backup)
-    names = [info.key.split("/") async for info in shelf.list("backups/")]
+        return await read_manifest(repository, backup)
+    names = [info.key.split("/") async for info in repository.list("backups/")]
     whole = sorted(
         name[1] for name in names if len(name) == 3 and name[2] == MANIFEST and is_id(name[1])
     )
@@ -185,16 +185,18 @@ async def chosen(shelf: RepositoryReader, backup: str = "") -> Manifest:
             "the repository has no complete backup"
             + (", only an interrupted one" if unfinished else "")
         )
-    return await read_manifest(shelf, whole[-1])
+    return await read_manifest(repository, whole[-1])
 
 
-async def parts_of(shelf: RepositoryReader, name: str, size: int, crc: int) -> AsyncIterator[bytes]:
+async def parts_of(
+    repository: RepositoryReader, name: str, size: int, crc: int
+) -> AsyncIterator[bytes]:
     """Yield the parts of a file in order. Raises CorruptData with the file's name if the checksum
     does not match, StoreUnavailable."""
     found_crc = found = number = 0
     while found < size:
         try:
-            part = await part_of(shelf, name, number)
+            part = await part_of(repository, name, number)
         except CorruptData as error:
             if not found:
                 raise
@@ -208,11 +210,11 @@ async def parts_of(shelf: RepositoryReader, name: str, size: int, crc: int) -> A
         raise CorruptData(f"{name} is damaged: its checksum is wrong")
 
 
-async def part_of(shelf: RepositoryReader, name: str, number: int) -> bytes:
+async def part_of(repository: RepositoryReader, name: str, number: int) -> bytes:
     """Return one part of a file. Raises CorruptData if it is missing or empty."""
     key = f"{name}/{number:05d}"
     try:
-        part = await shelf.get(key)
+        part = await repository.get(key)
     except (NotFound, ValueError):
         raise CorruptData(f"{key} is missing") from None
     if not part:

@@ -45,9 +45,9 @@ class BackupPiece(msgspec.Struct, frozen=True, gc=False):
 class BackupStreams:
     """The streams of one backup. All methods raise CorruptData, ConfigError, StoreUnavailable."""
 
-    def __init__(self, shelf: RepositoryReader, manifest: Manifest) -> None:
+    def __init__(self, repository: RepositoryReader, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._shelf = shelf
+        self._repository = repository
         self._machines: OrderedDict[int, Machine] = OrderedDict()
 
     async def machine(self, group: int) -> Machine:
@@ -55,7 +55,7 @@ class BackupStreams:
         if group not in self._machines:
             while len(self._machines) >= MACHINES_MAX:
                 self._machines.popitem(last=False)
-            self._machines[group] = await read_group(self._shelf, self.manifest.files[group])
+            self._machines[group] = await read_group(self._repository, self.manifest.files[group])
         self._machines.move_to_end(group)
         return self._machines[group]
 
@@ -124,7 +124,9 @@ class BackupStreams:
 
     async def _read(self, stream: Stream, cold: ColdSlice) -> bytes:
         try:
-            return await self._shelf.get_range(f"objects/{cold.pack}", cold.offset, cold.stored)
+            return await self._repository.get_range(
+                f"objects/{cold.pack}", cold.offset, cold.stored
+            )
         except (NotFound, ValueError):
             raise CorruptData(
                 f"objects/{cold.pack}, which {stream.name} needs, is missing or too short"

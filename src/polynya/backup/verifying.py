@@ -50,12 +50,12 @@ class BackupVerifier:
 
     def __init__(
         self,
-        shelf: RepositoryReader,
+        repository: RepositoryReader,
         manifest: Manifest,
         told: Callable[[Damage], None] = lambda damage: None,
     ) -> None:
         self.found = Verified()
-        self._shelf, self._manifest, self._told = shelf, manifest, told
+        self._repository, self._manifest, self._told = repository, manifest, told
         self._objects: dict[str, CopiedObject] = {}
         self._bad: dict[str, str] = {}  # damaged objects -> fault
         self._needing: dict[str, list[str]] = {}  # damaged packs -> streams that need them
@@ -79,7 +79,7 @@ class BackupVerifier:
     async def _read_list(self) -> None:
         entry = self._manifest.objects
         try:
-            async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc):
+            async for part in parts_of(self._repository, entry.name, entry.size, entry.crc):
                 self._objects |= {row.key: row for row in decode_rows(part)}
         except CorruptData as fault:
             self._damaged(entry.name, str(fault))
@@ -94,7 +94,7 @@ class BackupVerifier:
     async def _compare_sizes(self) -> None:
         """Record objects that are longer than written. A restore reads whole objects and refuses
         these."""
-        async for info in self._shelf.list("objects/"):
+        async for info in self._repository.list("objects/"):
             row = self._objects.get(info.key.removeprefix("objects/"))
             if row is not None and info.size > row.size:
                 self._bad[row.key] = (
@@ -121,13 +121,15 @@ class BackupVerifier:
         name, crc, kept = f"objects/{row.key}", 0, []
         try:
             for begin in range(0, row.size, READ_BYTES):
-                piece = await self._shelf.get_range(name, begin, min(READ_BYTES, row.size - begin))
+                piece = await self._repository.get_range(
+                    name, begin, min(READ_BYTES, row.size - begin)
+                )
                 crc = int(extend(crc, piece))
                 self.found.bytes += len(piece)
                 if row.size <= WHOLE_BYTES_MAX:
                     kept.append(piece)
             if not row.size:
-                await self._shelf.get(name)
+                await self._repository.get(name)
         except NotFound:
             return "missing"
         except ValueError:
@@ -144,7 +146,7 @@ class BackupVerifier:
 
     async def _group(self, entry: FileEntry) -> None:
         try:
-            machine = await read_group(self._shelf, entry)
+            machine = await read_group(self._repository, entry)
         except CorruptData as fault:
             self._damaged(entry.name, str(fault))
             return
@@ -159,7 +161,7 @@ class BackupVerifier:
         found: dict[str, Page] = {}
         for key in machine.held.pages():
             try:
-                found[key] = read_page(key, await self._shelf.get(f"objects/{key}"))
+                found[key] = read_page(key, await self._repository.get(f"objects/{key}"))
             except NotFound:
                 continue  # it is not in the list of objects, or is missing
             except (CorruptData, ValueError) as fault:
@@ -197,8 +199,10 @@ def _with_pages(slices: Iterable[ColdSlice], pages: dict[str, Page]) -> Iterator
             yield from pages[cold.pack].index
 
 
-async def read_group(shelf: RepositoryReader, entry: FileEntry) -> Machine:
+async def read_group(repository: RepositoryReader, entry: FileEntry) -> Machine:
     """Return the state machine of a group, with its hot payload. Raises CorruptData,
     StoreUnavailable."""
-    data = b"".join([part async for part in parts_of(shelf, entry.name, entry.size, entry.crc)])
+    data = b"".join(
+        [part async for part in parts_of(repository, entry.name, entry.size, entry.crc)]
+    )
     return await asyncio.to_thread(lambda: machine_of(parse(data, entry.group)))

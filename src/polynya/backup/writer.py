@@ -96,11 +96,11 @@ class BackupWriter:
     def __init__(
         self,
         source: BackupSource,
-        shelf: Repository,
+        repository: Repository,
         place: ObjectStore | None,
         progress: BackupProgress,
     ) -> None:
-        self._source, self._shelf, self._place = source, shelf, place
+        self._source, self._repository, self._place = source, repository, place
         self._progress = progress
         self._named: dict[int, _Named] = {}
         self._files: dict[int, FileEntry] = {}
@@ -366,7 +366,7 @@ class BackupWriter:
         """
         place = self._place
         if place is None:
-            await self._shelf.put(key, parts)
+            await self._repository.put(key, parts)
         else:
             await patiently(lambda: put_again(place, key, parts))
 

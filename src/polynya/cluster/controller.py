@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.base.errors import PolynyaError
-from polynya.cluster.map_cache import ClusterMapCache, birth_command
+from polynya.cluster.map_cache import ClusterMapCache, cluster_born
 from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.status import KNOWS_MAPS, ClusterView, observed
 from polynya.config.core_start import CoreStart
@@ -160,23 +160,24 @@ class Controller:
         here = {node for node, _ in told}
         if (
             all(part.maps >= KNOWS_MAPS for part in told.values())
-            and here >= set(self._start.birth.nodes)
-            and self._start.birth.nodes
+            and here >= set(self._start.identity.nodes)
+            and self._start.identity.nodes
         ):
-            await self._propose(birth_command(self._start.birth, self._start.config.cluster))
+            await self._propose(cluster_born(self._start.identity, self._start.config.cluster))
             log.info(
-                "the first cluster map is committed", extra={"nodes": len(self._start.birth.nodes)}
+                "the first cluster map is committed",
+                extra={"nodes": len(self._start.identity.nodes)},
             )
         return WAIT_SECONDS
 
     async def _let_in(self, now: ClusterMap) -> bool:
         """Add the read replicas of the birth configuration. Return True while one is missing from
         the map."""
-        birth = self._start.birth
+        identity = self._start.identity
         coming = [
             node
             for node in self._start.config.cluster.nodes
-            if node.id in birth.readers and node.id not in now.nodes
+            if node.id in identity.readers and node.id not in now.nodes
         ]
         known = coming and self._view.works_at() >= level_of(ReaderAdd)
         for node in coming if known else ():

@@ -48,7 +48,7 @@ class CostView:
 
     async def _gather(self, hours: int) -> Rows:
         start, transport = self._start, self._transport
-        own = start.birth.node
+        own = start.identity.node
         rows: Rows = {(own, start.core): self._history.rows(hours)}
         if transport is None:
             return rows
@@ -79,7 +79,7 @@ class CostView:
 
     def _cores_of(self, node: int) -> int:
         raft = None if self._transport is None else self._transport.raft
-        if node == self._start.birth.node or raft is None:
+        if node == self._start.identity.node or raft is None:
             return self._start.cores
         return raft.cores_of(node)
 

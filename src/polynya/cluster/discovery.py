@@ -114,35 +114,37 @@ async def _of_the_store(config: Config) -> int:
     return marker.history if marker is not None and marker.cluster_id == config.cluster.id else 0
 
 
-async def differs(config: Config, birth: NodeIdentity, unheard: set[int]) -> bool:
+async def differs(config: Config, identity: NodeIdentity, unheard: set[int]) -> bool:
     """Ask the nodes in `unheard` once. Return True if one belongs to another history or group count
     than this folder. Remove the nodes that agree from `unheard`."""
     told = await ask_others(config, [node for node in config.cluster.others if node.id in unheard])
     for number, hello in told.items():
-        if is_other(config, birth, DiscoveredCluster(hello.history, hello.groups)):
+        if is_other(config, identity, DiscoveredCluster(hello.history, hello.groups)):
             return True
-        if hello.history == birth.history:
+        if hello.history == identity.history:
             unheard.discard(number)
     return False
 
 
-def is_other(config: Config, birth: NodeIdentity, learned: DiscoveredCluster) -> bool:
+def is_other(config: Config, identity: NodeIdentity, learned: DiscoveredCluster) -> bool:
     """Return True if a folder without data must restart with the discovered values."""
-    if learned.history > birth.history:
+    if learned.history > identity.history:
         return True
     return (
-        learned.history == birth.history
+        learned.history == identity.history
         and config.groups is None
-        and learned.groups not in (0, birth.groups)
+        and learned.groups not in (0, identity.groups)
     )
 
 
-def begun_anew(folder: Path, birth: NodeIdentity) -> bool:
+def begun_anew(folder: Path, identity: NodeIdentity) -> bool:
     """Delete the cores' data of a provisional folder and return True. Return False if one of its
     logs has an entry. Raise CorruptData."""
     if not all(
-        _is_blank(folder / f"core-{core}", journal_id_of(birth.cluster_id, core), birth.groups)
-        for core in range(birth.cores)
+        _is_blank(
+            folder / f"core-{core}", journal_id_of(identity.cluster_id, core), identity.groups
+        )
+        for core in range(identity.cores)
     ):
         log.error(
             "the data in this folder is of an earlier history than the cluster: start this node "
@@ -167,6 +169,6 @@ def _is_blank(folder: Path, journal_id: int, groups: int) -> bool:
     return not any(link.index for group in range(groups + 1) for link in store.links(group))
 
 
-def settled(birth: NodeIdentity) -> NodeIdentity:
+def settled(identity: NodeIdentity) -> NodeIdentity:
     """Return the identity with `provisional` cleared."""
-    return msgspec.structs.replace(birth, provisional=False)
+    return msgspec.structs.replace(identity, provisional=False)

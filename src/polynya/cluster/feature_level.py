@@ -40,7 +40,7 @@ class FeatureLevels:
         `LOOK_SECONDS`."""
         core = self._core
         self._works_at(
-            max((group.machine.level for group in core.shard.groups.values()), default=1)
+            max((group.machine.level for group in core.core_replicas.groups.values()), default=1)
         )
         for number, machine in core.led.items():
             target = (

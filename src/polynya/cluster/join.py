@@ -12,7 +12,7 @@ from pathlib import Path
 from polynya.base.errors import ConfigError
 from polynya.cluster.certificates import date_trouble, expires, peer_tls_of
 from polynya.cluster.feature_level import FeatureLevels
-from polynya.cluster.map_cache import map_at_birth
+from polynya.cluster.map_cache import initial_map
 from polynya.cluster.owner_hints import OwnerHints
 from polynya.cluster.status import Replica, replica_of
 from polynya.config.cluster_settings import ClusterNode
@@ -46,10 +46,10 @@ def membership_of(start: CoreStart) -> Membership | None:
     cluster = start.config.cluster
     if not cluster.is_on:
         return None
-    born = map_at_birth(start.birth, cluster)
+    born = initial_map(start.identity, cluster)
     return Membership(
         cluster.node,
-        start.birth.nodes,
+        start.identity.nodes,
         {group: placement.voters for group, placement in born.groups.items()},
     )
 
@@ -62,9 +62,9 @@ def transport_of(start: CoreStart) -> Transport | None:
     peers = None
     if cluster.is_on:
         peers = PeerCluster(
-            id=start.birth.cluster_id,
-            history=start.birth.history,
-            node=start.birth.node,
+            id=start.identity.cluster_id,
+            history=start.identity.history,
+            node=start.identity.node,
             groups=start.groups,
             others={node.id: node.peer_place for node in cluster.others},
             listener=shared_listener(start.peer_host, start.peer_port),
@@ -128,10 +128,10 @@ class ClusterMember:
         self._waits_for = self._said = ""
         self._core: ReplicatedEngine = engine.replicated
         self._raft = links.raft
-        own = start.birth.node
+        own = start.identity.node
         # a joining node asks these
         nodes = tuple(sorted(node.id for node in start.config.cluster.voting))
-        born = map_at_birth(start.birth, start.config.cluster)
+        born = initial_map(start.identity, start.config.cluster)
         self.forwarding = Forwarding(
             CoreAddress(own, start.core, start.cores, start.groups),
             self._core.replicas,
@@ -175,7 +175,7 @@ class ClusterMember:
         self.links.know(now.epoch)
         self._hints.learn(now)
         for number, record in now.nodes.items():
-            if number == self._start.birth.node:
+            if number == self._start.identity.node:
                 continue
             if record.state != NodeState.REMOVED and record.peer:
                 self.links.add_node(number, ClusterNode(number, record.peer, "").peer_place)
@@ -229,7 +229,7 @@ class ClusterMember:
 
     def samples(self) -> Samples:
         forwarding = self.forwarding
-        now, own = forwarding.group_locations.map, self._start.birth.node
+        now, own = forwarding.group_locations.map, self._start.identity.node
         return {
             "polynya_nodes_down": sum(
                 node != own and not self._raft.is_up(node) for node in now.members

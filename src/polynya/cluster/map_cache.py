@@ -37,13 +37,18 @@ class ClusterMapCache:
     """
 
     def __init__(
-        self, birth: NodeIdentity, cluster: ClusterConfig, transport: Transport | None, *, core: int
+        self,
+        identity: NodeIdentity,
+        cluster: ClusterConfig,
+        transport: Transport | None,
+        *,
+        core: int,
     ) -> None:
-        self.now = map_at_birth(birth, cluster)
+        self.now = initial_map(identity, cluster)
         self.on_map: list[Callable[[ClusterMap], None]] = []
         self._transport = transport
         self._core = core
-        self._node = birth.node
+        self._node = identity.node
         self._asked = 0  # the node asked last
         # nodes with an older map that have not acknowledged this one
         self._behind: set[int] = set()
@@ -153,11 +158,11 @@ def _hosts_of(nodes: Iterable[ClusterNode | NodeRecord]) -> frozenset[str]:
     ) - {""}
 
 
-def birth_command(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterBorn:
+def cluster_born(identity: NodeIdentity, cluster: ClusterConfig) -> ClusterBorn:
     """Return the command with the first map. All birth nodes propose the same one, except for the
     addresses in their settings."""
     listed = {node.id: node for node in cluster.nodes}
-    zones = dict(zip(birth.nodes, birth.zones, strict=False))
+    zones = dict(zip(identity.nodes, identity.zones, strict=False))
     records = [
         NodeRecord(
             number,
@@ -165,18 +170,21 @@ def birth_command(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterBorn:
             listed[number].http if number in listed else "",
             zones.get(number, ""),
         )
-        for number in birth.nodes
+        for number in identity.nodes
     ]
     return born(
-        records, birth.groups, birth.replicas or len(records), everywhere=not birth.replicas
+        records,
+        identity.groups,
+        identity.replicas or len(records),
+        everywhere=not identity.replicas,
     )
 
 
-def map_at_birth(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterMap:
+def initial_map(identity: NodeIdentity, cluster: ClusterConfig) -> ClusterMap:
     """Return the map of epoch 0, empty for a node that joined later."""
-    if not birth.nodes:
+    if not identity.nodes:
         return ClusterMap(0, cluster.replicas, {}, {})
-    command = birth_command(birth, cluster)
+    command = cluster_born(identity, cluster)
     return ClusterMap(
         0,
         command.replicas,

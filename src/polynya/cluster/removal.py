@@ -38,7 +38,7 @@ class Removal:
 
     def look(self, now: ClusterMap) -> None:
         """Stop the node if the map has it as removed. Its replicas were replaced before that."""
-        record = now.nodes.get(self._start.birth.node)
+        record = now.nodes.get(self._start.identity.node)
         if record is None or record.state != NodeState.REMOVED or self._start.core:
             return
         log.warning(

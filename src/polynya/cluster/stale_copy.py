@@ -44,7 +44,7 @@ class StaleCopyGuard:
         end: Callable[[BaseException], None],
     ) -> None:
         self._folder = Path(start.config.data) / f"core-{start.core}"
-        self._history = start.birth.history
+        self._history = start.identity.history
         self._positions = links.peer_positions
         self._end = end
         self._troubled = False

@@ -119,10 +119,10 @@ class ClusterView:
 
     async def look(self) -> dict[str, Any]:
         """Answer `GET /v1/cluster`."""
-        birth = self._start.birth
+        identity = self._start.identity
         shown: dict[str, Any] = {
-            "cluster": birth.cluster_id,
-            "node": birth.node,
+            "cluster": identity.cluster_id,
+            "node": identity.node,
             "epoch": 0,
             "replicas": 1,
             "rebalancing": False,
@@ -131,25 +131,25 @@ class ClusterView:
             return {**shown, "nodes": [], "groups": [], "problems": [], "notes": []}
         told = await self.gather()
         now = self._maps.now
-        nodes, groups = described(now, birth.groups, told)
+        nodes, groups = described(now, identity.groups, told)
         shown["level"] = min(part.works_at for part in told.values())
         shown |= {"epoch": now.epoch, "replicas": now.replicas, "rebalancing": now.balancing}
         found = (
             list(problems(now, nodes, groups))
             if nodes
             else [
-                f"node {birth.node} has no cluster map yet: check that it was added ('polynya "
+                f"node {identity.node} has no cluster map yet: check that it was added ('polynya "
                 "cluster add')"
             ]
         )
         found += [
             f"read replica {number} is not added to the cluster yet"
-            for number in birth.readers
+            for number in identity.readers
             if number not in now.nodes
         ]
         notes = [
             *zones.notes(now),
-            *reader_notes(now, nodes, birth.groups),
+            *reader_notes(now, nodes, identity.groups),
             *store_notes(nodes),
             *disk_notes(nodes),
             *clock_notes(told),
@@ -182,7 +182,7 @@ class ClusterView:
     async def gather(self) -> ByCore:
         """Ask all cores of all nodes; those that do not answer are missing."""
         start = self._start
-        own = start.birth.node
+        own = start.identity.node
         told = {(own, start.core): self._told()}
         if self._transport is None:
             return told
@@ -234,7 +234,7 @@ class ClusterView:
         return [
             node
             for node in self._maps.now.members
-            if node != self._start.birth.node and not raft.is_up(node)
+            if node != self._start.identity.node and not raft.is_up(node)
         ]
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:

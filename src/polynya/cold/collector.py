@@ -23,7 +23,7 @@ from polynya.stream.commands import PackDeleted, PublishSlices, ReleasePack, Rel
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
 from polynya.stream.table_commands import ForgetTable
-from polynya.wire.pack import home_group_of
+from polynya.wire.pack import owner_group_of
 from polynya.wire.page import read_page
 
 log = logging.getLogger("polynya.cold")
@@ -396,16 +396,16 @@ class Collector:
         }
         if lost:
             log.warning("pages of groups %s are not in the store: nothing is swept there", lost)
-        return [key for key in keys if key not in named and home_group_of(key) not in lost]
+        return [key for key in keys if key not in named and owner_group_of(key) not in lost]
 
     def _is_swept(self, key: str, groups: Container[int] | None) -> bool:
         """Report whether packs with this home group are swept here."""
-        home = home_group_of(key)
+        home = owner_group_of(key)
         return home in self._groups.machines() and (groups is None or home in groups)
 
     def _is_orphan(self, key: str, groups: Container[int] | None) -> bool:
         """Report whether a pack of a group in scope is unknown to its local home group."""
-        home = home_group_of(key)
+        home = owner_group_of(key)
         machine = (
             self._groups.machines().get(home)
             if home is not None and (groups is None or home in groups)

@@ -177,7 +177,7 @@ class Evictor:
 
     async def _put_away(self, group: int, found: Sequence[IdleState]) -> int:
         now_ms = self._groups.now_ms()
-        key = pack_key(self._cluster_id, home_group=group, now_ms=now_ms, random=token_bytes(16))
+        key = pack_key(self._cluster_id, owner_group=group, now_ms=now_ms, random=token_bytes(16))
         parts, offset = build_block(found, group, now_ms)
         self._in_flight.add(key)
         try:
@@ -223,5 +223,5 @@ def build_block(found: Sequence[IdleState], group: int, now_ms: int) -> tuple[li
     )
     builder = PackBuilder()
     entry = builder.add(0, group, build_slice(Encoding.BYTES, -1, -1, [batch]))
-    parts, _ = builder.finish(home_group=group, created_ms=now_ms)
+    parts, _ = builder.finish(owner_group=group, created_ms=now_ms)
     return parts, entry.offset + entry.stored - entry.length

@@ -286,7 +286,7 @@ class Flusher:
         now_ms = self._groups.now_ms()
         terms = {group: self._groups.term(group) for group in plan.groups}
         key = pack_key(
-            self._cluster_id, home_group=plan.home_group, now_ms=now_ms, random=token_bytes(16)
+            self._cluster_id, owner_group=plan.owner_group, now_ms=now_ms, random=token_bytes(16)
         )
         if plan.size < THREAD_FROM_BYTES:
             built = build_pack(plan, key, now_ms)
@@ -300,10 +300,10 @@ class Flusher:
         self.in_flight.add(key)
         try:
             await self._steps.write(
-                key, built.parts, plan.home_group, sorted({each.group for each, _ in built.slices})
+                key, built.parts, plan.owner_group, sorted({each.group for each, _ in built.slices})
             )
             self.counters.packs += 1
-            published = await self._publish(key, plan.home_group, built, terms)
+            published = await self._publish(key, plan.owner_group, built, terms)
             if plan.size >= THREAD_FROM_BYTES:
                 await asyncio.to_thread(release_payload, plan)
             return published
@@ -331,7 +331,7 @@ class Flusher:
         )
 
     async def _publish(
-        self, key: str, home_group: int, built: Built, terms: dict[int, int]
+        self, key: str, owner_group: int, built: Built, terms: dict[int, int]
     ) -> bool:
         members: dict[int, list[tuple[int, ColdSlice]]] = {}
         for each, cold in built.slices:
@@ -341,7 +341,7 @@ class Flusher:
         commands = {
             group: PublishSlices(
                 key,
-                home_group,
+                owner_group,
                 terms[group],
                 entries_for(self._groups, machines.get(group), listed),
                 now_ms,
@@ -453,7 +453,7 @@ def build_pack(
         if work >= YIELD_BATCHES:
             between()
             work = 0
-    parts, _ = builder.finish(home_group=plan.home_group, created_ms=now_ms)
+    parts, _ = builder.finish(owner_group=plan.owner_group, created_ms=now_ms)
     return Built(parts, found, faults)
 
 

@@ -336,9 +336,9 @@ class Merger:
             return False
         now_ms = self._groups.now_ms()
         terms = {run.group: self._groups.term(run.group) for run in runs}
-        home_group = sources[0].run.group
+        owner_group = sources[0].run.group
         key = pack_key(
-            self._cluster_id, home_group=home_group, now_ms=now_ms, random=token_bytes(16)
+            self._cluster_id, owner_group=owner_group, now_ms=now_ms, random=token_bytes(16)
         )
         parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms)
         members: dict[int, list[tuple[MergeRun, ColdSlice]]] = {}
@@ -349,26 +349,26 @@ class Merger:
                 self._note_damage(source)
             else:
                 members.setdefault(source.run.group, []).append((source.run, cold))
-        return bool(members) and await self._replace(key, home_group, parts, members, terms)
+        return bool(members) and await self._replace(key, owner_group, parts, members, terms)
 
     async def _replace(
         self,
         key: str,
-        home_group: int,
+        owner_group: int,
         parts: Sequence[bytes],
         members: Mapping[int, list[tuple[MergeRun, ColdSlice]]],
         terms: Mapping[int, int],
     ) -> bool:
         self._in_flight.add(key)
         try:
-            await self._steps.write(key, parts, home_group, sorted(members))
+            await self._steps.write(key, parts, owner_group, sorted(members))
             self.counters.packs += 1
             now_ms = self._groups.now_ms()
             machines = self._groups.machines()
             commands = {
                 group: ReplaceSlices(
                     key,
-                    home_group,
+                    owner_group,
                     terms[group],
                     entries_for(
                         self._groups, machines.get(group), [(run.uid, cold) for run, cold in listed]
@@ -505,7 +505,7 @@ def build_merged(
             )
         )
         let_the_loop_run()
-    parts, _ = builder.finish(home_group=sources[0].run.group, created_ms=now_ms)
+    parts, _ = builder.finish(owner_group=sources[0].run.group, created_ms=now_ms)
     return parts, made
 
 

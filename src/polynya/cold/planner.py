@@ -65,7 +65,7 @@ class SlicePlan(msgspec.Struct, gc=False):
 class PackPlan(msgspec.Struct, gc=False):
     """A pack to be written. Slices of one stream are in stream order."""
 
-    home_group: int
+    owner_group: int
     slices: list[SlicePlan]
     size: int = 0  # bytes of payload
 

@@ -44,13 +44,13 @@ class Steps:
         self.sleep = sleep
 
     async def write(
-        self, key: str, parts: Sequence[bytes], home_group: int, groups: list[int]
+        self, key: str, parts: Sequence[bytes], owner_group: int, groups: list[int]
     ) -> None:
         """Put the object and log its existence before any index names it. Raises StoreError,
         Unavailable, OutcomeUnknown."""
         now_ms = self.groups.now_ms()
         await self._insist(lambda: put_again(self.store, key, parts))
-        await self._insist(lambda: self._intend(home_group, key, groups, now_ms))
+        await self._insist(lambda: self._intend(owner_group, key, groups, now_ms))
         if self.groups.now_ms() - now_ms > WRITE_MS_MAX:
             raise Unavailable(
                 "writing the pack took more than 5 minutes: the sweep may delete it as an orphan"
@@ -60,7 +60,7 @@ class Steps:
         self,
         key: str,
         parts: Sequence[bytes],
-        home_group: int,
+        owner_group: int,
         groups: list[int],
         seconds: float,
         leaves: Callable[[], bool] = lambda: False,
@@ -70,7 +70,7 @@ class Steps:
         second: True ends both with HomeLate. Raises as `write`."""
         now_ms, loop = self.groups.now_ms(), asyncio.get_running_loop()
         intent = loop.create_task(
-            self._insist_for(seconds, lambda: self._intend(home_group, key, groups, now_ms))
+            self._insist_for(seconds, lambda: self._intend(owner_group, key, groups, now_ms))
         )
         put = loop.create_task(self._insist_for(seconds, lambda: put_again(self.store, key, parts)))
         try:
@@ -86,13 +86,13 @@ class Steps:
             await asyncio.gather(put, intent, return_exceptions=True)
         return now_ms
 
-    async def _intend(self, home_group: int, key: str, groups: list[int], now_ms: int) -> None:
+    async def _intend(self, owner_group: int, key: str, groups: list[int], now_ms: int) -> None:
         """Log the intent of a pack that no index names yet. If the group's log time is far ahead
         of this core's, the intent gets that time. Raises Unavailable, OutcomeUnknown."""
-        reply = await self.groups.propose(home_group, PackWritten(key, groups, now_ms))
+        reply = await self.groups.propose(owner_group, PackWritten(key, groups, now_ms))
         in_time = self.groups.now_ms() - now_ms <= WRITE_MS_MAX
         if reply.code == Code.GONE and isinstance(reply.detail, int) and in_time:
-            reply = await self.groups.propose(home_group, PackWritten(key, groups, reply.detail))
+            reply = await self.groups.propose(owner_group, PackWritten(key, groups, reply.detail))
         if reply.code == Code.GONE:
             raise Unavailable("the intent of the pack came too late")
 

@@ -66,7 +66,7 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     """The start record of one core process. `config.cores` and `config.groups` are numbers here."""
 
     config: Config
-    birth: NodeIdentity
+    identity: NodeIdentity
     core: int
     start_id: str  # id of this start of the node: 128 random bits, hexadecimal
     listeners: dict[str, Address]  # by name, `HTTP` and `ADMIN` at least; all cores share them
@@ -83,11 +83,11 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cores(self) -> int:
-        return self.birth.cores
+        return self.identity.cores
 
     @property
     def groups(self) -> int:
-        return self.birth.groups
+        return self.identity.groups
 
 
 def read_start() -> CoreStart:

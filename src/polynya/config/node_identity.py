@@ -66,7 +66,7 @@ class DiscoveredCluster(msgspec.Struct, frozen=True):
     removed_by: int = 0  # node that reports this node's number as removed
 
 
-def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeIdentity:
+def identity_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeIdentity:
     """Return the identity in the data folder, or create one. The caller holds the folder's lock. A
     new identity is provisional until all other nodes confirm it; `learned` is their report so far.
 
@@ -80,14 +80,14 @@ def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeId
     except FileNotFoundError:
         return _bear(path, config, learned or DiscoveredCluster())
     try:
-        birth = msgspec.json.decode(raw, type=NodeIdentity)
+        identity = msgspec.json.decode(raw, type=NodeIdentity)
     except UNREADABLE as error:
         raise CorruptData(
             f"{path} cannot be read ({error}); restore it from a copy: the data cannot be opened "
             "without it"
         ) from None
-    _check(birth, config, path)
-    return birth
+    _check(identity, config, path)
+    return identity
 
 
 def removed_text(config: Config) -> str:
@@ -132,11 +132,11 @@ def bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentity
         config.groups or learned.groups or GROUPS_DEFAULT,
         max(config.cluster.history, learned.history),
     )
-    birth = new_birth(config, config.cluster.id or secrets.token_hex(16), groups, history)
-    birth = msgspec.structs.replace(birth, provisional=bool(config.cluster.others))
-    write_json(path, birth)
+    identity = new_birth(config, config.cluster.id or secrets.token_hex(16), groups, history)
+    identity = msgspec.structs.replace(identity, provisional=bool(config.cluster.others))
+    write_json(path, identity)
     sync_folder(path.parent.parent)
-    return birth
+    return identity
 
 
 def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) -> NodeIdentity:
@@ -167,20 +167,20 @@ def strangers_in(folder: Path, beside: frozenset[str] = frozenset()) -> list[str
     )
 
 
-def _check(birth: NodeIdentity, config: Config, path: Path) -> None:
-    check_format(f"{path}: the data", birth.format_version, older=OLDER)
-    _check_cluster(birth, config, path)
-    if config.cores is not None and config.cores > birth.groups:
+def _check(identity: NodeIdentity, config: Config, path: Path) -> None:
+    check_format(f"{path}: the data", identity.format_version, older=OLDER)
+    _check_cluster(identity, config, path)
+    if config.cores is not None and config.cores > identity.groups:
         raise ConfigError(
-            f"cores: {config.cores} are more than the {birth.groups} groups of the data in "
+            f"cores: {config.cores} are more than the {identity.groups} groups of the data in "
             f"{path.parent}, and a core without a group would have "
-            f"nothing to do; start with at most --cores {birth.groups}"
+            f"nothing to do; start with at most --cores {identity.groups}"
         )
-    if config.groups is not None and config.groups != birth.groups:
+    if config.groups is not None and config.groups != identity.groups:
         raise ConfigError(
-            f"groups: the data in {path.parent} has {birth.groups} groups, and a stream's group "
+            f"groups: the data in {path.parent} has {identity.groups} groups, and a stream's group "
             "is fixed for life; "
-            f"start with --groups {birth.groups} (or without the setting)"
+            f"start with --groups {identity.groups} (or without the setting)"
         )
 
 
@@ -188,29 +188,29 @@ def _nodes(config: Config) -> list[ClusterNode]:
     return sorted(config.cluster.voting, key=lambda node: node.id)
 
 
-def _check_cluster(birth: NodeIdentity, config: Config, path: Path) -> None:
+def _check_cluster(identity: NodeIdentity, config: Config, path: Path) -> None:
     """Check that the data belongs to the configured cluster and node."""
     cluster = config.cluster
-    if not cluster.is_on and birth.node:
+    if not cluster.is_on and identity.node:
         raise ConfigError(
-            f"cluster: the data in {path.parent} is that of node {birth.node} of the cluster "
-            f"{birth.cluster_id}, and cannot be used standalone; "
+            f"cluster: the data in {path.parent} is that of node {identity.node} of the cluster "
+            f"{identity.cluster_id}, and cannot be used standalone; "
             "start it with the settings of that cluster"
         )
-    if cluster.is_on and not birth.node:
+    if cluster.is_on and not identity.node:
         raise ConfigError(
             f"cluster: the data in {path.parent} was written by a standalone node and is unknown "
             "to the other nodes; start the cluster on "
             "new folders and copy the streams ('polynya import')"
         )
-    if cluster.is_on and birth.cluster_id != cluster.id:
+    if cluster.is_on and identity.cluster_id != cluster.id:
         raise ConfigError(
-            f"cluster.id: the data in {path.parent} belongs to the cluster {birth.cluster_id}; "
+            f"cluster.id: the data in {path.parent} belongs to the cluster {identity.cluster_id}; "
             f"this is {cluster.id}"
         )
-    if birth.node != cluster.node:
+    if identity.node != cluster.node:
         raise ConfigError(
-            f"cluster.node: the data in {path.parent} is that of node {birth.node}; this is node "
+            f"cluster.node: the data in {path.parent} is that of node {identity.node}; this is node "
             f"{cluster.node}"
         )
 

@@ -128,7 +128,7 @@ class BuiltPack(msgspec.Struct):
 
 def build(
     buffer: PackBuffer,
-    home_group: int,
+    owner_group: int,
     now_ms: int,
     between: Callable[[], None] = lambda: None,
 ) -> BuiltPack:
@@ -164,7 +164,7 @@ def build(
         if work >= YIELD_BATCHES:
             between()
             work = 0
-    parts, entries = builder.finish(home_group=home_group, created_ms=now_ms)
+    parts, entries = builder.finish(owner_group=owner_group, created_ms=now_ms)
     return BuiltPack(parts if entries else [], found, failed)
 
 

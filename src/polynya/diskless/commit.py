@@ -32,7 +32,7 @@ class StoredPack(msgspec.Struct):
     """A pack in the object store, with its slices by group. `left`: groups that are not done."""
 
     key: str
-    home_group: int
+    owner_group: int
     intent_ms: int
     slices: dict[int, list[BuiltSlice]]
     left: int = 0
@@ -163,7 +163,7 @@ class _Chain:
         self._sequence += 1
         command = CommitSlices(
             pack.key,
-            pack.home_group,
+            pack.owner_group,
             commits.writer,
             self._sequence,
             pack.intent_ms,

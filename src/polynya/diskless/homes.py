@@ -25,7 +25,7 @@ class LedGroups(Groups, Protocol):
         ...
 
 
-class HomeGroups:
+class OwnerGroups:
     """The choice of one writer."""
 
     def __init__(self, groups: LedGroups, now: Callable[[], float]) -> None:

@@ -32,7 +32,7 @@ from polynya.diskless.buffer import (
     cost_of,
 )
 from polynya.diskless.commit import GIVE_UP_SECONDS, Commits, StoredPack
-from polynya.diskless.homes import HomeGroups, LedGroups
+from polynya.diskless.homes import LedGroups, OwnerGroups
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import Command
 from polynya.stream.replies import Code, Done, Reply
@@ -96,7 +96,7 @@ class Writer:
         self._settings = settings
         self._cluster_id = cluster_id
         self._loop = asyncio.get_running_loop()
-        self._homes = HomeGroups(groups, self._loop.time)
+        self._homes = OwnerGroups(groups, self._loop.time)
         self._buffer = PackBuffer()
         self._due: deque[PackBuffer] = deque()  # closed, and waiting for one of the puts to end
         self._closed_at = float("-inf")
@@ -223,20 +223,20 @@ class Writer:
         return await self._put_at(home, buffer, lambda: False)
 
     async def _put_at(
-        self, home_group: int, buffer: PackBuffer, leaves: Callable[[], bool]
+        self, owner_group: int, buffer: PackBuffer, leaves: Callable[[], bool]
     ) -> StoredPack:
         """Build the pack and store it, while its home group logs it. Raises HomeLate as well."""
         groups, now_ms = buffer.groups, self._groups.now_ms()
         key = pack_key(
-            self._cluster_id, home_group=home_group, now_ms=now_ms, random=token_bytes(16)
+            self._cluster_id, owner_group=owner_group, now_ms=now_ms, random=token_bytes(16)
         )
-        built = await self._build(buffer, home_group, now_ms)
+        built = await self._build(buffer, owner_group, now_ms)
         intent_ms = now_ms
         if built.parts:
             self.in_flight.add(key)
             try:
                 intent_ms = await self._steps.write_beside(
-                    key, built.parts, home_group, groups, GIVE_UP_SECONDS, leaves
+                    key, built.parts, owner_group, groups, GIVE_UP_SECONDS, leaves
                 )
             except BaseException:
                 self.in_flight.discard(key)
@@ -245,12 +245,12 @@ class Writer:
             self.counters.bytes += sum(map(len, built.parts))
         for taken, fault in built.failed:
             taken.done(fault)
-        return StoredPack(key, home_group, intent_ms, built.slices, len(built.slices))
+        return StoredPack(key, owner_group, intent_ms, built.slices, len(built.slices))
 
-    async def _build(self, buffer: PackBuffer, home_group: int, now_ms: int) -> BuiltPack:
+    async def _build(self, buffer: PackBuffer, owner_group: int, now_ms: int) -> BuiltPack:
         if buffer.size < THREAD_FROM_BYTES:
-            return build(buffer, home_group, now_ms)
-        return await asyncio.to_thread(build, buffer, home_group, now_ms, let_the_loop_run)
+            return build(buffer, owner_group, now_ms)
+        return await asyncio.to_thread(build, buffer, owner_group, now_ms, let_the_loop_run)
 
     def _finished(self, pack: StoredPack) -> None:
         self.in_flight.discard(pack.key)

@@ -79,7 +79,7 @@ class ReplicatedEngine:
         fatal: Callable[[BaseException], None],
         writer: WriteExecutor | None = None,
     ) -> None:
-        self.shard = storage.shard
+        self.core_replicas = storage.core_replicas
         self.journal = journal = storage.journal
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None

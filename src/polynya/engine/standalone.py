@@ -19,7 +19,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.turn_ends import TurnEnds, journal_failed
-from polynya.replica import AppendRun, PendingEntry, Shard
+from polynya.replica import AppendRun, CoreReplicas, PendingEntry
 from polynya.replica.log import encode_command, encode_proposal
 from polynya.stream.commands import (
     BUNDLE_BYTES,
@@ -62,9 +62,13 @@ class StandaloneEngine:
     is being written, and nothing is staged behind it."""
 
     def __init__(
-        self, shard: Shard, journal: Journal, *, fatal: Callable[[BaseException], None]
+        self,
+        core_replicas: CoreReplicas,
+        journal: Journal,
+        *,
+        fatal: Callable[[BaseException], None],
     ) -> None:
-        self.shard = shard
+        self.core_replicas = core_replicas
         self.journal = journal
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
@@ -211,7 +215,7 @@ class StandaloneEngine:
         for entry in entries:
             if type(entry) is AppendRun and len(entry.commands) > 1:
                 entry.join()
-        self.shard.number(entries)
+        self.core_replicas.number(entries)
         self.journal.stage_all(entries, FrameKind.COMMAND)
         moves = [
             (batch, self.journal.stage(group, 0, 0, KIND_COPY, copy_of(batch)))
@@ -275,7 +279,7 @@ class StandaloneEngine:
         self._writing_bytes = 0
 
     def _apply(self, entries: list[PendingEntry]) -> None:
-        commit, on_applied, watched = self.shard.commit, self.on_applied, self.watched
+        commit, on_applied, watched = self.core_replicas.commit, self.on_applied, self.watched
         count = 0
         for entry in entries:
             reply = commit(entry)
@@ -345,7 +349,7 @@ class StandaloneEngine:
         """Undo the turn: the disk is full and the write was rolled back."""
         self.counters.disk_full += 1
         self.journal.discard(batch)
-        self.shard.retract(entries)
+        self.core_replicas.retract(entries)
         self._written_off()
         self._busy = False
         self._answer_all(entries, Reply(Code.DISK_FULL))

@@ -28,7 +28,7 @@ from polynya.raft import (
 )
 from polynya.raft import EntryKind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
-from polynya.replica import Group, Shard
+from polynya.replica import CoreReplicas, Group
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
 from polynya.wal import (
@@ -56,7 +56,7 @@ class Storage(msgspec.Struct):
 
     journal: Journal
     snapshots: SnapshotStore
-    shard: Shard
+    core_replicas: CoreReplicas
     log_ms: int
     restored: dict[int, RestoredMember] = {}
     departed: dict[int, HardState] = {}
@@ -96,13 +96,13 @@ def open_storage(  # noqa: PLR0913
             },
         )
     snapshots = SnapshotStore(folder / "snapshots", files=files)
-    storage = Storage(journal, snapshots, Shard(), 0)
+    storage = Storage(journal, snapshots, CoreReplicas(), 0)
     try:
         numbers = range(core, groups + 1, cores)
         if membership is None:
             for number in numbers:
                 _restore(storage, number, groups, snapshots.links(number))
-                storage.shard.groups[number].machine.standalone = True
+                storage.core_replicas.groups[number].machine.standalone = True
             for entry in journal.entries():
                 _replay(storage, entry)
         else:
@@ -135,12 +135,12 @@ def refuse_lost_journal(folder: Path, files: Files | None = None) -> None:
 
 def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLink]) -> None:
     if not links:
-        storage.shard.groups[number] = Group(number, Machine(number, groups))
+        storage.core_replicas.groups[number] = Group(number, Machine(number, groups))
         return
     journal = storage.journal
 
     machine = Machine.restore(merge(storage.snapshots.chain(number)), PayloadReader(journal))
-    storage.shard.groups[number] = Group(
+    storage.core_replicas.groups[number] = Group(
         number, machine, term=links[-1].term, index=links[-1].index
     )
     storage.chains[number] = SnapshotChain(
@@ -150,7 +150,7 @@ def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLin
 
 
 def _replay(storage: Storage, entry: JournalEntry) -> None:
-    group = storage.shard.groups.get(entry.group)
+    group = storage.core_replicas.groups.get(entry.group)
     if group is None:
         raise CorruptData(f"the journal holds group {entry.group}, which this core does not own")
     if entry.kind == KIND_COPY:
@@ -158,7 +158,9 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
     if entry.kind != FrameKind.COMMAND:
         raise _of_a_newer_release(entry)
     if entry.index > group.applied_index:
-        storage.shard.replay(entry.group, entry.term, entry.index, entry.payload, entry.place)
+        storage.core_replicas.replay(
+            entry.group, entry.term, entry.index, entry.payload, entry.place
+        )
         storage.log_ms = max(storage.log_ms, group.machine.log_ms)
 
 

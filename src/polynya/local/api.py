@@ -11,11 +11,11 @@ import msgspec
 from polynya.stream.commands import Append, Retention
 from polynya.stream.replies import Done, KnownCode, Reply
 from polynya.stream.state.model import Stream
-from polynya.stream.state.regimes import profile_of
+from polynya.stream.state.profile_epochs import profile_of
 from polynya.stream.state.tails import stable_of
 
 
-class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
+class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
     """The metadata of a stream at one moment, the source of HEAD and of every response header."""
 
     uid: int
@@ -46,12 +46,12 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
         return max(self.high, self.record)
 
 
-def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
-    """Return the current `Facts` of a stream."""
+def info_of(stream: Stream, history: int = 0, *, known: bool = True) -> StreamInfo:
+    """Return the current `StreamInfo` of a stream."""
     record, byte = stable_of(stream)
     extras = stream.extras
     segments = None if extras is None else extras.segments
-    return Facts(
+    return StreamInfo(
         stream.uid,
         stream.name,
         stream.content_type,
@@ -146,7 +146,7 @@ class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
     """The result of a read. `spans` are contiguous from (`begin_record`, `begin_byte`) to
     (`record`, `byte`)."""
 
-    facts: Facts
+    info: StreamInfo
     spans: list[Span]
     begin_record: int
     begin_byte: int
@@ -157,18 +157,18 @@ class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
     @property
     def first_record(self) -> int:
         """The first record that a reader gets. The first Kafka batch may hold trimmed ones too."""
-        return max(self.begin_record, self.facts.first_record)
+        return max(self.begin_record, self.info.first_record)
 
     @property
     def has_all(self) -> bool:
         """Report whether no acknowledged record follows the page: the value of `Stream-Up-To-Date`.
         A closed stream cannot grow."""
-        return self.up_to_date and (self.facts.known or self.facts.closed)
+        return self.up_to_date and (self.info.known or self.info.closed)
 
     @property
     def closed(self) -> bool:
         """Report whether the stream is closed and the page reaches its final offset."""
-        return self.up_to_date and self.facts.closed
+        return self.up_to_date and self.info.closed
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):

@@ -158,21 +158,21 @@ async def _locate(
     anchor = await service.read(ReadQuery(source, record, byte, bytes_max=1, touch=False))
     if isinstance(anchor, Refusal):
         return anchor
-    if anchor.facts.encoding != Encoding.BYTES:
+    if anchor.info.encoding != Encoding.BYTES:
         if not sub_offset:
             return *_start_of(anchor), 0
         page = await service.read(
             ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False)
         )
         if isinstance(page, Refusal):
-            return await _beyond(service, source, anchor.facts.uid, page)
+            return await _beyond(service, source, anchor.info.uid, page)
         return *_start_of(page), 0
     position = anchor.begin_byte + sub_offset
     page = await service.read(
         ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True)
     )
     if isinstance(page, Refusal):
-        return await _beyond(service, source, anchor.facts.uid, page)
+        return await _beyond(service, source, anchor.info.uid, page)
     return *_start_of(page), position - page.begin_byte
 
 
@@ -188,7 +188,7 @@ async def _beyond(service: ForkService, source: str, uid: int, refused: Refusal)
     now = await service.read(ReadQuery(source, Position.NOW, touch=False))
     if isinstance(now, Refusal):
         return now
-    if now.facts.uid != uid:
+    if now.info.uid != uid:
         raise Unavailable(_RECREATED)
     return (
         Refusal(Code.SUB_OFFSET, refused.record, refused.byte)

@@ -7,7 +7,7 @@ from collections.abc import Container
 from typing import Protocol
 
 from polynya.base.names import group_of
-from polynya.local.api import Facts, Refusal, Sink, facts_of
+from polynya.local.api import Refusal, Sink, StreamInfo, info_of
 from polynya.local.feeds import Feeds
 from polynya.local.lifetimes.lifecycle import StreamLifecycle
 from polynya.local.lifetimes.ttl import Lifetimes
@@ -35,7 +35,7 @@ class Groups(Protocol):
 
 class LocalStreams:
     """Finds the live streams of one core. `groups`: the number of groups that names map to.
-    `history`: see `Facts`."""
+    `history`: see `StreamInfo`."""
 
     def __init__(self, local: Groups, names: SortedNames, *, groups: int, history: int) -> None:
         self._local = local
@@ -62,46 +62,48 @@ class LocalStreams:
             return _NOT_FOUND
         return stream
 
-    def facts(self, group: int, name: str, *, local: bool = False) -> Facts | Refusal:
+    def info(self, group: int, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         """Return the facts of a stream. `local`: the state may lack acknowledged records."""
         stream = self.find(group, name)
         return (
-            facts_of(stream, self._history, known=not local or self._local.readable(group))
+            info_of(stream, self._history, known=not local or self._local.readable(group))
             if isinstance(stream, Stream)
             else stream
         )
 
     async def list_streams(
         self, prefix: str, after: str, limit: int, groups: Container[int]
-    ) -> list[Facts]:
+    ) -> list[StreamInfo]:
         """Return up to `limit` live streams of these groups by name, after `after`, under `prefix`.
         A stream that lives throughout is always included. Raises Unavailable when one of the groups
         has left."""
-        facts: list[Facts] = []
-        while len(facts) < limit:
-            wanted = min(limit - len(facts), LIST_STEP)
+        info: list[StreamInfo] = []
+        while len(info) < limit:
+            wanted = min(limit - len(info), LIST_STEP)
             names = self._names.page(prefix, after, wanted)
             for name in names:  # an expired stream may still be listed
                 group = group_of(name, self._groups)
-                entry = self.facts(group, name) if group in groups else None
-                if isinstance(entry, Facts):
-                    facts.append(entry)
+                entry = self.info(group, name) if group in groups else None
+                if isinstance(entry, StreamInfo):
+                    info.append(entry)
             if len(names) < wanted:
                 break
             after = names[-1]
             await asyncio.sleep(0)
-        return facts
+        return info
 
     # --- live -------------------------------------------------------------------------------------
 
-    def attach(self, group: int, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
-        """Deliver every event after the returned tail to `sink`. `local`: as in `facts`."""
+    def attach(
+        self, group: int, name: str, sink: Sink, *, local: bool = False
+    ) -> StreamInfo | Refusal:
+        """Deliver every event after the returned tail to `sink`. `local`: as in `info`."""
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
         self._lifetimes.touch(group, stream)
         self._feeds.attach(stream.uid, sink)
-        return facts_of(stream, self._history, known=not local or self._local.readable(group))
+        return info_of(stream, self._history, known=not local or self._local.readable(group))
 
     def detach(self, uid: int, sink: Sink) -> None:
         """Deliver no more events to `sink`."""

@@ -17,11 +17,11 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import PROFILE_WAITING_BYTES_MAX
 from polynya.local.dependencies import LedGroups
 from polynya.stream.commands import Append, Command, Produce
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealRegime, SetProfile
+from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import Stream
-from polynya.stream.state.regimes import regime_of
+from polynya.stream.state.profile_epochs import profile_epoch_of
 
 HOLD_SECONDS = 1.0  # for which an append waits; then the client repeats it
 CHANGE_MS_MAX = 5000  # of log time; then the change is taken back
@@ -40,7 +40,7 @@ class _Change(msgspec.Struct):
 
     group: int
     begins: bool = False  # its `SetProfile` is in flight
-    ends: bool = False  # a `SealRegime` or the `SetProfile` back is in flight
+    ends: bool = False  # a `SealProfileEpoch` or the `SetProfile` back is in flight
     callers: list[Done] = []
     appends: deque[_Held] = msgspec.field(default_factory=deque)
 
@@ -130,12 +130,14 @@ class ProfileChanges:
             self.look(group)
 
     def _continue(self, group: int, stream: Stream, change: _Change) -> None:
-        now_ms, regime = self._groups.now_ms(), regime_of(stream)
+        now_ms, profile_epoch = self._groups.now_ms(), profile_epoch_of(stream)
         command: Command
         if stream.hot is None:
-            command = SealRegime(stream.name, stream.uid, regime.epoch, now_ms)
-        elif now_ms - regime.changing_since_ms >= CHANGE_MS_MAX:
-            command = SetProfile(stream.name, regime.profile, now_ms, stream.uid, regime.epoch)
+            command = SealProfileEpoch(stream.name, stream.uid, profile_epoch.epoch, now_ms)
+        elif now_ms - profile_epoch.changing_since_ms >= CHANGE_MS_MAX:
+            command = SetProfile(
+                stream.name, profile_epoch.profile, now_ms, stream.uid, profile_epoch.epoch
+            )
         else:
             self.flush_soon(stream.name)
             return
@@ -176,9 +178,9 @@ def _result(machine: Machine | None, name: str) -> Reply | BaseException:
     stream = machine.streams.get(name)
     if stream is None:
         return machine.absent(name)
-    regime = regime_of(stream)
-    code = Code.OK if regime.profile == Profile.DISKLESS else Code.NOT_YET
-    detail = (regime.profile, regime.epoch, False)
+    profile_epoch = profile_epoch_of(stream)
+    code = Code.OK if profile_epoch.profile == Profile.DISKLESS else Code.NOT_YET
+    detail = (profile_epoch.profile, profile_epoch.epoch, False)
     return Reply(code, stream.uid, stream.next_record, stream.next_byte, detail=detail)
 
 

@@ -214,7 +214,7 @@ def runtime_of(start: CoreStart, storage: Storage, transport: Transport | None) 
         core=start.core,
         cores=start.cores,
         groups=start.groups,
-        history=start.birth.history,
+        history=start.identity.history,
         hot_bytes_max=start.config.cold.max_hot_bytes_per_group
         or HOT_BYTES_PER_CORE,  # 0: no separate limit
         segment_limits=SegmentLimits(start.config.segments.records, start.config.segments.bytes),

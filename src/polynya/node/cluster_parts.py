@@ -105,7 +105,7 @@ class ClusterParts:
     ) -> None:
         self._start, self._engine = start, engine
         self.maps = maps = ClusterMapCache(
-            start.birth, start.config.cluster, transport, core=start.core
+            start.identity, start.config.cluster, transport, core=start.core
         )
         engine.after_turn.append(self._look_at_map)
         self._look_at_map()
@@ -124,7 +124,7 @@ class ClusterParts:
         maps.on_map += [member.meet, self._reconciler.adopt]
         member.on_removed = Removal(start, maps).told
         self.operations: ClusterActs = ClusterOperations(
-            self.view, maps, reconfiguration, engine.service, start.birth.cluster_id
+            self.view, maps, reconfiguration, engine.service, start.identity.cluster_id
         )
         self._controllers = self._control(replicated, reconfiguration)
         self._traffic = self._zone_traffic(replicated)
@@ -222,7 +222,7 @@ class ClusterParts:
         """Return the counters of bytes between zones: of Raft messages, and of calls."""
         service, forwarding = self._engine.service, self._member.forwarding
         return ZoneTraffic(
-            self._start.birth.node,
+            self._start.identity.node,
             self.maps,
             self._member.links.traffic.sent,
             (
@@ -272,7 +272,7 @@ class ClusterParts:
         lost = len(self._reconciler.missing)
         return (
             f"{lost} groups need replicas that this node has lost: run polynya cluster "
-            f"replace-disk {self._start.birth.node}"
+            f"replace-disk {self._start.identity.node}"
             if lost
             else None
         )
@@ -281,7 +281,7 @@ class ClusterParts:
 
     def _look_at_map(self) -> None:
         """Read the cluster map from the meta group, on core 0."""
-        meta = self._engine.storage.shard.groups.get(META_GROUP)
+        meta = self._engine.storage.core_replicas.groups.get(META_GROUP)
         if meta is not None:
             self.maps.take(meta.machine.map)
 

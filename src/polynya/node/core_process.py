@@ -83,7 +83,7 @@ def _open(start: CoreStart) -> Storage:
     refuse_stale_copy(folder)
     shape = {"core": start.core, "cores": start.cores, "groups": start.groups}
     return open_quickly(
-        folder, **shape, cluster_id=start.birth.cluster_id, membership=membership_of(start)
+        folder, **shape, cluster_id=start.identity.cluster_id, membership=membership_of(start)
     )
 
 

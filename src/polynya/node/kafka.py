@@ -32,8 +32,8 @@ class NodeBrokers:
     port for all cores. This core answers for a node without an address: it forwards."""
 
     def __init__(self, start: CoreStart, leaders: Leaders, maps: ClusterMapCache | None) -> None:
-        self.cluster_id = start.birth.cluster_id
-        self._node = start.birth.node
+        self.cluster_id = start.identity.cluster_id
+        self._node = start.identity.node
         ports = tuple(address.port for address in start.kafka_direct)
         self._own_ports = (start.kafka_advertised, ports)
         self._own_zone = start.config.cluster.own.zone if start.config.cluster.is_on else ""
@@ -136,8 +136,12 @@ def brokers_check(
 ) -> Check:
     """Return a check that holds clients of a new cluster back until the cluster map has the
     brokers of all nodes: Metadata would name one broker alone. `now_ms`: of the wall clock."""
-    birth = start.birth
-    nodes = (*birth.nodes, *birth.readers) if maps is not None and KAFKA in start.listeners else ()
+    identity = start.identity
+    nodes = (
+        (*identity.nodes, *identity.readers)
+        if maps is not None and KAFKA in start.listeners
+        else ()
+    )
     is_done = not nodes
 
     def check() -> str | None:
@@ -146,7 +150,7 @@ def brokers_check(
             return None
         known = maps.now.nodes
         unknown = [node for node in nodes if node not in known or not known[node].kafka]
-        is_new = 0 <= now_ms() - birth.created_ms < BROKERS_SECONDS * 1000
+        is_new = 0 <= now_ms() - identity.created_ms < BROKERS_SECONDS * 1000
         is_done = not (unknown and is_new)
         if is_done:
             return None

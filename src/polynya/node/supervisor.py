@@ -50,7 +50,7 @@ from polynya.config.node_identity import (
     DiscoveredCluster,
     NodeIdentity,
     bear,
-    birth_of,
+    identity_of,
     removed_text,
     write_json,
 )
@@ -120,24 +120,24 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
     """Acquire everything that a start needs; `held` releases it."""
     check_lake(config)
     lock_fd = lock_folder(config.data, held)
-    birth = _birth(config)
-    begin_tightening(config, birth.cluster_id)
-    _say_files(shares(raise_limit(), cores=birth.cores, nodes=len(config.cluster.nodes)))
+    identity = _identity(config)
+    begin_tightening(config, identity.cluster_id)
+    _say_files(shares(raise_limit(), cores=identity.cores, nodes=len(config.cluster.nodes)))
     listeners = _take_listeners(config, held)
     peer_host, peer_port = _take_peer(config, held)
     tls = prepare_tls(config)
     notice = _access_notice(config)
     write_pid(config.data, held)
     start = CoreStart(
-        config=msgspec.structs.replace(config, cores=birth.cores, groups=birth.groups),
-        birth=birth,
+        config=msgspec.structs.replace(config, cores=identity.cores, groups=identity.groups),
+        identity=identity,
         core=0,
         start_id=secrets.token_hex(16),
         listeners=listeners,
         peer_host=peer_host,
         peer_port=peer_port,
         kafka_advertised=advertised(config, listeners.get(KAFKA)),
-        kafka_direct=take_direct(config, listeners.get(KAFKA), birth.cores, held),
+        kafka_direct=take_direct(config, listeners.get(KAFKA), identity.cores, held),
         kafka_auto_create=config.kafka.auto_create,
         kafka_partitions=config.kafka.partitions,
         tls=tls,
@@ -165,19 +165,19 @@ def _say_files(clients: Shares) -> None:
         )
 
 
-def _birth(config: Config) -> NodeIdentity:
+def _identity(config: Config) -> NodeIdentity:
     """Return the identity of the data, resharded to the configured number of cores."""
     data = Path(config.data)
     finish(data)
     is_new = not (data / FILE).exists()
-    birth = birth_of(config, _learned(config) if is_new and config.cluster.is_on else None)
-    if birth.provisional and not is_new:
-        birth = _still_right(config, birth)
-    if config.cores in (None, birth.cores):
-        return birth
+    identity = identity_of(config, _learned(config) if is_new and config.cluster.is_on else None)
+    if identity.provisional and not is_new:
+        identity = _still_right(config, identity)
+    if config.cores in (None, identity.cores):
+        return identity
     from polynya.recovery.reshard import reshare
 
-    return reshare(data, birth, config.cores)
+    return reshare(data, identity, config.cores)
 
 
 def _learned(config: Config) -> DiscoveredCluster:
@@ -187,19 +187,19 @@ def _learned(config: Config) -> DiscoveredCluster:
     return asyncio.run(learn(config))
 
 
-def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
+def _still_right(config: Config, identity: NodeIdentity) -> NodeIdentity:
     """Check a provisional identity; replace it if the cluster has moved to another history
     meanwhile."""
     from polynya.cluster.discovery import begun_anew, is_other, settled
 
     learned = _learned(config)
-    if not is_other(config, birth, learned):
-        return birth
+    if not is_other(config, identity, learned):
+        return identity
     folder = Path(config.data)
-    if not begun_anew(folder, birth):
-        birth = settled(birth)
-        write_json(folder / FILE, birth)
-        return birth
+    if not begun_anew(folder, identity):
+        identity = settled(identity)
+        write_json(folder / FILE, identity)
+        return identity
     log.info(
         "starting over: the cluster has another history",
         extra={"history": learned.history, "groups": learned.groups},
@@ -297,7 +297,7 @@ class _Node:
             ]
             if self._start.config.lake.interval > 0:
                 keepers.append(tasks.create_task(self._keep_lake()))
-            if self._start.birth.provisional:
+            if self._start.identity.provisional:
                 keepers.append(tasks.create_task(self._hear_all()))
             tasks.create_task(self._take_down(keepers))
         log.info("stopped", extra={"exit_code": self._exit_code})
@@ -332,12 +332,12 @@ class _Node:
         history."""
         from polynya.cluster.discovery import ASK_SECONDS, ASK_SECONDS_MAX, differs
 
-        config, birth = self._start.config, self._start.birth
+        config, identity = self._start.config, self._start.identity
         config = msgspec.structs.replace(config, groups=self._groups_wanted)
         unheard = {node.id for node in config.cluster.others}
         pause = ASK_SECONDS
         while not self._stopping.is_set():
-            if await differs(config, birth, unheard):
+            if await differs(config, identity, unheard):
                 self.begins_anew = True
                 self._stopping.set()
             elif not unheard and self._settle():
@@ -351,7 +351,7 @@ class _Node:
         from polynya.cluster.discovery import settled
 
         try:
-            write_json(Path(self._start.config.data) / FILE, settled(self._start.birth))
+            write_json(Path(self._start.config.data) / FILE, settled(self._start.identity))
         except OSError as error:
             if is_full(error):
                 return False
@@ -420,7 +420,7 @@ class _Node:
             ):  # settings that worked once are not the cause
                 reason = (
                     OTHERS_HAVE_IT
-                    if code == EXIT_CORRUPT and self._start.birth.node
+                    if code == EXIT_CORRUPT and self._start.identity.node
                     else FATAL[code]
                 )
                 self._fail(code, f"core {core} stopped: {reason}")
@@ -538,7 +538,7 @@ def banner(start: CoreStart, notice: str = "") -> str:
     if start.peer_port:
         others = ", ".join(f"{node.id} at {node.peer}" for node in start.config.cluster.others)
         lines.append(
-            f"node {start.birth.node} of a cluster, peers on "
+            f"node {start.identity.node} of a cluster, peers on "
             f"{spelled(start.peer_host, start.peer_port)}; others: {others or 'none'}"
         )
     if start.kafka_advertised:
@@ -547,7 +547,7 @@ def banner(start: CoreStart, notice: str = "") -> str:
         first, last = start.kafka_direct[0].port, start.kafka_direct[-1].port
         lines.append(f"Kafka brokers, one for each core, on ports {first} to {last}")
     lines.append(
-        f"data in {start.config.data} ({_counted(start.birth)}, objects: "
+        f"data in {start.config.data} ({_counted(start.identity)}, objects: "
         f"{start.config.cold.backend})"
     )
     options = ""
@@ -579,8 +579,8 @@ def _terminal_is_there() -> bool:
     return True
 
 
-def _counted(birth: NodeIdentity) -> str:
-    return f"{birth.cores} core{'s' if birth.cores > 1 else ''}, {birth.groups} groups"
+def _counted(identity: NodeIdentity) -> str:
+    return f"{identity.cores} core{'s' if identity.cores > 1 else ''}, {identity.groups} groups"
 
 
 def _send(process: Process, number: signal.Signals) -> None:

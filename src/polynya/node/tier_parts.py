@@ -49,8 +49,8 @@ class TierParts:
         engine.local.memory.store_is_full = lambda: tier.access.store.writes.full
         engine.service.flush_here = tier.flush_now
         engine.service.proposals.take_diskless(tier.writer)
-        birth, grace_ms = start.birth, start.config.cold.delete_grace_ms
-        whole = CompleteMark(birth.cluster_id, birth.history, birth.groups)
+        identity, grace_ms = start.identity, start.config.cold.delete_grace_ms
+        whole = CompleteMark(identity.cluster_id, identity.history, identity.groups)
         interval = start.config.diskless.copy_interval / 1000
         self._copy_worker = StateCopyWorker(
             engine,

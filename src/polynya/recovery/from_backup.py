@@ -22,7 +22,7 @@ class FromBackup:
 
     def __init__(
         self,
-        shelf: RepositoryReader,
+        repository: RepositoryReader,
         manifest: Manifest,
         rename: Callable[[str], str],
         *,
@@ -33,12 +33,12 @@ class FromBackup:
                 "cold.backend: the backup has objects, which need an object store; choose another "
                 "backend"
             )
-        self._shelf, self._manifest, self._rename = shelf, manifest, rename
+        self._repository, self._manifest, self._rename = repository, manifest, rename
 
     async def state(self, group: int) -> RestoredState:
         entry = self._manifest.files[group]
         data = b"".join(
-            [part async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc)]
+            [part async for part in parts_of(self._repository, entry.name, entry.size, entry.crc)]
         )
         try:
             file = await asyncio.to_thread(parse, data, group)
@@ -50,7 +50,7 @@ class FromBackup:
     async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
         entry = self._manifest.objects
         done.total, done.total_bytes = entry.count, entry.bytes
-        async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc):
+        async for part in parts_of(self._repository, entry.name, entry.size, entry.crc):
             todo = iter(decode_rows(part))
 
             async def work(todo: Iterator[CopiedObject] = todo) -> None:
@@ -63,7 +63,7 @@ class FromBackup:
 
     async def _copy(self, store: ObjectStore, row: CopiedObject) -> None:
         try:
-            data = await self._shelf.get(f"objects/{row.key}")
+            data = await self._repository.get(f"objects/{row.key}")
         except (NotFound, ValueError):
             raise CorruptData(f"objects/{row.key} is missing") from None
         if len(data) != row.size or crc32c(data) != row.crc:

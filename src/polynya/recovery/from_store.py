@@ -25,7 +25,7 @@ from polynya.wire.pack import (
     FOOTER_GUESS_BYTES,
     Footer,
     ShortTail,
-    home_group_of,
+    owner_group_of,
     read_footer,
 )
 from polynya.wire.page import read_page
@@ -136,7 +136,7 @@ class FromStore:
             gone.discard(info.key)
             needed = holders.get(info.key)
             known = needed is not None and self._named.get(info.key, set()).issuperset(needed)
-            if not known and home_group_of(info.key) is not None:
+            if not known and owner_group_of(info.key) is not None:
                 others.append(info)
         self.warnings += [
             f"{key} is missing from the store; its records cannot be read" for key in sorted(gone)
@@ -194,7 +194,7 @@ class FromStore:
             piece = UnnamedSlice(
                 entry.uid,
                 cold,
-                footer.home_group,
+                footer.owner_group,
                 entry.encoding,
                 entry.append_time_ms_max,
                 entry.path,

@@ -40,7 +40,7 @@ def say(text: str) -> None:
 
 def reshare(
     data: Path,
-    birth: NodeIdentity,
+    identity: NodeIdentity,
     cores: int,
     *,
     segment_bytes: int = JOURNAL_SEGMENT_BYTES,
@@ -51,12 +51,12 @@ def reshare(
     Raises ConfigError when the disk lacks room, and CorruptData as a start does."""
     log.info(
         "resharding the data to another number of cores",
-        extra={"from": birth.cores, "to": cores, "data": str(data)},
+        extra={"from": identity.cores, "to": cores, "data": str(data)},
     )
-    began, progress = time.monotonic(), _Progress(birth.cores, cores, say)
+    began, progress = time.monotonic(), _Progress(identity.cores, cores, say)
     try:
-        with _Shares(data / NEW, birth, cores, segment_bytes) as shares:
-            for core in range(birth.cores):
+        with _Shares(data / NEW, identity, cores, segment_bytes) as shares:
+            for core in range(identity.cores):
                 progress.begin(core)
                 shares.take_over(data / f"core-{core}", core, progress)
     except (OSError, DiskFull) as error:
@@ -66,13 +66,13 @@ def reshare(
         raise ConfigError(
             f"cores: {data} has no room for a second copy of its journals, which a change of the "
             "number of cores needs temporarily; free space, "
-            f"or start with --cores {birth.cores}. Nothing was changed"
+            f"or start with --cores {identity.cores}. Nothing was changed"
         ) from None
     write_json(data / NEW / PLAN, ReshardPlan(cores))
     finish(data)
     if progress.said:
         say(f"the data is resharded to {_cores(cores)}; it took {time.monotonic() - began:.0f} s")
-    return msgspec.structs.replace(birth, cores=cores)
+    return msgspec.structs.replace(identity, cores=cores)
 
 
 class _Progress:
@@ -119,10 +119,12 @@ def _cores(number: int) -> str:
 class _Shares:
     """The journals and snapshots of the new cores."""
 
-    def __init__(self, folder: Path, birth: NodeIdentity, cores: int, segment_bytes: int) -> None:
-        self._folder, self._birth, self._cores, self._segment_bytes = (
+    def __init__(
+        self, folder: Path, identity: NodeIdentity, cores: int, segment_bytes: int
+    ) -> None:
+        self._folder, self._identity, self._cores, self._segment_bytes = (
             folder,
-            birth,
+            identity,
             cores,
             segment_bytes,
         )
@@ -132,7 +134,7 @@ class _Shares:
     def __enter__(self) -> _Shares:
         for core in range(self._cores):
             folder = self._folder / f"core-{core}"
-            number = journal_id_of(self._birth.cluster_id, core)
+            number = journal_id_of(self._identity.cluster_id, core)
             self._journals.append(
                 Journal.open(
                     folder / "journal", journal_id=number, segment_bytes=self._segment_bytes
@@ -152,7 +154,7 @@ class _Shares:
         refuse_lost_journal(folder)
         old = Journal.open(
             folder / "journal",
-            journal_id=journal_id_of(self._birth.cluster_id, core),
+            journal_id=journal_id_of(self._identity.cluster_id, core),
             segment_bytes=self._segment_bytes,
         )
         try:
@@ -179,7 +181,7 @@ class _Shares:
     ) -> dict[int, int]:
         """Stage the entries to the new journals, and map the old places in `named` to new ones.
         `snapshots`: the snapshot index by group."""
-        alone = self._birth.node == 0
+        alone = self._identity.node == 0
         moved: dict[int, int] = {}
         for entry in entries:
             wanted = [

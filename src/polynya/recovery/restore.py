@@ -23,8 +23,8 @@ from polynya.backup.group_file import Header
 from polynya.backup.progress import patiently
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import spelled_name
-from polynya.cluster.map_cache import map_at_birth
-from polynya.config import node_identity as births
+from polynya.cluster.map_cache import initial_map
+from polynya.config import node_identity as identities
 from polynya.config.model import Config
 from polynya.config.node_identity import NodeIdentity
 from polynya.engine.standalone import KIND_COPY, copy_of
@@ -74,10 +74,10 @@ class RestoreTarget:
         self.folder = Path(config.data)
         lock_folder(config.data, held)
         self._is_begun = self._look()
-        self.birth = births.new_birth(
+        self.identity = identities.new_birth(
             config, config.cluster.id or origin.cluster_id, origin.groups, origin.history
         )
-        self._placed = map_at_birth(self.birth, config.cluster).groups
+        self._placed = initial_map(self.identity, config.cluster).groups
         self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
 
     def _look(self) -> bool:
@@ -85,18 +85,18 @@ class RestoreTarget:
         restore may still be rejected."""
         folder, is_begun, ours = (
             self.folder,
-            (self.folder / births.RESTORING).exists(),
+            (self.folder / identities.RESTORING).exists(),
             frozenset[str](),
         )
-        if (folder / births.FILE).exists():
+        if (folder / identities.FILE).exists():
             raise ConfigError(
                 f"data: {folder} holds the data of a node; a restore needs an empty or a new folder"
             )
         if is_begun:
-            ours = frozenset((births.RESTORING, *(core.name for core in folder.glob("core-*"))))
+            ours = frozenset((identities.RESTORING, *(core.name for core in folder.glob("core-*"))))
         if self.config.cold.backend == "local":
             ours |= {self.config.objects_path.name}  # `check_root` judges it
-        strangers = births.strangers_in(folder, ours)
+        strangers = identities.strangers_in(folder, ours)
         if strangers:
             raise ConfigError(
                 f"data: {folder} is not empty ({', '.join(strangers[:5])}); a restore needs an "
@@ -109,7 +109,7 @@ class RestoreTarget:
         earlier restore are deleted."""
         for core in self.folder.glob("core-*") if self._is_begun else ():
             shutil.rmtree(core)
-        (self.folder / births.RESTORING).touch()
+        (self.folder / identities.RESTORING).touch()
         sync_folder(self.folder)
 
     def write(self, number: int, machine: Machine) -> None:
@@ -122,10 +122,10 @@ class RestoreTarget:
         if (
             number in self._placed
             and number != META_GROUP
-            and self.birth.node not in self._placed[number].voters
+            and self.identity.node not in self._placed[number].voters
         ):
             return
-        journal, snapshots = self._core(number % self.birth.cores)
+        journal, snapshots = self._core(number % self.identity.cores)
         size = 0
         for _, hot in machine.flush_candidates():
             for batch in hot:
@@ -139,10 +139,10 @@ class RestoreTarget:
 
     def finish(self) -> None:
         """Write the identity; a node can then start on the folder."""
-        for core in range(self.birth.cores):
+        for core in range(self.identity.cores):
             self._core(core)[0].close()
-        births.write_json(self.folder / births.FILE, self.birth)
-        (self.folder / births.RESTORING).unlink()
+        identities.write_json(self.folder / identities.FILE, self.identity)
+        (self.folder / identities.RESTORING).unlink()
         sync_folder(self.folder)
         sync_folder(self.folder.parent)
 
@@ -151,7 +151,8 @@ class RestoreTarget:
             folder = self.folder / f"core-{core}"
             folder.mkdir(exist_ok=True)
             journal = Journal.open(
-                folder / "journal", journal_id=births.journal_id_of(self.birth.cluster_id, core)
+                folder / "journal",
+                journal_id=identities.journal_id_of(self.identity.cluster_id, core),
             )
             self._cores[core] = (journal, SnapshotStore(folder / "snapshots"))
         return self._cores[core]
@@ -208,13 +209,13 @@ class Restorer:
         """`rename` maps a pack's key to its key in the store."""
         self.done = RestoreResult()
         self._states, self._targets, self._store = states, targets, store
-        self._birth = targets[0].birth
+        self._identity = targets[0].identity
         self._survey = Survey(rename)
 
     async def run(self) -> RestoreResult:
         """Restore all folders. Raises CorruptData, ConfigError, StoreUnavailable; the next restore
         then starts over."""
-        groups = range(self._birth.groups + 1)
+        groups = range(self._identity.groups + 1)
         for target in self._targets:
             await asyncio.to_thread(target.begin)
         for group in groups:  # references between groups, before anything is written
@@ -234,7 +235,9 @@ class Restorer:
         if self._store is not None:
             store, whole = (
                 self._store,
-                CompleteMark(self._birth.cluster_id, self._birth.history, self._birth.groups),
+                CompleteMark(
+                    self._identity.cluster_id, self._identity.history, self._identity.groups
+                ),
             )
             await patiently(lambda: copies.mark(store, whole))
         for target in self._targets:
@@ -290,7 +293,7 @@ class Restorer:
         body = await asyncio.to_thread(self._write, group, state)
         if self._store is not None:
             header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
-            store, place = self._store, (self._birth.cluster_id, self._birth.history)
+            store, place = self._store, (self._identity.cluster_id, self._identity.history)
             await patiently(lambda: copies.write(store, place, header, [body]))
 
     async def _inflate(self, image: Image) -> None:
@@ -363,21 +366,21 @@ def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
     return open_store(configs[0].store)
 
 
-async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool) -> None:
+async def check_root(store: ObjectStore, identity: NodeIdentity, *, take_over: bool) -> None:
     """Check that the restored nodes may use this root. Raises ConfigError, StoreUnavailable."""
     found = await read_root(store)
     if found is None:
         return
-    if found.cluster_id != birth.cluster_id:
+    if found.cluster_id != identity.cluster_id:
         raise ConfigError(
             f"cold: the object store's root belongs to another cluster ({found.cluster_id}); "
             "choose another root or bucket"
         )
-    if found.history == birth.history and await _went_on(store, birth):
+    if found.history == identity.history and await _went_on(store, identity):
         late = (
             ". A node of the restored cluster starts on an empty folder, and gets all data from "
             "the others"
-            if birth.node
+            if identity.node
             else ""
         )
         raise ConfigError(
@@ -385,10 +388,10 @@ async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool
             "since: their objects would be mistaken "
             f"for new ones. Choose another root or bucket, or take a new backup{late}"
         )
-    if found.history > birth.history:
+    if found.history > identity.history:
         raise ConfigError(
             f"cold: the object store's root is used by a later history ({found.history}) than the "
-            f"one to restore ({birth.history}): it was restored "
+            f"one to restore ({identity.history}): it was restored "
             "before; choose another root"
         )
     if found.start_id and not take_over:
@@ -399,15 +402,15 @@ async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool
         )
 
 
-async def _went_on(store: ObjectStore, birth: NodeIdentity) -> bool:
+async def _went_on(store: ObjectStore, identity: NodeIdentity) -> bool:
     """Return True if nodes of this history have run.
 
     Some nodes of a cluster may start while others are still to be restored. They commit nothing
     without a quorum; a new leader copies its group's state at once."""
-    if not birth.node:
+    if not identity.node:
         return True
-    begun = dict.fromkeys(range(birth.groups + 1), INDEX)
-    return await copies.ahead(store, (birth.cluster_id, birth.history), begun) is not None
+    begun = dict.fromkeys(range(identity.groups + 1), INDEX)
+    return await copies.ahead(store, (identity.cluster_id, identity.history), begun) is not None
 
 
 def _sync(journal: Journal) -> None:

@@ -8,6 +8,6 @@ durable means committed. Nothing here is visible before it is durable: the machi
 Invariant: `applied_index <= last_index`, and the entries between them are in flight, in order.
 """
 
-from polynya.replica.shard import AppendRun, Group, PendingEntry, Shard
+from polynya.replica.core_replicas import AppendRun, CoreReplicas, Group, PendingEntry
 
-__all__ = ["AppendRun", "Group", "PendingEntry", "Shard"]
+__all__ = ["AppendRun", "CoreReplicas", "Group", "PendingEntry"]

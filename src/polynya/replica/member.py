@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from polynya.raft import Entry, Raft, Role
+from polynya.replica.core_replicas import Group
 from polynya.replica.log import encode_bundle
-from polynya.replica.shard import Group
 from polynya.stream.commands import (
     BUNDLE_BYTES,
     BUNDLE_COMMANDS_MAX,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.local.api import Facts, Page, ReadQuery, Refusal
+from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.stream.commands import Retention
 from polynya.stream.replies import Reply
@@ -15,7 +15,7 @@ from polynya.stream.rules.tables import Lag, Table
 from polynya.stream.rules.topics import TopicNews
 
 PROPOSE = 1
-FACTS = 2
+INFO = 2
 READ = 3
 READ_UID = 4
 ATTACH = 5
@@ -111,15 +111,17 @@ def encode(value: Any) -> bytes:
 
 
 _REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
-_FACTS: msgspec.msgpack.Decoder[Facts | Refusal] = msgspec.msgpack.Decoder(Facts | Refusal)
+_FACTS: msgspec.msgpack.Decoder[StreamInfo | Refusal] = msgspec.msgpack.Decoder(
+    StreamInfo | Refusal
+)
 _PAGE: msgspec.msgpack.Decoder[Page | Refusal | PlannedPage] = msgspec.msgpack.Decoder(
     Page | Refusal | PlannedPage
 )
 _SPANS: msgspec.msgpack.Decoder[PlannedSpans] = msgspec.msgpack.Decoder(PlannedSpans)
-_LIST: msgspec.msgpack.Decoder[list[Facts]] = msgspec.msgpack.Decoder(list[Facts])
+_LIST: msgspec.msgpack.Decoder[list[StreamInfo]] = msgspec.msgpack.Decoder(list[StreamInfo])
 DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     PROPOSE: _REPLY,
-    FACTS: _FACTS,
+    INFO: _FACTS,
     READ: _PAGE,
     READ_UID: _SPANS,
     ATTACH: _FACTS,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from polynya.base.errors import Unavailable
-from polynya.local.api import Facts, LiveEvent, Refusal, Sink
+from polynya.local.api import LiveEvent, Refusal, Sink, StreamInfo
 from polynya.local.feeds import Feeds
 from polynya.local.local import LocalGroups
 from polynya.routing import messages
@@ -47,12 +47,12 @@ class TailTransport(Protocol):
 class _Tail:
     """One subscription. Its first item is the facts, the others are events."""
 
-    __slots__ = ("facts", "subscription", "waiting")
+    __slots__ = ("info", "subscription", "waiting")
 
     def __init__(self) -> None:
-        self.facts: Facts | None = None
+        self.info: StreamInfo | None = None
         self.subscription: RemoteTail | None = None
-        self.waiting: list[tuple[asyncio.Future[Facts | Refusal], Sink]] = []
+        self.waiting: list[tuple[asyncio.Future[StreamInfo | Refusal], Sink]] = []
 
 
 class RemoteTails:
@@ -70,14 +70,14 @@ class RemoteTails:
         self._names: dict[int, str] = {}
         self._feeds = Feeds()
 
-    async def attach(self, core: int, group: int, name: str, sink: Sink) -> Facts | Refusal:
+    async def attach(self, core: int, group: int, name: str, sink: Sink) -> StreamInfo | Refusal:
         """Deliver every event after the returned tail to `sink`. That tail may be stale: read up to
         the present one."""
         tail = self._tails.get(name)
-        if tail is not None and tail.facts is not None:
-            self._feeds.attach(tail.facts.uid, sink)
-            return copy(tail.facts)  # the tail's own facts change with each event
-        future: asyncio.Future[Facts | Refusal] = asyncio.get_running_loop().create_future()
+        if tail is not None and tail.info is not None:
+            self._feeds.attach(tail.info.uid, sink)
+            return copy(tail.info)  # the tail's own facts change with each event
+        future: asyncio.Future[StreamInfo | Refusal] = asyncio.get_running_loop().create_future()
         if tail is None:
             tail = self._tails[name] = _Tail()
             tail.waiting.append((future, sink))
@@ -102,7 +102,7 @@ class RemoteTails:
                 future.done()
                 and not future.cancelled()
                 and future.exception() is None
-                and isinstance(found := future.result(), Facts)
+                and isinstance(found := future.result(), StreamInfo)
             ):
                 self.detach(found.uid, sink)
             raise
@@ -120,32 +120,32 @@ class RemoteTails:
             self._forget(name, tail)
 
     def _item(self, name: str, tail: _Tail, item: bytes) -> None:
-        if tail.facts is None:
+        if tail.info is None:
             self._opened(name, tail, messages.decode(messages.ATTACH, item))
             return
         event = _EVENT.decode(item)
         if event.unstable:
-            tail.facts.high = event.record
+            tail.info.high = event.record
         else:
-            tail.facts.record, tail.facts.byte = event.record, event.byte
-            tail.facts.closed = tail.facts.closed or event.closed
+            tail.info.record, tail.info.byte = event.record, event.byte
+            tail.info.closed = tail.info.closed or event.closed
         if event.gone:
             self._forget(name, tail)
         self._feeds.publish(event)
 
-    def _opened(self, name: str, tail: _Tail, found: Facts | Refusal) -> None:
+    def _opened(self, name: str, tail: _Tail, found: StreamInfo | Refusal) -> None:
         waiting, tail.waiting = tail.waiting, []
         if isinstance(found, Refusal):
             self._forget(name, tail)
         else:
-            tail.facts = found
+            tail.info = found
             self._names[found.uid] = name
         for future, sink in waiting:
             if not future.done():  # else its client has disconnected
-                if isinstance(found, Facts):
+                if isinstance(found, StreamInfo):
                     self._feeds.attach(found.uid, sink)
                 future.set_result(copy(found))
-        if isinstance(found, Facts):
+        if isinstance(found, StreamInfo):
             self._leave_unwatched(found.uid)
 
     def _ended(self, name: str, tail: _Tail, error: BaseException | None) -> None:
@@ -155,14 +155,14 @@ class RemoteTails:
                 future.set_exception(
                     error or Unavailable("the stream's core ended the subscription; retry")
                 )
-        if tail.facts is not None:
-            self._feeds.cut(tail.facts.uid)
+        if tail.info is not None:
+            self._feeds.cut(tail.info.uid)
 
     def _forget(self, name: str, tail: _Tail) -> None:
         if self._tails.get(name) is tail:
             del self._tails[name]
-        if tail.facts is not None:
-            self._names.pop(tail.facts.uid, None)
+        if tail.info is not None:
+            self._names.pop(tail.info.uid, None)
 
 
 class _PushSink:
@@ -199,7 +199,7 @@ def serve_tails(
 
         sink = _PushSink(push, count, numbers=question.numbers)
         found = local.streams.attach(question.group, question.name, sink, local=question.local)
-        if isinstance(found, Facts):
+        if isinstance(found, StreamInfo):
             uid = found.uid
             # before the first item, which may exceed the limit and cancel
             push.on_cancel = lambda: local.streams.detach(uid, sink)

@@ -9,7 +9,7 @@ from itertools import product
 from msgspec import structs
 
 from polynya.cold import PackGone
-from polynya.local.api import Facts, Page, ReadQuery, Refusal, Sink, Trimmed, TrimQuery
+from polynya.local.api import Page, ReadQuery, Refusal, Sink, StreamInfo, Trimmed, TrimQuery
 from polynya.local.forks import create_fork
 from polynya.local.lifetimes.retention import set_bucket, trim
 from polynya.local.local import LocalGroups
@@ -111,20 +111,20 @@ class NodeService:
             messages.LEADERS_OF, list[int], dict[int, tuple[int, int]], remote.answer
         )
 
-    def facts_nowait(self, name: str) -> Facts | Refusal | None:
+    def info_nowait(self, name: str) -> StreamInfo | Refusal | None:
         group = self.group_of(name)
         if not (self.is_readable(group) and self._lifecycle.settled(name)):
             return None
-        return self._streams.facts(group, name)
+        return self._streams.info(group, name)
 
     def is_readable(self, group: int) -> bool:
         return group in self._machines and self.local.readable(group)
 
-    async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
+    async def info(self, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         group = self.group_of(name)
         question = messages.Attach(group, name, local)
-        found: Facts | Refusal = await self.group_requests.at_replica(
-            group, messages.FACTS, question, self._answers.facts, local=local
+        found: StreamInfo | Refusal = await self.group_requests.at_replica(
+            group, messages.INFO, question, self._answers.info, local=local
         )
         return found
 
@@ -150,14 +150,14 @@ class NodeService:
 
     async def attach(
         self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
-    ) -> Facts | Refusal:
+    ) -> StreamInfo | Refusal:
         group = self.group_of(name)
 
-        async def here() -> Facts | Refusal:
+        async def here() -> StreamInfo | Refusal:
             await self.local.prepare(group, local=local)
             return self._streams.attach(group, name, sink, local=local)
 
-        async def there(place: int) -> Facts | Refusal:
+        async def there(place: int) -> StreamInfo | Refusal:
             return await self._tails[local, numbers].attach(place, group, name, sink)
 
         return await self._replicas.ask(group, here, there, local=local)
@@ -170,7 +170,7 @@ class NodeService:
 
     async def list_streams(
         self, prefix: str, after: str, limit: int, *, local: bool = False
-    ) -> list[Facts]:
+    ) -> list[StreamInfo]:
         def question(groups: list[int]) -> messages.ListQuery:
             return messages.ListQuery(prefix, after, limit, local, groups)
 
@@ -181,9 +181,7 @@ class NodeService:
             self._answers.list_streams,
             local=local,
         )
-        return sorted((facts for part in parts for facts in part), key=lambda facts: facts.name)[
-            :limit
-        ]
+        return sorted((info for part in parts for info in part), key=lambda info: info.name)[:limit]
 
     async def epoch_end(self, name: str, epoch: int) -> int | Refusal:
         """Return the end of the records of a leader epoch; -1: the epoch has not begun."""

@@ -8,11 +8,11 @@ from typing import Protocol
 from polynya.local.api import (
     AppendTo,
     DoneAll,
-    Facts,
     Page,
     ReadQuery,
     Refusal,
     Sink,
+    StreamInfo,
     Trimmed,
     TrimQuery,
 )
@@ -43,19 +43,19 @@ class Service(Protocol):
 
     @property
     def history(self) -> int:
-        """The history of the cluster; see `Facts`."""
+        """The history of the cluster; see `StreamInfo`."""
         ...
 
     def now_ms(self) -> int:
         """Return the log time that stamps commands."""
         ...
 
-    def facts_nowait(self, name: str) -> Facts | Refusal | None:
+    def info_nowait(self, name: str) -> StreamInfo | Refusal | None:
         """Return facts if the stream's group is local and no create or delete of the name is in
-        flight; None: call `facts`."""
+        flight; None: call `info`."""
         ...
 
-    async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
+    async def info(self, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         """Return facts that reflect every append acknowledged before the call. `local`: return this
         node's state without contacting the leader."""
         ...
@@ -98,10 +98,10 @@ class Service(Protocol):
 
     async def attach(
         self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
-    ) -> Facts | Refusal:
+    ) -> StreamInfo | Refusal:
         """Deliver every event after the returned tail to `sink`, in order. Attach first, read up to
         the returned tail, then go live.
-        `local`: see `facts`. `numbers`: a tail watch, whose events carry no payload if the stream
+        `local`: see `info`. `numbers`: a tail watch, whose events carry no payload if the stream
           is on another core."""
         ...
 
@@ -116,7 +116,7 @@ class Service(Protocol):
 
     async def list_streams(
         self, prefix: str, after: str, limit: int, *, local: bool = False
-    ) -> list[Facts]: ...
+    ) -> list[StreamInfo]: ...
 
     async def trim(self, query: TrimQuery) -> Trimmed | Refusal:
         """Delete the records before a position."""

@@ -20,7 +20,7 @@ from polynya.local.local import LocalGroups
 from polynya.local.segments import SEGMENT_LIMITS, ClusterRotation
 from polynya.routing.requests.core_requests import CoreTransport
 from polynya.routing.service import NodeService
-from polynya.service.consumer_groups.coordinator import GroupCoordinator
+from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
 from polynya.service.outbox_sender import OutboxSender
 from polynya.service.retention_job import RetentionJob
 from polynya.service.stream_segments import SegmentFinder
@@ -65,13 +65,13 @@ class CoreRuntime:
         self.replica_lifecycle: ReplicaLifecycle | None = None
         if cluster is None:
             self.core: StandaloneEngine | ReplicatedEngine = StandaloneEngine(
-                storage.shard, storage.journal, fatal=fatal
+                storage.core_replicas, storage.journal, fatal=fatal
             )
         else:
             self.core = replicated = ReplicatedEngine(cluster, storage, fatal=fatal, writer=writer)
             self.replicated = replicated
             now_ms = _not_before(replicated, now_ms, cluster.reached)
-        machines = {number: group.machine for number, group in storage.shard.groups.items()}
+        machines = {number: group.machine for number, group in storage.core_replicas.groups.items()}
         self.local = LocalGroups(
             machines,
             self.core,
@@ -94,8 +94,8 @@ class CoreRuntime:
             faulted=self.local.faulted,
         )
         self.segments = SegmentFinder(self.service)
-        self.repairer = Repairer(storage.journal, storage.shard.groups)
-        self.group_coordinator = GroupCoordinator(self.service, self._term)
+        self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
+        self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
         self.groups = CoreGroups(
             self._term,
             self.service,
@@ -114,7 +114,10 @@ class CoreRuntime:
 
     def indexes(self) -> dict[int, int]:
         """Return the applied index of each group."""
-        return {number: group.applied_index for number, group in self.storage.shard.groups.items()}
+        return {
+            number: group.applied_index
+            for number, group in self.storage.core_replicas.groups.items()
+        }
 
     async def stop(self) -> None:
         """Stop the background work. Call this before `close`."""
@@ -139,13 +142,13 @@ class CoreRuntime:
         self.replica_lifecycle = ReplicaLifecycle(core, self.storage.snapshots, self.snapshotter)
         core.on_snapshot_effects = self.exchange.carry_out
         core.replicas.on_made.append(
-            lambda group: self.local.put(group, core.shard.groups[group].machine)
+            lambda group: self.local.put(group, core.core_replicas.groups[group].machine)
         )
         core.replicas.on_dropped += [self.local.remove, self.exchange.forget]
 
     def _term(self, group: int) -> int:
         return (
-            self.storage.shard.groups[group].term
+            self.storage.core_replicas.groups[group].term
             if self.replicated is None
             else self.replicated.replicas.term(group)
         )

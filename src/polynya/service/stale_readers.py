@@ -58,7 +58,7 @@ class StaleReaders:
             return False
         try:
             await self._service.core_requests.ask(
-                others[0], messages.FACTS, messages.Attach(group, stream.name)
+                others[0], messages.INFO, messages.Attach(group, stream.name)
             )
         except PolynyaError:
             return False

@@ -12,7 +12,7 @@ import msgspec
 from polynya.base.errors import PolynyaError
 from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.routing import messages
 from polynya.routing.service import NodeService
 from polynya.stream.placement import META_GROUP
@@ -225,15 +225,15 @@ class Tables:
 
     async def names(self, table: Table, limit: int) -> list[str]:
         """Return the first canonical names of the streams that the table covers."""
-        return [facts.name for facts in await self.covered(table, limit)]
+        return [info.name for info in await self.covered(table, limit)]
 
-    async def covered(self, table: Table, limit: int) -> list[Facts]:
+    async def covered(self, table: Table, limit: int) -> list[StreamInfo]:
         """Return the first streams that the table covers, by canonical name."""
         longer = await self.longer(table)
-        found: dict[str, Facts] = {}
+        found: dict[str, StreamInfo] = {}
         for prefix in table.prefixes:
             listed = await self._service.list_streams(prefix, "", limit + len(longer))
-            found |= {facts.name: facts for facts in listed}
+            found |= {info.name: info for info in listed}
         return [found[name] for name in sorted(found) if covers(name, table.prefixes, longer)][
             :limit
         ]

@@ -63,14 +63,14 @@ from polynya.stream.commands import (
     UnlinkSubscription,
     Unpin,
 )
-from polynya.stream.diskless_commands import CommitSlices, SealRegime, SetProfile
+from polynya.stream.diskless_commands import CommitSlices, SealProfileEpoch, SetProfile
 from polynya.stream.group_commands import (
     CommitOffsets,
+    ConsumerGroupDrop,
+    ConsumerGroupPut,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
-    GroupDrop,
-    GroupPut,
 )
 from polynya.stream.table_commands import (
     ForgetTable,
@@ -152,14 +152,14 @@ AnyCommand = (
     | TopicReady
     | TopicDrop
     | TopicGone
-    | GroupPut
+    | ConsumerGroupPut
     | CommitOffsets
-    | GroupDrop
+    | ConsumerGroupDrop
     | DropOffsets
     | ExpireOffsets
     | ForgetTopic
     | CommitSlices
     | SetProfile
-    | SealRegime
+    | SealProfileEpoch
     | Bundle
 )

@@ -234,7 +234,7 @@ class PublishSlices(Command, tag=30, frozen=True):
     the index now has."""
 
     pack: str
-    home_group: int
+    owner_group: int
     term: int
     slices: list[tuple[int, ColdSlice]]
     now_ms: int = 0
@@ -271,7 +271,7 @@ class ReplaceSlices(Command, tag=34, frozen=True):
     that the index now has."""
 
     pack: str
-    home_group: int
+    owner_group: int
     term: int
     replacements: list[tuple[int, ColdSlice]]
     now_ms: int = 0

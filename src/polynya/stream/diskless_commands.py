@@ -59,7 +59,7 @@ class CommitSlices(Command, tag=120, frozen=True, gc=False):
     settles it."""
 
     pack: str
-    home_group: int
+    owner_group: int
     writer: str  # a start of a core: 16 random bytes in hex
     sequence: Natural  # of the writer's commits to this group, from 1
     intent_ms: int  # log time of the pack's `PackWritten`
@@ -70,7 +70,7 @@ class CommitSlices(Command, tag=120, frozen=True, gc=False):
 class SetProfile(Command, tag=121, frozen=True, gc=False):
     """Begin to change the profile of a stream, or take such a change back. Level 3.
 
-    To `DISKLESS`, appends are refused (NOT_YET) until `SealRegime`; if nothing is hot, the new
+    To `DISKLESS`, appends are refused (NOT_YET) until `SealProfileEpoch`; if nothing is hot, the new
     regime begins at once. To `REPLICATED` it always does. Detail of both commands: (profile, epoch,
     whether it changes)."""
 
@@ -81,7 +81,7 @@ class SetProfile(Command, tag=121, frozen=True, gc=False):
     epoch: int = 0  # precondition: that of the open regime; 0: none
 
 
-class SealRegime(Command, tag=122, frozen=True, gc=False):
+class SealProfileEpoch(Command, tag=122, frozen=True, gc=False):
     """End the regime of a stream whose profile changes, if nothing of it is hot; else NOT_YET.
     Level 3."""
 

@@ -7,7 +7,7 @@ import msgspec
 from polynya.stream.commands import Command
 
 
-class GroupMember(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ConsumerGroupMember(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A member of a consumer group, as logged at the end of a rebalance."""
 
     id: str
@@ -30,7 +30,7 @@ class OffsetEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     metadata: str
 
 
-class GroupPut(Command, tag=130, frozen=True, gc=False):
+class ConsumerGroupPut(Command, tag=130, frozen=True, gc=False):
     """Set the members of a consumer group at the end of a rebalance. Level 3.
 
     FENCED: the group has a later generation. Without members the group is empty."""
@@ -41,7 +41,7 @@ class GroupPut(Command, tag=130, frozen=True, gc=False):
     protocol_type: str
     protocol: str
     leader: str
-    members: list[GroupMember]
+    members: list[ConsumerGroupMember]
 
 
 class CommitOffsets(Command, tag=131, frozen=True, gc=False):
@@ -57,7 +57,7 @@ class CommitOffsets(Command, tag=131, frozen=True, gc=False):
     offsets: list[OffsetEntry]
 
 
-class GroupDrop(Command, tag=132, frozen=True, gc=False):
+class ConsumerGroupDrop(Command, tag=132, frozen=True, gc=False):
     """Delete a consumer group without members and its offsets. Level 3."""
 
     id: str

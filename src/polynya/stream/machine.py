@@ -47,7 +47,7 @@ from polynya.stream.commands import (
 from polynya.stream.consumer_groups import rules as group_rules
 from polynya.stream.consumer_groups.state import ConsumerGroups
 from polynya.stream.diskless.commits import apply_commit_slices
-from polynya.stream.diskless_commands import CommitSlices, SealRegime, SetProfile
+from polynya.stream.diskless_commands import CommitSlices, SealProfileEpoch, SetProfile
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules import (
@@ -76,7 +76,7 @@ from polynya.stream.state.changes import Changes, KeptChanges
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.index import Index
 from polynya.stream.state.model import HotBatch, PackReference, Stream, WriterState
-from polynya.stream.state.pack_tables import HeldPacks, HomePacks, is_page_key
+from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks, is_page_key
 from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions.state import SubscriptionState
 from polynya.stream.table_commands import (
@@ -134,7 +134,7 @@ class Machine:
             str, None
         ] = {}  # fork attempts that are refused here from now on, oldest first
         self.held = HeldPacks()
-        self.packs = HomePacks()
+        self.packs = OwnedPacks()
         self.pages_gone: dict[str, None] = {}  # held pages that no index names any more
         self.released: dict[
             str, None
@@ -279,7 +279,7 @@ class Machine:
 
     # Changes that rules make outside streams.
 
-    def take_slots(self, pack: str, home_group: int, now_ms: int, taken: Iterable[bool]) -> Reply:
+    def take_slots(self, pack: str, owner_group: int, now_ms: int, taken: Iterable[bool]) -> Reply:
         """Apply a pack that carries parts for several streams of this group. Iterating `taken`
         applies one part after the other and yields whether it was accepted. The reply's detail
         lists the accepted positions. A pack that was already released yields none; a pack without a
@@ -288,7 +288,7 @@ class Machine:
             return Reply(Code.OK, detail=[])
         accepted = [at for at, is_taken in enumerate(taken) if is_taken]
         if pack not in self.held:
-            self.release_pack(pack, home_group, now_ms)
+            self.release_pack(pack, owner_group, now_ms)
         return Reply(Code.OK, detail=accepted)
 
     def compact_dicts(self, gone: int) -> None:
@@ -315,12 +315,12 @@ class Machine:
         if _remember(self.attempts, attempt):
             self.changes.remember(self.changes.attempts, attempt)
 
-    def hold_slice(self, pack: str, home_group: int) -> int:
+    def hold_slice(self, pack: str, owner_group: int) -> int:
         """Add one reference to the pack and return its number."""
         held = self.held.get(pack)
         if held is None:
             self.pack_counter += 1
-            held = PackReference(home_group, 0, self.pack_counter)
+            held = PackReference(owner_group, 0, self.pack_counter)
         held.slices += 1
         self.held[pack] = held
         self.changes.held.add(pack)
@@ -338,7 +338,7 @@ class Machine:
             self.pages_gone[pack] = None
         elif held.slices == 0:
             del self.held[pack]
-            self.release_pack(pack, held.home_group, now_ms)
+            self.release_pack(pack, held.owner_group, now_ms)
 
     def forget_page(self, page: str, now_ms: int) -> None:
         """Release a page that no index names."""
@@ -346,11 +346,11 @@ class Machine:
         self.changes.held.add(page)
         self.release_pack(page, self.group, now_ms)
 
-    def release_pack(self, pack: str, home_group: int, now_ms: int) -> None:
+    def release_pack(self, pack: str, owner_group: int, now_ms: int) -> None:
         """Notify the pack's home group that this group no longer needs the pack and never will."""
         if _remember(self.released, pack):
             self.changes.remember(self.changes.released, pack)
-        self.send(home_group, ReleasePack(pack, self.group, now_ms))
+        self.send(owner_group, ReleasePack(pack, self.group, now_ms))
 
 
 def _remember(known: dict[str, None], key: str) -> bool:
@@ -418,7 +418,7 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     ForgetTable: table_lifetimes.apply_forget,
     CommitSlices: apply_commit_slices,
     SetProfile: profiles.apply_set_profile,
-    SealRegime: profiles.apply_seal_regime,
+    SealProfileEpoch: profiles.apply_seal_profile_epoch,
     **links.RULES,
     **eviction.RULES,
     **feature_level.RULES,

@@ -106,17 +106,17 @@ from polynya.stream.diskless_commands import (
     PackedAppend,
     PackedSlice,
     Profile,
-    SealRegime,
+    SealProfileEpoch,
     SetProfile,
 )
 from polynya.stream.group_commands import (
     CommitOffsets,
+    ConsumerGroupDrop,
+    ConsumerGroupMember,
+    ConsumerGroupPut,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
-    GroupDrop,
-    GroupMember,
-    GroupPut,
     OffsetEntry,
 )
 from polynya.stream.placement import NODE_NUMBER_MAX, REPLICAS_MAX
@@ -219,10 +219,10 @@ SPANS: dict[type, dict[str, Span]] = {
     Unpin: {"source_uid": _WIDE, "now_ms": _TIME},
     RefuseAttempt: {"now_ms": _TIME},
     Acknowledge: {"message": _WIDE},
-    PublishSlices: {"home_group": _GROUP, "term": _WIDE, "now_ms": _TIME},
+    PublishSlices: {"owner_group": _GROUP, "term": _WIDE, "now_ms": _TIME},
     PackWritten: {"now_ms": _TIME},
     ReleasePack: {"group": _GROUP, "now_ms": _TIME},
-    ReplaceSlices: {"home_group": _GROUP, "term": _WIDE, "now_ms": _TIME},
+    ReplaceSlices: {"owner_group": _GROUP, "term": _WIDE, "now_ms": _TIME},
     PageEntries: {
         "uid": _WIDE,
         "record": _COUNTER,
@@ -288,8 +288,8 @@ SPANS: dict[type, dict[str, Span]] = {
     MetaChange: {"version": _COUNTER},
     NodePromote: {"node": _NODE},
     TopicPut: {"partitions": (1, PARTITIONS_MAX), "now_ms": _TIME},
-    GroupPut: {"now_ms": _TIME, "generation": (0, 2**31 - 1)},
-    GroupMember: {"session_timeout_ms": _WORD, "rebalance_timeout_ms": _WORD},
+    ConsumerGroupPut: {"now_ms": _TIME, "generation": (0, 2**31 - 1)},
+    ConsumerGroupMember: {"session_timeout_ms": _WORD, "rebalance_timeout_ms": _WORD},
     CommitOffsets: {"now_ms": _TIME, "generation": (-1, 2**31 - 1)},
     OffsetEntry: {
         "partition": (0, PARTITIONS_MAX),
@@ -302,13 +302,13 @@ SPANS: dict[type, dict[str, Span]] = {
     PackedAppend: {"length": _WORD},
     PackedSlice: {"offset": _WORD, "stored": _WORD, "crc": _WORD, "encoding": _ENCODING},
     CommitSlices: {
-        "home_group": _GROUP,
+        "owner_group": _GROUP,
         "sequence": (1, _COUNTER[1]),
         "intent_ms": _TIME,
         "now_ms": _TIME,
     },
     SetProfile: {"profile": _PROFILE, "now_ms": _TIME, "uid": _WIDE, "epoch": _COUNTER},
-    SealRegime: {"uid": _WIDE, "epoch": (1, _COUNTER[1]), "now_ms": _TIME},
+    SealProfileEpoch: {"uid": _WIDE, "epoch": (1, _COUNTER[1]), "now_ms": _TIME},
 }
 # Allowed ranges of the numbers in each tuple of a list field.
 ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
@@ -611,11 +611,13 @@ def _topic(command: TopicChange | TopicPut | TopicReady | TopicDrop | TopicGone)
     return "" if 0 < len(command.name) <= 249 else "the name of a topic has 1 to 249 characters"
 
 
-def _consumer_group(command: GroupPut | CommitOffsets | GroupDrop | DropOffsets) -> str:
+def _consumer_group(
+    command: ConsumerGroupPut | CommitOffsets | ConsumerGroupDrop | DropOffsets,
+) -> str:
     if not 0 < len(command.id) <= GROUP_ID_BYTES_MAX:
         return f"the id of a consumer group has 1 to {GROUP_ID_BYTES_MAX} characters"
     match command:
-        case GroupPut():
+        case ConsumerGroupPut():
             return _first(command.members)
         case CommitOffsets():
             strange = [each for each in command.offsets if len(each.topic) != 16]
@@ -668,7 +670,9 @@ _RULES: dict[type, Callable[[Any], str]] = {
     PackedSlice: _packed_slice,
     PackedAppend: _packed,
     **dict.fromkeys((TopicChange, TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
-    **dict.fromkeys((GroupPut, CommitOffsets, GroupDrop, DropOffsets), _consumer_group),
+    **dict.fromkeys(
+        (ConsumerGroupPut, CommitOffsets, ConsumerGroupDrop, DropOffsets), _consumer_group
+    ),
     ForgetTopic: lambda command: (
         "" if len(command.topic) == 16 else "the id of a topic has 16 bytes"
     ),

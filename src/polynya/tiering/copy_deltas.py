@@ -67,7 +67,7 @@ class CopyDeltaWorker:
     def _forget_followed(self) -> None:
         """End the tracking of groups that this core no longer leads."""
         led = self._engine.local.led
-        for number, group in self._engine.storage.shard.groups.items():
+        for number, group in self._engine.storage.core_replicas.groups.items():
             if led.get(number) is not group.machine:
                 group.machine.kept.since_copy = None
 
@@ -86,7 +86,7 @@ class CopyDeltaWorker:
 
     async def _store_one(self, number: int, machine: Machine) -> None:
         """Store one delta. Raises StoreUnavailable, Unavailable."""
-        group, began = self._engine.storage.shard.groups.get(number), self._loop.time()
+        group, began = self._engine.storage.core_replicas.groups.get(number), self._loop.time()
         async with self._engine.snapshotter.encoding:
             since = machine.kept.since_copy
             if since is None or since.base < 0 or group is None or group.machine is not machine:

@@ -57,8 +57,8 @@ def held_by(start: CoreStart) -> HeldRoot:
     """Return the root that these settings describe."""
     store: StoreSettings = start.config.store
     return HeldRoot(
-        start.birth.cluster_id,
-        start.birth.history,
+        start.identity.cluster_id,
+        start.identity.history,
         store.backend,
         store.root,
         store.s3_bucket,
@@ -120,11 +120,11 @@ class StoreRootClaim:
         start = self._start
         if start.core == 0:
             await prove_conditional_writes(self._store)
-        if not start.birth.node:
+        if not start.identity.node:
             await self._refuse_older()
-        owner = MEMBERS if start.birth.node else start.start_id
+        owner = MEMBERS if start.identity.node else start.start_id
         self.root = await claim_root(
-            self._store, start.birth.cluster_id, start.birth.history, owner
+            self._store, start.identity.cluster_id, start.identity.history, owner
         )
         if start.core == 0 and not self.is_known:
             write_json(self._path, held_by(start))
@@ -132,8 +132,10 @@ class StoreRootClaim:
     async def _refuse_older(self) -> None:
         """Raise ConfigError when the folder is behind the state copies: it would treat later
         objects as orphans."""
-        birth = self._start.birth
-        later = await copies.ahead(self._store, (birth.cluster_id, birth.history), self._indexes())
+        identity = self._start.identity
+        later = await copies.ahead(
+            self._store, (identity.cluster_id, identity.history), self._indexes()
+        )
         if later is not None:
             raise ConfigError(
                 f"data: {self._start.config.data} is a stale copy, has lost its end, or was "
@@ -143,7 +145,7 @@ class StoreRootClaim:
                 "on the newer folder, or restore from the object store ('polynya restore "
                 "--from-store --take-over' into a new folder); "
                 "to continue from this folder and lose later data, remove "
-                f"{copies.folder_of(birth.cluster_id, birth.history)} from the store"
+                f"{copies.folder_of(identity.cluster_id, identity.history)} from the store"
             )
 
 

@@ -92,13 +92,13 @@ class StateCopyWorker:
         if not self._marked:
             await copies.mark(self._store, self._whole)
             self._marked = True
-        local, shard = self._engine.local, self._engine.storage.shard
+        local, core_replicas = self._engine.local, self._engine.storage.core_replicas
         if self._turns != local.turns or self._behind:  # groups that were not due are checked again
             self._turns = local.turns
             self._behind = [
                 number
                 for number in local.led
-                if self._indexes.get(number) != shard.groups[number].applied_index
+                if self._indexes.get(number) != core_replicas.groups[number].applied_index
             ]
         for number in self._behind:
             machine = local.led.get(number)  # another core may lead it by now
@@ -106,7 +106,10 @@ class StateCopyWorker:
                 await asyncio.sleep(await self._copy(number, machine))
 
     def _is_due(self, number: int, machine: Machine) -> bool:
-        if self._indexes.get(number) == self._engine.storage.shard.groups[number].applied_index:
+        if (
+            self._indexes.get(number)
+            == self._engine.storage.core_replicas.groups[number].applied_index
+        ):
             return False
         waited = self._loop.time() - self._written.get(number, -EVERY_SECONDS)
         return (
@@ -158,7 +161,7 @@ class StateCopyWorker:
 
     async def _stored(self, number: int, machine: Machine) -> Captured | None:
         """Capture and store one state, unless another core leads the group by now."""
-        group = self._engine.storage.shard.groups[number]
+        group = self._engine.storage.core_replicas.groups[number]
         try:
             found = await captured(group, self._engine.snapshotter.encoding, hot=False, begins=True)
         except Unavailable:

@@ -84,17 +84,17 @@ class Tier:
     def __init__(
         self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: StoreRootClaim
     ) -> None:
-        cluster = start.birth.cluster_id
+        cluster = start.identity.cluster_id
         self.store = store
         self.claim = claim
         self.access = StoreAccess(store, lambda: claim.reason)
         # in a cluster the other nodes still use it
-        self._releases = start.core == 0 and not start.birth.node
+        self._releases = start.core == 0 and not start.identity.node
         self._claiming: asyncio.Task[None] | None = None
         self._flushing: dict[str, asyncio.Task[None]] = {}
         self._of_tables = store.of("table")
         self.verifier = PackVerifier(groups, store.of("collect"))
-        self.copy_verifier = CopyVerifier(store.of("collect"), (cluster, start.birth.history))
+        self.copy_verifier = CopyVerifier(store.of("collect"), (cluster, start.identity.history))
         self.reader = ColdReader(store.of("read"))
         self.states = StateReader(store.of("state"))
         self.flusher = Flusher(
@@ -130,7 +130,7 @@ class Tier:
             packs_prefix=f"{cluster}/packs/",
             in_flight=self.flusher.in_flight,
             owns_root=claim.owned,
-            sweep_deletes=start.birth.history == 1,
+            sweep_deletes=start.identity.history == 1,
         )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

@@ -83,7 +83,7 @@ class Footer(msgspec.Struct, array_like=True, frozen=True):
     """The index of a pack."""
 
     version: int
-    home_group: int
+    owner_group: int
     created_ms: int
     entries: list[PackEntry]
 
@@ -96,15 +96,15 @@ class ShortTail(Exception):
         self.wanted = wanted
 
 
-def pack_key(cluster_id: str, *, home_group: int, now_ms: int, random: bytes) -> str:
+def pack_key(cluster_id: str, *, owner_group: int, now_ms: int, random: bytes) -> str:
     """Return the key of a new pack. `random` must be 16 new random bytes."""
     if len(random) != 16:
         raise ValueError("a pack's key needs 128 random bits")
     hour = time.strftime("%Y%m%d-%H", time.gmtime(now_ms // 1000))
-    return f"{cluster_id}/packs/{hour}/{home_group}-{random.hex()}"
+    return f"{cluster_id}/packs/{hour}/{owner_group}-{random.hex()}"
 
 
-def home_group_of(key: str) -> int | None:
+def owner_group_of(key: str) -> int | None:
     """Return the home group in a pack's key; None for other keys."""
     group = key.rsplit("/", 1)[-1].partition("-")[0]
     return int(group) if group.isascii() and group.isdigit() else None
@@ -157,9 +157,9 @@ class PackBuilder:
         self._entries.append(entry)
         return entry
 
-    def finish(self, *, home_group: int, created_ms: int) -> tuple[list[bytes], list[PackEntry]]:
+    def finish(self, *, owner_group: int, created_ms: int) -> tuple[list[bytes], list[PackEntry]]:
         """Return the parts of the whole object, and its entries in order."""
-        footer = msgspec.msgpack.encode(Footer(VERSION, home_group, created_ms, self._entries))
+        footer = msgspec.msgpack.encode(Footer(VERSION, owner_group, created_ms, self._entries))
         total = self.size + len(footer) + TAIL_BYTES
         tail = _TAIL.pack(len(footer), _footer_crc(footer, total), total, MAGIC)
         return [*self._parts, footer, tail], self._entries

@@ -65,7 +65,7 @@ class Page:
 
 def page_key(cluster_id: str, *, group: int, now_ms: int, random: bytes) -> str:
     """Return the key of a new page. `random` must be 16 new random bytes."""
-    key = pack_key(cluster_id, home_group=group, now_ms=now_ms, random=random)
+    key = pack_key(cluster_id, owner_group=group, now_ms=now_ms, random=random)
     return key.replace(_PACKS, _PAGES, 1)
 
 

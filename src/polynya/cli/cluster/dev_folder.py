@@ -45,7 +45,7 @@ def numbers(folder: Path) -> list[int]:
         for number in there
         if (settings := settings_of(folder / f"node-{number}")) is not None
     }
-    born = {number for number in there if birth_of(folder / f"node-{number}") is not None}
+    born = {number for number in there if identity_of(folder / f"node-{number}") is not None}
     named = (
         set()
         if born
@@ -69,7 +69,7 @@ def settings_of(node: Path) -> dict[str, Any] | None:
         return None
 
 
-def birth_of(node: Path) -> NodeIdentity | None:
+def identity_of(node: Path) -> NodeIdentity | None:
     """Return the identity of a node's data, or None if it is missing or unreadable."""
     try:
         return msgspec.json.decode((node / BIRTH).read_bytes(), type=NodeIdentity)
@@ -83,12 +83,12 @@ def joins(node: Path) -> bool:
     settings = settings_of(node)
     if settings is not None:
         return bool(settings["cluster"].get("join", False))
-    birth = birth_of(node)
+    identity = identity_of(node)
     return (
-        birth is not None
-        and birth.node > 0
-        and not birth.nodes
-        and birth.node not in _first_readers(node.parent)
+        identity is not None
+        and identity.node > 0
+        and not identity.nodes
+        and identity.node not in _first_readers(node.parent)
     )
 
 
@@ -105,8 +105,10 @@ def reads(node: Path) -> bool:
 
 def _first_readers(folder: Path) -> set[int]:
     """Return the numbers of the read replicas that the cluster started with."""
-    births = [birth_of(node) for node in folder.glob("node-*")]
-    return {number for birth in births if birth is not None for number in birth.readers}
+    identities = [identity_of(node) for node in folder.glob("node-*")]
+    return {
+        number for identity in identities if identity is not None for number in identity.readers
+    }
 
 
 def cluster_id(folder: Path) -> str:
@@ -120,7 +122,9 @@ def cluster_id(folder: Path) -> str:
     except ValueError:
         what = "is empty or damaged"
     with_data = sorted(each.parent for each in folder.glob(f"node-*/{BIRTH}"))
-    known = {birth.cluster_id for node in with_data if (birth := birth_of(node)) is not None}
+    known = {
+        identity.cluster_id for node in with_data if (identity := identity_of(node)) is not None
+    }
     if len(known) > 1 or (with_data and not known):
         why = (
             "belongs to different clusters"

@@ -27,7 +27,7 @@ from polynya.cli.remote.client import JSON_TYPE, Client, stream_path
 from polynya.cli.storage.cost import show_cost
 from polynya.cli.storage.s3_server import BUCKET, running_s3
 from polynya.cli.streams.append import BatchProducer
-from polynya.cli.streams.lifecycle import facts_of
+from polynya.cli.streams.lifecycle import info_of
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.progress import Bar, Live, spelled_seconds
 from polynya.lakehouse.machine.needs import missing_packages
@@ -203,7 +203,7 @@ def _append_by_kafka(server: str, partition: int, records: Sequence[bytes], bar:
 
 def _held(client: Client, stream: str, most: int) -> int:
     """Return how many records the stream has. Raises `exits.Refused` beyond `most`."""
-    token = parse_token(facts_of(client, stream)["offset"])
+    token = parse_token(info_of(client, stream)["offset"])
     held = token[0] if token else 0
     if held > most:
         raise exits.Refused(

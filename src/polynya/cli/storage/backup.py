@@ -109,8 +109,8 @@ async def _take(
     with client.admin() as admin, progress.Live(lambda seconds: _taking(done, seconds)):
         source = HttpSource(admin)
         try:
-            async with places.to_write(place, file) as (shelf, before):
-                manifest = await BackupWriter(source, shelf, before, done).take()
+            async with places.to_write(place, file) as (repository, before):
+                manifest = await BackupWriter(source, repository, before, done).take()
                 if keep is not None and before is not None:
                     done.doing = "deleting old backups"
                     await prune(before, keep)
@@ -134,8 +134,8 @@ def _list(place: str, file: str | None, as_json: bool) -> None:
         from polynya.backup.repository import backups_on
         from polynya.cli.storage import places
 
-        async with places.to_read(place, file) as shelf:
-            return await backups_on(shelf)
+        async with places.to_read(place, file) as repository:
+            return await backups_on(repository)
 
     found = carried_out(place, look)
     if as_json:
@@ -207,9 +207,9 @@ async def _verify(
             needed = f", needed by {', '.join(_spelled(damage.streams))}" if damage.streams else ""
             output.notice(f"{damage.name}: {damage.what}{needed}")
 
-    async with places.to_read(place, file) as shelf:
-        manifest = await chosen(shelf, backup)
-        verifier = BackupVerifier(shelf, manifest, told)
+    async with places.to_read(place, file) as repository:
+        manifest = await chosen(repository, backup)
+        verifier = BackupVerifier(repository, manifest, told)
         total = sum(each.size for each in manifest.files) + manifest.objects.bytes
         with progress.Live(
             lambda seconds: (
@@ -319,8 +319,8 @@ async def _restore(
         open_shared,
     )
 
-    async with places.to_read(place, file) as shelf:
-        manifest = await chosen(shelf, backup)
+    async with places.to_read(place, file) as repository:
+        manifest = await chosen(repository, backup)
         origin = RestoreOrigin(
             cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups
         )
@@ -328,10 +328,10 @@ async def _restore(
             targets = [RestoreTarget(config, origin, held) for config in configs]
             store = open_shared(configs)
             try:
-                rename = renaming(manifest.cluster, targets[0].birth.cluster_id)
+                rename = renaming(manifest.cluster, targets[0].identity.cluster_id)
                 if store is not None:
-                    await check_root(store, targets[0].birth, take_over=take_over)
-                states = FromBackup(shelf, manifest, rename, has_store=store is not None)
+                    await check_root(store, targets[0].identity, take_over=take_over)
+                states = FromBackup(repository, manifest, rename, has_store=store is not None)
                 done = await _run(Restorer(states, targets, store, rename))
             finally:
                 if store is not None:
@@ -376,7 +376,7 @@ async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
         )
         with contextlib.ExitStack() as held:
             targets = [RestoreTarget(config, origin, held) for config in configs]
-            await check_root(store, targets[0].birth, take_over=take_over)
+            await check_root(store, targets[0].identity, take_over=take_over)
             done = await _run(Restorer(states, targets, store, lambda key: key))
     finally:
         await store.close()

@@ -133,15 +133,15 @@ async def to_read(place: str, file: str | None) -> AsyncIterator[RepositoryReade
         raise exits.Refused(f"there is no {place}")
     if is_file(place):
         try:
-            shelf: RepositoryReader = TarReader(Path(place))
+            repository: RepositoryReader = TarReader(Path(place))
         except (OSError, CorruptData) as error:
             raise exits.Refused(str(error)) from None
     else:
-        shelf = open_place(place, file, to_read=True)
+        repository = open_place(place, file, to_read=True)
     try:
-        yield shelf
+        yield repository
     finally:
-        await shelf.close()
+        await repository.close()
 
 
 def open_place(place: str, file: str | None, *, to_read: bool = False) -> ObjectStore:

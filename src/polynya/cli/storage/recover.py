@@ -182,8 +182,8 @@ async def _recover(
     from polynya.cli.storage import places
 
     place, backup, file = where
-    async with places.to_read(place, file) as shelf:
-        library = BackupStreams(shelf, await chosen(shelf, backup))
+    async with places.to_read(place, file) as repository:
+        library = BackupStreams(repository, await chosen(repository, backup))
         with progress.Live(done.text):
             for group in _groups_of(wanted, library.manifest.groups):
                 done.doing = f"group {group}"

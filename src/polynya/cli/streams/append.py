@@ -23,7 +23,7 @@ from polynya.cli.remote.client import (
     server_option,
     stream_path,
 )
-from polynya.cli.streams.lifecycle import facts_if_there, facts_of
+from polynya.cli.streams.lifecycle import facts_if_there, info_of
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.progress import Bar
@@ -210,9 +210,9 @@ def _bar(stream: str, records: Sequence[str]) -> Bar:
 
 def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> str:
     """Return the stream's content type; with `create`, create a missing stream of type `wanted`."""
-    facts = facts_if_there(client, stream) if create else facts_of(client, stream)
-    if facts is not None:
-        return str(facts["content_type"])
+    info = facts_if_there(client, stream) if create else info_of(client, stream)
+    if info is not None:
+        return str(info["content_type"])
     client.call("PUT", stream_path(stream), headers={"content-type": wanted})
     return wanted
 
@@ -447,11 +447,11 @@ def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[lis
 
 def _report(producer: BatchProducer, stream: str, *, as_json: bool) -> None:
     if as_json:
-        facts = {"records": producer.records} if producer.counts_records else {}
+        info = {"records": producer.records} if producer.counts_records else {}
         output.json_line(
             {
                 "name": stream,
-                **facts,
+                **info,
                 "batches": producer.batches,
                 "bytes": producer.bytes,
                 "offset": producer.offset or None,

@@ -133,12 +133,12 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
     polynya info orders
     polynya info orders --json | jq -r .offset
     """
-    facts = facts_of(client, stream, consistency)
-    segments = _segments(client, stream) if facts["profile"] == LEASED else None
+    info = info_of(client, stream, consistency)
+    segments = _segments(client, stream) if info["profile"] == LEASED else None
     if as_json:
-        output.json_line(facts if segments is None else {**facts, "segments": segments})
+        output.json_line(info if segments is None else {**info, "segments": segments})
         return
-    for key, value in facts.items():
+    for key, value in info.items():
         if value is not None:
             shown = ("yes" if value else "no") if isinstance(value, bool) else value
             click.echo(f"{key.replace('_', ' '):<17}{shown}")
@@ -313,7 +313,7 @@ def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: b
         )
 
 
-def facts_of(client: Client, stream: str, consistency: str = "leader") -> dict[str, Any]:
+def info_of(client: Client, stream: str, consistency: str = "leader") -> dict[str, Any]:
     """Return the facts from HEAD. Raises `exits.Refused` with similar names if the stream is
     missing."""
     asked = {} if consistency == "leader" else {"consistency": consistency}
@@ -359,7 +359,7 @@ def _whole(text: str | None) -> int | None:
 
 def _say(client: Client, stream: str, what: str, *, created: bool, as_json: bool) -> None:
     if as_json:
-        output.json_line({**facts_of(client, stream), "created": created})
+        output.json_line({**info_of(client, stream), "created": created})
     else:
         output.notice(f"{stream} {what}: {client.server}{stream_path(stream)}")
 

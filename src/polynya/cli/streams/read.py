@@ -12,7 +12,7 @@ import click
 from polynya.base.names import partition_of
 from polynya.base.offsets import format_token, parse_token
 from polynya.cli.remote.client import Client, is_json, server_option
-from polynya.cli.streams.lifecycle import facts_of
+from polynya.cli.streams.lifecycle import info_of
 from polynya.cli.terminal import output
 from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.values import BEGIN, SECONDS, Begin, consistency_option, offset_of
@@ -100,7 +100,7 @@ def read_command(
     from polynya.cli.terminal.record_formats import JSON, RAW, shower
 
     form = _form(form, as_json) or RAW
-    ask = partial(facts_of, client, stream, consistency)
+    ask = partial(info_of, client, stream, consistency)
     where = _where(ask, _begin(offset, begin, default="start"), by_record_time=by_record_time)
     show, left, end = None, limit, ""
     whole = records or _shows_values(stream, lambda: ask()["content_type"])
@@ -177,15 +177,15 @@ def tail_command(
 
     if last is not None and (offset is not None or begin is not None):
         raise click.UsageError("-n and --from or --offset both set the start; pass one of them")
-    facts = facts_of(client, stream, consistency)
-    whole = records or _shows_values(stream, lambda: facts["content_type"])
-    content_type = RECORDS_TYPE if whole else facts["content_type"]
+    info = info_of(client, stream, consistency)
+    whole = records or _shows_values(stream, lambda: info["content_type"])
+    content_type = RECORDS_TYPE if whole else info["content_type"]
     _check_limit(limit, stream, content_type)
     show = shower(_form(form, as_json) or RAW, stream, content_type, values=whole and not records)
     wanted = Begin(last=last) if last is not None else _begin(offset, begin, default="now")
     found = _found(
         client,
-        facts,
+        info,
         wanted,
         _Follow(
             follow or last is None,
@@ -222,23 +222,23 @@ def _shows_values(stream: str, content_type: Callable[[], str]) -> bool:
     return partition_of(stream) is not None and not is_json(content_type())
 
 
-def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[ReadPage]:
+def _found(client: Client, info: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[ReadPage]:
     """Yield the pages of a tail. With a time, read existing records first, since only reads find
     times."""
     from polynya.cli.terminal.read_pages import follow, pages
 
-    stream = facts["name"]
-    where = _where(lambda: facts, begin, by_record_time=how.by_record_time)
+    stream = info["name"]
+    where = _where(lambda: info, begin, by_record_time=how.by_record_time)
     if begin.time or not how.live:
         for page in pages(client, stream, where, local=how.local, whole=how.whole):
             yield page
             where = {"offset": page.offset}
     if how.live:
-        offset = facts["offset"] if where["offset"] == "now" else where["offset"]
+        offset = info["offset"] if where["offset"] == "now" else where["offset"]
         yield from follow(
             client,
             stream,
-            facts["content_type"],
+            info["content_type"],
             offset,
             retry_seconds=how.retry,
             local=how.local,
@@ -263,11 +263,11 @@ def _where(
         return {"from_record_time" if by_record_time else "from_time": begin.time}
     if begin.last is None:
         return {"offset": begin.offset}
-    facts = ask()
-    tail, kept = parse_token(facts["offset"] or ""), parse_token(facts["first_offset"] or "")
+    info = ask()
+    tail, kept = parse_token(info["offset"] or ""), parse_token(info["first_offset"] or "")
     record = max(0 if tail is None else tail[0] - begin.last, kept[0] if kept else 0)
     if begin.last == 0 or tail is None:
-        return {"offset": facts["offset"] or "now"}
+        return {"offset": info["offset"] or "now"}
     return {"offset": format_token(record, 0) if record else "-1"}
 
 

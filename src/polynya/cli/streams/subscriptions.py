@@ -199,9 +199,9 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
     if as_json:
         output.json_line({**shown, "streams": links, "streams_after": after})
         return
-    facts = [(name, shown.get(name)) for name in _FACTS]
-    facts += [("wakes", _woken(shown)), ("lease", f"{shown['lease_ttl_ms'] / 1000:g} s")]
-    for name, value in facts:
+    info = [(name, shown.get(name)) for name in _FACTS]
+    info += [("wakes", _woken(shown)), ("lease", f"{shown['lease_ttl_ms'] / 1000:g} s")]
+    for name, value in info:
         if value not in (None, ""):
             click.echo(f"{name.replace('_', ' '):<17}{value}")
     click.echo()
@@ -232,15 +232,15 @@ def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
 
 def _is_wake_stream(client: Client, stream: str) -> bool:
     """Return True if the stream exists. Raises `exits.Refused` if it cannot take wakes."""
-    facts = facts_if_there(client, stream)
-    if facts is None:
+    info = facts_if_there(client, stream)
+    if info is None:
         return False
-    if not is_json(facts["content_type"] or ""):
+    if not is_json(info["content_type"] or ""):
         raise exits.Refused(
-            f"the stream {stream} holds {facts['content_type']}; a wake stream must be {JSON_TYPE}",
+            f"the stream {stream} holds {info['content_type']}; a wake stream must be {JSON_TYPE}",
             hint="Nothing was created. Pass another stream; a missing one is created.",
         )
-    if facts["closed"]:
+    if info["closed"]:
         raise exits.Refused(
             f"the stream {stream} is closed, so no wake can be appended",
             hint="Nothing was created. Pass another stream.",

@@ -39,7 +39,7 @@ class ReplicaSet:
         self.departed = storage.departed
         self.on_made: list[Callable[[int], None]] = []
         self.on_dropped: list[Callable[[int], None]] = []
-        self._groups = storage.shard.groups
+        self._groups = storage.core_replicas.groups
         self._cluster, self._writes, self._answers, self._kick = cluster, writes, answers, kick
         self._readiness = ReplicaReadiness(self.node)
         for number, restored in storage.restored.items():

@@ -139,7 +139,7 @@ class Snapshotter:
         """Check a group's files after a read error; damaged ones are rewritten in the next
         round."""
         async with self.lock:
-            group = self._core.shard.groups.get(number)
+            group = self._core.core_replicas.groups.get(number)
             if group is not None and number in self._chains and not await self._is_damaged(number):
                 await self._copy_damaged(group)
 
@@ -157,7 +157,7 @@ class Snapshotter:
         await self._copy_forward()
         await self._core.wait_applied()  # so that every entry with an earlier timestamp is applied
         # groups may be added meanwhile; none is removed
-        for number, group in list(self._core.shard.groups.items()):
+        for number, group in list(self._core.core_replicas.groups.items()):
             await self._one(number, group)
             await asyncio.sleep(pace_seconds)
         if self._keeper is not None:
@@ -167,7 +167,7 @@ class Snapshotter:
     def _floor(self) -> int:
         """Return the lowest place that any recovery reads. A group added during the round counts
         from where its log begins."""
-        came = [number for number in self._core.shard.groups if number not in self._floors]
+        came = [number for number in self._core.core_replicas.groups if number not in self._floors]
         floors = [
             *self._floors.values(),
             *(self._keeper.floor_of(number) for number in came if self._keeper is not None),
@@ -316,7 +316,7 @@ class Snapshotter:
     async def _copy_forward(self) -> None:
         """Copy old hot batches of quiet streams forward, so that they do not pin the journal."""
         below = self._deep_below()
-        for number, group in list(self._core.shard.groups.items()):
+        for number, group in list(self._core.core_replicas.groups.items()):
             old = await self._deep(group.machine, below)
             for some in portions(old):
                 await self._copy(number, some)

@@ -86,7 +86,7 @@ class HttpFront:
         self.metered: dict[Any, None] = {}  # … and those whose callers have a byte rate limit
         self.waiters: set[Any] = set()  # long-polls
         self._log_throttle = LogThrottle()
-        self.tail_confirmation = TailConfirmation(service.facts, self.spawn)
+        self.tail_confirmation = TailConfirmation(service.info, self.spawn)
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server | Handshakes] = []

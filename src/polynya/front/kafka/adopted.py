@@ -15,7 +15,7 @@ AT_ONCE_BYTES = 64 << 10  # of records that HTTP wrote; batches of more are buil
 
 def foreign_bytes(page: Page) -> int:
     """Return the bytes of a page that are not in record batches."""
-    if page.facts.encoding == Encoding.KAFKA:
+    if page.info.encoding == Encoding.KAFKA:
         return 0
     return sum(len(span.payload) for span in page.spans if span.encoding != Encoding.KAFKA)
 
@@ -23,7 +23,7 @@ def foreign_bytes(page: Page) -> int:
 def build_batches(page: Page) -> None:
     """Replace the records that HTTP wrote by record batches."""
     for span in page.spans:
-        encoding = page.facts.encoding if span.encoding == OWN_ENCODING else span.encoding
+        encoding = page.info.encoding if span.encoding == OWN_ENCODING else span.encoding
         times = (span.time_ms or NO_TIME, span.append_times)
         span.payload = record_batches(
             StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths, *times)

@@ -25,7 +25,7 @@ from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, t
 from polynya.front.kafka.owners import zone_tag
 from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
-from polynya.local.api import Facts, Page, ReadQuery, Refusal
+from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import place_all
@@ -73,15 +73,15 @@ class _Wanted:
         high, stable = self.answer.high_watermark, self.answer.last_stable_offset
         return not tail.is_live or tail.high > high or tail.stable > stable
 
-    def place(self, facts: Facts) -> None:
+    def place(self, info: StreamInfo) -> None:
         """Take over the ends of the partition; there may be nothing to read."""
         self.is_read, self.is_beyond = True, False
         answer = self.answer
-        answer.high_watermark, answer.last_stable_offset = facts.high_watermark, facts.record
-        answer.log_start_offset = facts.first_record
+        answer.high_watermark, answer.last_stable_offset = info.high_watermark, info.record
+        answer.log_start_offset = info.first_record
 
     def fill(self, page: Page, leader_epoch: int) -> None:
-        self.place(page.facts)
+        self.place(page.info)
         pieces: list[Bytes] = []
         self.size = 0
         for span in page.spans:
@@ -230,16 +230,16 @@ class _Reading:
         if offset < 0:
             each.refuse(Error.OFFSET_OUT_OF_RANGE)
             return True
-        facts = self._service.facts_nowait(each.name)
+        info = self._service.info_nowait(each.name)
         left = self._bytes_max - self._size
-        if isinstance(facts, Facts):
-            end = facts.high_watermark if self._uncommitted else facts.record
-            if offset > facts.high_watermark:
-                each.place(facts)
+        if isinstance(info, StreamInfo):
+            end = info.high_watermark if self._uncommitted else info.record
+            if offset > info.high_watermark:
+                each.place(info)
                 each.is_beyond = True
                 return True
-            if (end <= offset <= facts.high_watermark) or (left <= 0 and self._size):
-                each.place(facts)
+            if (end <= offset <= info.high_watermark) or (left <= 0 and self._size):
+                each.place(info)
                 return True
         found = self._service.read_nowait(self._query(each, left))
         if found is None:
@@ -260,14 +260,14 @@ class _Reading:
     async def _place(self, each: _Wanted) -> None:
         """Give the ends of a partition that is not read, as the answer is full."""
         try:
-            facts = await self._service.facts(each.name)
+            info = await self._service.info(each.name)
         except PolynyaError as fault:
             each.refuse(error_of_fault(fault))
             return
-        if isinstance(facts, Facts):
-            each.place(facts)
+        if isinstance(info, StreamInfo):
+            each.place(info)
         else:
-            each.refuse(error_of(facts.code))
+            each.refuse(error_of(info.code))
 
     def _query(self, each: _Wanted, size: int) -> ReadQuery:
         return ReadQuery(
@@ -351,13 +351,13 @@ class _Reading:
             if not each.is_beyond:
                 continue
             try:
-                facts = await self._service.facts(each.name)
+                info = await self._service.info(each.name)
             except PolynyaError:
                 each.refuse(Error.OFFSET_NOT_AVAILABLE)
                 continue
-            if isinstance(facts, Refusal):
-                each.refuse(error_of(facts.code))
-            elif each.asked.fetch_offset > facts.high_watermark:
+            if isinstance(info, Refusal):
+                each.refuse(error_of(info.code))
+            elif each.asked.fetch_offset > info.high_watermark:
                 each.refuse(Error.OFFSET_OUT_OF_RANGE)
             else:
-                each.place(facts)
+                each.place(info)

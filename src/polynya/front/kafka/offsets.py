@@ -17,7 +17,7 @@ from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch import READ_UNCOMMITTED
 from polynya.front.kafka.leaders import epoch_error_of
 from polynya.front.kafka.turns import in_turns
-from polynya.local.api import Facts, Position, ReadQuery, Refusal
+from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.commands import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
@@ -74,12 +74,12 @@ async def _fill(
     answer.error_code = epoch_error_of(front, stream, asked.current_leader_epoch)
     if answer.error_code:
         return
-    facts = await front.service.facts(stream)
-    if isinstance(facts, Refusal):
-        answer.error_code = error_of(facts.code)
+    info = await front.service.info(stream)
+    if isinstance(info, Refusal):
+        answer.error_code = error_of(info.code)
         return
     answer.leader_epoch = front.brokers.epoch_of(front.service.group_of(stream))
-    found = await _place(call, facts, asked.timestamp, uncommitted=uncommitted)
+    found = await _place(call, info, asked.timestamp, uncommitted=uncommitted)
     if found is None:
         answer.error_code = Error.INVALID_REQUEST
     else:
@@ -87,35 +87,35 @@ async def _fill(
 
 
 async def _place(
-    call: Call, facts: Facts, timestamp: int, *, uncommitted: bool
+    call: Call, info: StreamInfo, timestamp: int, *, uncommitted: bool
 ) -> tuple[int, int] | None:
     """Return (timestamp, offset) of a special or a real timestamp; None for an unknown special
     one."""
     if timestamp == LATEST:
-        return -1, facts.high_watermark if uncommitted else facts.record
+        return -1, info.high_watermark if uncommitted else info.record
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return -1, facts.first_record
+        return -1, info.first_record
     if timestamp == LATEST_TIERED:
         return _NONE
     if timestamp == NEWEST_TIME or timestamp >= 0:
-        return await search(call.front.service, facts, timestamp, uncommitted=uncommitted)
+        return await search(call.front.service, info, timestamp, uncommitted=uncommitted)
     return None
 
 
-async def offset_of_time(service: Service, facts: Facts, time_ms: int) -> int:
+async def offset_of_time(service: Service, info: StreamInfo, time_ms: int) -> int:
     """Return the offset of the first record of this time or later, else the end."""
-    offset = (await search(service, facts, time_ms, uncommitted=False))[1]
-    return facts.record if offset < 0 else offset
+    offset = (await search(service, info, time_ms, uncommitted=False))[1]
+    return info.record if offset < 0 else offset
 
 
 async def search(
-    service: Service, facts: Facts, timestamp: int, *, uncommitted: bool
+    service: Service, info: StreamInfo, timestamp: int, *, uncommitted: bool
 ) -> tuple[int, int]:
     """Return the first record of this time or later, or of the newest time. The index finds the
     batch; to the index, one without a time has its append time, so the batch itself decides."""
     newest = timestamp == NEWEST_TIME
     begin = ReadQuery(
-        facts.name,
+        info.name,
         Position.NEWEST if newest else Position.AT_RECORD_TIME,
         max(0, timestamp),
         1,
@@ -124,10 +124,10 @@ async def search(
         uncommitted=uncommitted,
         append_times=True,
     )
-    at = await _find(service, facts, begin, timestamp)
-    if newest and at[0] <= 0 and facts.encoding == Encoding.KAFKA:
-        begin = replace(begin, record=facts.first_record, byte=0)
-        return await _find(service, facts, begin, timestamp)
+    at = await _find(service, info, begin, timestamp)
+    if newest and at[0] <= 0 and info.encoding == Encoding.KAFKA:
+        begin = replace(begin, record=info.first_record, byte=0)
+        return await _find(service, info, begin, timestamp)
     return at
 
 
@@ -141,12 +141,12 @@ class _Cut(msgspec.Struct, frozen=True):
 
 
 async def _find(
-    service: Service, facts: Facts, begin: ReadQuery, timestamp: int
+    service: Service, info: StreamInfo, begin: ReadQuery, timestamp: int
 ) -> tuple[int, int]:
     """Search from a position on. Of a batch that holds records before the log start, only the
     others count, so those behind it are searched too."""
     best = _NONE
-    while isinstance(found := await _walk(service, facts, begin, timestamp), _Cut):
+    while isinstance(found := await _walk(service, info, begin, timestamp), _Cut):
         own = await _in_batch(found.batch, found.record, timestamp, found.first)
         if timestamp != NEWEST_TIME and own != _NONE:
             return own
@@ -161,17 +161,17 @@ async def _find(
 
 
 async def _walk(
-    service: Service, facts: Facts, begin: ReadQuery, timestamp: int
+    service: Service, info: StreamInfo, begin: ReadQuery, timestamp: int
 ) -> tuple[int, int] | _Cut:
     """Look at the headers of batches from a position on, until one is of this time or later. For
     the newest time, look at the first batch of a special position, and else at all."""
     query, newest_ms = begin, -1
     newest: tuple[memoryview, int] | None = None
-    while query.record < facts.high_watermark:
+    while query.record < info.high_watermark:
         page = await read_batches(service, query)
         if isinstance(page, Refusal) or not page.spans:
             break
-        first = page.facts.first_record
+        first = page.info.first_record
         for span in page.spans:
             at = span.record
             for batch in batches_of(span.payload):

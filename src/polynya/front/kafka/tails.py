@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from polynya.local.api import Facts, LiveEvent, Refusal, Sink
+from polynya.local.api import LiveEvent, Refusal, Sink, StreamInfo
 
 UNUSED_SECONDS = 60  # a partition that no fetch has named for this time is followed no more
 
@@ -19,7 +19,7 @@ class TailService(Protocol):
 
     async def attach(
         self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
-    ) -> Facts | Refusal: ...
+    ) -> StreamInfo | Refusal: ...
 
     def detach(self, uid: int, sink: Sink) -> None: ...
 
@@ -105,11 +105,11 @@ class Tails:
     async def follow(self, name: str) -> Tail | None:
         """Follow a partition; None: its stream is not there. Raises Unavailable."""
         tail = Tail(self._tick)
-        facts = await self._service.attach(name, tail, numbers=True)
-        if isinstance(facts, Refusal):
+        info = await self._service.attach(name, tail, numbers=True)
+        if isinstance(info, Refusal):
             return None
-        tail.uid, tail.high = facts.uid, max(tail.high, facts.high_watermark)
-        tail.stable = max(tail.stable, facts.record)
+        tail.uid, tail.high = info.uid, max(tail.high, info.high_watermark)
+        tail.stable = max(tail.stable, info.record)
         known = self.known(name)
         if known is not None:  # another fetch was faster
             self._service.detach(tail.uid, tail)

@@ -31,7 +31,7 @@ from polynya.front.kafka.configs import (
 )
 from polynya.front.kafka.deleted_topics import DeletedTopics
 from polynya.front.kafka.producer_ids import allot
-from polynya.local.api import Facts, Refusal
+from polynya.local.api import Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.commands import (
     Command,
@@ -283,17 +283,17 @@ class TopicCatalog:
         """Return the content type of a stream that can become a partition of a topic. Raises
         TopicRefused."""
         spelled = spelled_name(stream)
-        facts = await self._service.facts(stream)
-        if not isinstance(facts, Facts):
+        info = await self._service.info(stream)
+        if not isinstance(info, StreamInfo):
             raise TopicRefused(f"stream '{spelled}' does not exist: create it, then adopt it")
-        if facts.encoding == Encoding.KAFKA or partition_of(stream) is not None:
+        if info.encoding == Encoding.KAFKA or partition_of(stream) is not None:
             raise TopicRefused(f"stream '{spelled}' is a partition of a topic already")
-        if facts.ttl_seconds is not None or facts.expires_at_ms is not None:
+        if info.ttl_seconds is not None or info.expires_at_ms is not None:
             raise TopicRefused(f"stream '{spelled}' expires, which a partition does not")
         for topic in self.names.values():
             if topic.name != name and stream in topic.streams:
                 raise TopicRefused(f"topic '{topic.name}' has adopted stream '{spelled}'")
-        return media_type(facts.content_type)
+        return media_type(info.content_type)
 
     async def _put(self, put: TopicPut) -> int:
         name = put.name

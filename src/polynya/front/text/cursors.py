@@ -18,7 +18,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import KIB
 from polynya.base.names import FORMER_CURSORS, INTERNAL
-from polynya.local.api import Facts, Position, Refusal
+from polynya.local.api import Position, Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.commands import (
     Append,
@@ -102,9 +102,9 @@ class Cursors:
             raise CursorRefused(reply.code)
         return reply.code < Code.NOT_FOUND
 
-    async def _facts(self, name: str) -> Facts | None:
-        facts = await self._service.facts(name)
-        return None if isinstance(facts, Refusal) else facts
+    async def _facts(self, name: str) -> StreamInfo | None:
+        info = await self._service.info(name)
+        return None if isinstance(info, Refusal) else info
 
     async def _create(self, name: str) -> None:
         retention = Retention(bytes=_CURSOR_BYTES)
@@ -117,10 +117,10 @@ class Cursors:
         return await future
 
 
-def _cursor(stream: str, facts: Facts, former: int = 0) -> Cursor:
-    if facts.stream_seq is None:
+def _cursor(stream: str, info: StreamInfo, former: int = 0) -> Cursor:
+    if info.stream_seq is None:
         return Cursor(stream, former=former)
-    uid, record, byte = map(int, facts.stream_seq.split("_"))
+    uid, record, byte = map(int, info.stream_seq.split("_"))
     return Cursor(stream, uid, record, byte, former)
 
 

@@ -101,8 +101,8 @@ class Topics:
         )
         # perhaps with a retention: what matters is the type
         if reply.code == Code.EXISTS_DIFFERENT:
-            facts = await self._service.facts(name)
-            if not isinstance(facts, Refusal) and facts.encoding == Encoding.JSON:
+            info = await self._service.info(name)
+            if not isinstance(info, Refusal) and info.encoding == Encoding.JSON:
                 return "OK"
         return "OK" if reply.code < Code.NOT_FOUND else refused(topic, reply.code)
 
@@ -113,15 +113,15 @@ class Topics:
             record = cursor.record
             page = await self._read(topic, name, record, cursor.byte)
             # of a deleted topic with this name
-            if page.facts.uid != cursor.uid and record != Position.START:
+            if page.info.uid != cursor.uid and record != Position.START:
                 page = await self._read(topic, name, Position.START, 0)
-            if page.facts.encoding != Encoding.JSON:
+            if page.info.encoding != Encoding.JSON:
                 return refused(topic, Code.CONTENT_TYPE)
             if page.record == page.begin_record:
                 return "EMPTY"
             message, after = _first_message(page, max(record, page.first_record))
             try:
-                if await self._cursors.advance(cursor, page.facts.uid, after, page.byte):
+                if await self._cursors.advance(cursor, page.info.uid, after, page.byte):
                     return "OK " + message
             except CursorRefused as refusal:
                 return refused("the cursor", refusal.code)
@@ -138,10 +138,10 @@ class Topics:
         raise TextError(refused(topic, page.code))
 
     async def _state(self, topic: str, name: str) -> str:
-        facts = await self._service.facts(name)
-        if isinstance(facts, Refusal):
-            return refused(topic, facts.code)
-        if facts.segment:
+        info = await self._service.info(name)
+        if isinstance(info, Refusal):
+            return refused(topic, info.code)
+        if info.segment:
             found = await self._view.segments(name)
             if found is not None:
                 return _encode(_state_of(found)).decode()

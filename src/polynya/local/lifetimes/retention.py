@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from polynya.local.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
+from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo, Trimmed, TrimQuery
 from polynya.stream.commands import BucketRetention, Command, Retention, Trim, TrimTo
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code, Reply
@@ -16,7 +16,7 @@ from polynya.stream.replies import Code, Reply
 class TrimmingService(Protocol):
     """The interface that this module needs of the routed service."""
 
-    async def facts(self, name: str) -> Facts | Refusal: ...
+    async def info(self, name: str) -> StreamInfo | Refusal: ...
 
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
@@ -44,38 +44,38 @@ class TrimCounters(msgspec.Struct):
 async def trim(service: TrimmingService, query: TrimQuery) -> Trimmed | Refusal:
     """Make the record at a position the first one. A position before the first retained record
     changes nothing."""
-    facts = await service.facts(query.name)
-    if isinstance(facts, Refusal):
-        return facts
-    if query.incarnation and query.incarnation != facts.uid:
-        return Refusal(Code.INCARNATION, facts.record, facts.byte)
-    at = _position(query, facts)
+    info = await service.info(query.name)
+    if isinstance(info, Refusal):
+        return info
+    if query.incarnation and query.incarnation != info.uid:
+        return Refusal(Code.INCARNATION, info.record, info.byte)
+    at = _position(query, info)
     if at is None:
-        return Trimmed(facts.uid, facts.first_record, facts.first_byte)
+        return Trimmed(info.uid, info.first_record, info.first_byte)
     page = await service.read(
         ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True)
     )
     if isinstance(page, Page):
-        return await _cut(service, facts.uid, page, at[0] if query.inside else -1)
-    return await _start(service, facts.uid, query.name) if page.code == Code.TRIMMED else page
+        return await _cut(service, info.uid, page, at[0] if query.inside else -1)
+    return await _start(service, info.uid, query.name) if page.code == Code.TRIMMED else page
 
 
 async def _start(service: TrimmingService, uid: int, name: str) -> Trimmed | Refusal:
     """Return the start of a stream. Another stream may have its name by now."""
-    facts = await service.facts(name)
-    if isinstance(facts, Refusal):
-        return facts
-    if facts.uid != uid:  # deleted meanwhile
+    info = await service.info(name)
+    if isinstance(info, Refusal):
+        return info
+    if info.uid != uid:  # deleted meanwhile
         return Refusal(Code.NOT_FOUND)
-    return Trimmed(uid, facts.first_record, facts.first_byte)
+    return Trimmed(uid, info.first_record, info.first_byte)
 
 
 async def _cut(service: TrimmingService, uid: int, page: Page, inside: int) -> Trimmed | Refusal:
     """Trim up to where a page begins, or (not -1) to a record inside the batch there."""
-    if page.facts.uid != uid:  # deleted meanwhile
+    if page.info.uid != uid:  # deleted meanwhile
         return Refusal(Code.NOT_FOUND)
     name, record, byte, now_ms = (
-        page.facts.name,
+        page.info.name,
         page.begin_record,
         page.begin_byte,
         service.now_ms(),
@@ -92,12 +92,12 @@ async def _cut(service: TrimmingService, uid: int, page: Page, inside: int) -> T
     return Trimmed(uid, *cut)
 
 
-def _position(query: TrimQuery, facts: Facts) -> tuple[int, int] | None:
+def _position(query: TrimQuery, info: StreamInfo) -> tuple[int, int] | None:
     """Return the position to read for the boundary; None: nothing to trim."""
     if query.keep_bytes is None:
         return query.record, query.byte
-    byte = facts.byte - query.keep_bytes
-    return (Position.AT_BYTE, byte) if byte > facts.first_byte else None
+    byte = info.byte - query.keep_bytes
+    return (Position.AT_BYTE, byte) if byte > info.first_byte else None
 
 
 async def set_bucket(service: TrimmingService, bucket: str, retention: Retention | None) -> None:

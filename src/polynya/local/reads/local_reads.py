@@ -16,7 +16,7 @@ from polynya.local.api import (
     ReadQuery,
     Refusal,
     Span,
-    facts_of,
+    info_of,
 )
 from polynya.local.dependencies import Agreement, ColdReader, ParentReader
 from polynya.local.lifetimes.ttl import Lifetimes
@@ -65,7 +65,7 @@ class Groups(Protocol):
 
 class LocalReads:
     """The reader of one core. `cold` reads the object tier, `parents` what forks inherit.
-    `history`: see `Facts`."""
+    `history`: see `StreamInfo`."""
 
     def __init__(self, groups: Groups, *, history: int) -> None:
         self.cold: ColdReader | None = None
@@ -220,7 +220,7 @@ class LocalReads:
 
     def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span], *, known: bool) -> Page:
         return Page(
-            facts_of(stream, self._history, known=known),
+            info_of(stream, self._history, known=known),
             spans,
             plan.begin_record,
             plan.begin_byte,

@@ -29,7 +29,7 @@ from polynya.stream.read_plan import (
     cut,
 )
 from polynya.stream.state.model import Stream
-from polynya.stream.state.regimes import profile_of
+from polynya.stream.state.profile_epochs import profile_of
 
 Piece = HotPiece | ColdPiece | Inherited
 Place = tuple[int, int]  # record, byte

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from polynya.base.errors import Unavailable
-from polynya.local.api import Facts, Page, ReadLimits, Refusal
+from polynya.local.api import Page, ReadLimits, Refusal, StreamInfo
 from polynya.local.local import LocalGroups
 from polynya.local.reads.leader_epochs import epoch_end
 from polynya.local.reads.pieces import PlannedPage, PlannedSpans
@@ -32,7 +32,7 @@ class LocalAnswers:
     def serve(self, requests: CoreRequests) -> None:
         """Answer the questions of other cores."""
         served: tuple[tuple[int, Any, Callable[[Any], Awaitable[Any]]], ...] = (
-            (messages.FACTS, messages.Attach, self.facts),
+            (messages.INFO, messages.Attach, self.info),
             (messages.READ, messages.Query, self.read_for),
             (messages.READ_UID, messages.ReadUid, self.read_uid_for),
             (messages.PLACE_OF_TIME, messages.TimeOfUid, self.place_of_time),
@@ -141,12 +141,12 @@ class LocalAnswers:
             return -1
         return await epoch_end(self._local, group, question.name, epoch)
 
-    async def facts(self, question: messages.Attach) -> Facts | Refusal:
+    async def info(self, question: messages.Attach) -> StreamInfo | Refusal:
         """Return the facts of a stream."""
         await self._local.prepare(question.group, local=question.local)
-        return self._local.streams.facts(question.group, question.name, local=question.local)
+        return self._local.streams.info(question.group, question.name, local=question.local)
 
-    async def list_streams(self, question: messages.ListQuery) -> list[Facts]:
+    async def list_streams(self, question: messages.ListQuery) -> list[StreamInfo]:
         """Return streams of the groups by name."""
         await asyncio.gather(
             *(self._local.prepare(group, local=question.local) for group in question.groups)

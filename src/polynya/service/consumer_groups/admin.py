@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from polynya.base.names import spelled_name
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.routing.service import NodeService
-from polynya.service.consumer_groups.coordinator import GroupCoordinator
+from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
 from polynya.stream.consumer_groups.calls import (
     Commit,
     Describe,
@@ -108,7 +108,7 @@ def _all(topic: str) -> bool:
     return True
 
 
-OffsetOfTime = Callable[[NodeService, Facts, int], Awaitable[int]]
+OffsetOfTime = Callable[[NodeService, StreamInfo, int], Awaitable[int]]
 """Returns the offset of the first record of a time in ms or later, else the end."""
 
 
@@ -124,7 +124,7 @@ class GroupAdmin:
     """The verbs of administrators. They raise GroupRefused and PolynyaError."""
 
     def __init__(
-        self, service: NodeService, groups: GroupCoordinator, offset_of_time: OffsetOfTime
+        self, service: NodeService, groups: ConsumerGroupCoordinator, offset_of_time: OffsetOfTime
     ) -> None:
         self._service = service
         self._groups = groups
@@ -164,10 +164,10 @@ class GroupAdmin:
             for number in numbers
         }
         places = sorted({*committed, *read})
-        facts = await self._facts_of(topics.values(), places)
+        info = await self._facts_of(topics.values(), places)
         rows = []
         for place in places:
-            entry, found = committed.get(place), facts.get(place)
+            entry, found = committed.get(place), info.get(place)
             if found is not None:
                 offset = None if entry is None else entry.offset
                 lag = (
@@ -202,14 +202,14 @@ class GroupAdmin:
         if not places:
             raise ResetRefused(f"group '{id_}' has no offsets: name the topics")
         entries, rows = [], []
-        for place, facts in (await self._facts_of(known.values(), places)).items():
+        for place, info in (await self._facts_of(known.values(), places)).items():
             topic = known[place[0]].id
             before = committed.get((topic, place[1]))
-            offset = await self._wanted(wanted, facts, None if before is None else before.offset)
+            offset = await self._wanted(wanted, info, None if before is None else before.offset)
             if offset is not None:
                 entries.append(OffsetEntry(topic, place[1], offset, -1, ""))
                 old = None if before is None else before.offset
-                rows.append(NewOffset(*place, old, offset, facts.record, facts.record - offset))
+                rows.append(NewOffset(*place, old, offset, info.record, info.record - offset))
         if not rows:
             raise ResetRefused(
                 "none of the partitions has a committed offset to start from: name a place such as "
@@ -219,20 +219,20 @@ class GroupAdmin:
             await self._outcome(Commit(id_, -1, "", None, entries))
         return rows
 
-    async def _wanted(self, wanted: Wanted, facts: Facts, before: int | None) -> int | None:
+    async def _wanted(self, wanted: Wanted, info: StreamInfo, before: int | None) -> int | None:
         """Return the offset of a place in a partition, cut to what is there. None: it counts from
         the committed offset, and there is none."""
         if wanted.place == Place.TIME:
-            return await self._offset_of_time(self._service, facts, wanted.number)
+            return await self._offset_of_time(self._service, info, wanted.number)
         if wanted.place == Place.SHIFT and before is None:
             return None
         at = {
-            Place.EARLIEST: facts.first_record,
-            Place.LATEST: facts.record,
+            Place.EARLIEST: info.first_record,
+            Place.LATEST: info.record,
             Place.OFFSET: wanted.number,
             Place.SHIFT: (before or 0) + wanted.number,
         }[wanted.place]
-        return min(max(at, facts.first_record), facts.record)
+        return min(max(at, info.first_record), info.record)
 
     async def delete(self, id_: str) -> None:
         """Delete a group without members."""
@@ -257,17 +257,17 @@ class GroupAdmin:
 
     async def _facts_of(
         self, topics: Iterable[Topic], places: Iterable[tuple[str, int]]
-    ) -> dict[tuple[str, int], Facts]:
+    ) -> dict[tuple[str, int], StreamInfo]:
         """Return the facts of partitions that exist, in order."""
         gate, known = asyncio.Semaphore(_AT_ONCE), {topic.name: topic for topic in topics}
 
         async def one(place: tuple[str, int]) -> tuple[tuple[str, int], object]:
             stream = known[place[0]].stream(place[1])
             async with gate:
-                return place, await self._service.facts(stream)
+                return place, await self._service.info(stream)
 
         found = await asyncio.gather(*map(one, (each for each in places if each[0] in known)))
-        return {place: facts for place, facts in found if isinstance(facts, Facts)}
+        return {place: info for place, info in found if isinstance(info, StreamInfo)}
 
 
 def _places_of(spelled: str, known: dict[str, Topic]) -> list[tuple[str, int]]:

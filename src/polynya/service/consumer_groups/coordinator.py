@@ -45,9 +45,9 @@ from polynya.stream.consumer_groups.state import ConsumerGroup
 from polynya.stream.consumer_groups.subscription import topics_of
 from polynya.stream.group_commands import (
     CommitOffsets,
+    ConsumerGroupDrop,
     DropOffsets,
     ExpireOffsets,
-    GroupDrop,
 )
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -64,7 +64,7 @@ def raft_group_of(service: NodeService, id_: str) -> int:
     return service.group_of(f"consumer-group/{id_}")
 
 
-class GroupCoordinator:
+class ConsumerGroupCoordinator:
     """The consumer groups of one core."""
 
     def __init__(
@@ -309,7 +309,7 @@ class GroupCoordinator:
         running = led.find(call.group, self._new_id)
         if running is not None and running.group.members:
             return Outcomes([GroupError.NON_EMPTY_GROUP])
-        reply = await _logged(led, GroupDrop(call.group))
+        reply = await _logged(led, ConsumerGroupDrop(call.group))
         return Outcomes([_DROP_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
 
     async def _drop_offsets(self, led: _Led, call: DropPlaces) -> Answer:
@@ -427,15 +427,15 @@ _DROP_ERRORS = {
     Code.DISK_FULL: GroupError.COORDINATOR_NOT_AVAILABLE,
 }
 _HANDLERS: dict[type, Any] = {
-    Join: GroupCoordinator._join,
-    Sync: GroupCoordinator._sync,
-    Heartbeat: GroupCoordinator._heartbeat,
-    Leave: GroupCoordinator._leave,
-    Commit: GroupCoordinator._commit,
-    FetchOffsets: GroupCoordinator._offsets,
-    Describe: GroupCoordinator._describe,
-    Drop: GroupCoordinator._drop,
-    DropPlaces: GroupCoordinator._drop_offsets,
+    Join: ConsumerGroupCoordinator._join,
+    Sync: ConsumerGroupCoordinator._sync,
+    Heartbeat: ConsumerGroupCoordinator._heartbeat,
+    Leave: ConsumerGroupCoordinator._leave,
+    Commit: ConsumerGroupCoordinator._commit,
+    FetchOffsets: ConsumerGroupCoordinator._offsets,
+    Describe: ConsumerGroupCoordinator._describe,
+    Drop: ConsumerGroupCoordinator._drop,
+    DropPlaces: ConsumerGroupCoordinator._drop_offsets,
 }
 
 

@@ -6,9 +6,9 @@ import asyncio
 from itertools import islice
 
 from polynya.base.errors import PolynyaError
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.routing.service import NodeService
-from polynya.service.consumer_groups.coordinator import GroupCoordinator
+from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
 from polynya.stream.consumer_groups.state import ConsumerGroup
 from polynya.stream.rules.topics import Topic
 
@@ -20,7 +20,7 @@ PARTITIONS_MAX = 10_000  # of one round: each is a lookup
 class GroupLags:
     """The lags of the groups that this core coordinates, by group and topic."""
 
-    def __init__(self, service: NodeService, groups: GroupCoordinator) -> None:
+    def __init__(self, service: NodeService, groups: ConsumerGroupCoordinator) -> None:
         self.found: dict[tuple[str, str], int] = {}
         self._service = service
         self._groups = groups
@@ -54,8 +54,8 @@ class GroupLags:
             topic = topics.get(entry.topic)
             if topic is None:
                 continue
-            facts = await self._service.facts(topic.stream(entry.partition), local=True)
-            if isinstance(facts, Facts):
-                lag = max(0, facts.record - max(entry.offset, facts.first_record))
+            info = await self._service.info(topic.stream(entry.partition), local=True)
+            if isinstance(info, StreamInfo):
+                lag = max(0, info.record - max(entry.offset, info.first_record))
                 lags[topic.name] = lags.get(topic.name, 0) + lag
         return lags

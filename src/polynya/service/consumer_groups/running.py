@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from polynya.stream.consumer_groups.calls import Answer, GroupError, Outcomes
 from polynya.stream.consumer_groups.classic import ClassicGroup, Log
-from polynya.stream.group_commands import GroupPut
+from polynya.stream.group_commands import ConsumerGroupPut
 from polynya.stream.replies import Code, Done, Reply
 
-Propose = Callable[[GroupPut, Done], None]
+Propose = Callable[[ConsumerGroupPut, Done], None]
 
 
 def clock_ms() -> int:

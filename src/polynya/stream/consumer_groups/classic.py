@@ -28,7 +28,7 @@ from polynya.stream.consumer_groups.calls import (
 )
 from polynya.stream.consumer_groups.members import Member, Roster
 from polynya.stream.consumer_groups.state import ConsumerGroup
-from polynya.stream.group_commands import GroupPut
+from polynya.stream.group_commands import ConsumerGroupPut
 
 INITIAL_DELAY_MS = 500  # the first rebalance waits for others that start at the same time …
 INITIAL_DELAY_MS_MAX = 3000  # … and begins its wait again with each of them, up to this
@@ -53,7 +53,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 class Log(msgspec.Struct, frozen=True, gc=False):
     """A command to log. `then` follows if it is applied; call `logged` too."""
 
-    put: GroupPut
+    put: ConsumerGroupPut
     then: list[Reply]
 
 
@@ -244,7 +244,7 @@ class ClassicGroup:
         if self.state is State.PREPARING and self._deadline_ms <= now_ms:
             self._complete(now_ms)
 
-    def logged(self, put: GroupPut) -> None:
+    def logged(self, put: ConsumerGroupPut) -> None:
         """Take note that a command of `Log` is applied: the assignments count from here on."""
         if self.state is not State.COMPLETING or put.generation != self.generation:
             return
@@ -414,7 +414,7 @@ class ClassicGroup:
 
     def _log(self, then: list[Reply]) -> None:
         members = [each.to_log(self.protocol) for each in self.members]
-        put = GroupPut(
+        put = ConsumerGroupPut(
             self.id,
             0,
             self.generation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from polynya.stream.consumer_groups.calls import Join
-from polynya.stream.group_commands import GroupMember
+from polynya.stream.group_commands import ConsumerGroupMember
 
 
 class Member:
@@ -44,7 +44,7 @@ class Member:
         return made
 
     @classmethod
-    def logged(cls, stored: GroupMember, protocol: str) -> Member:
+    def logged(cls, stored: ConsumerGroupMember, protocol: str) -> Member:
         """Return a member as the log has it: of its protocols, the selected one is known."""
         made = cls(stored.id, stored.instance)
         made.client_id, made.client_host = stored.client_id, stored.client_host
@@ -70,8 +70,8 @@ class Member:
         """Return the metadata of a protocol."""
         return dict(self.protocols).get(protocol, b"")
 
-    def to_log(self, protocol: str) -> GroupMember:
-        return GroupMember(
+    def to_log(self, protocol: str) -> ConsumerGroupMember:
+        return ConsumerGroupMember(
             self.id,
             self.instance,
             self.client_id,

@@ -24,11 +24,11 @@ from polynya.stream.consumer_groups.state import (
 )
 from polynya.stream.group_commands import (
     CommitOffsets,
+    ConsumerGroupDrop,
+    ConsumerGroupPut,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
-    GroupDrop,
-    GroupPut,
 )
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
@@ -36,10 +36,10 @@ from polynya.stream.state.feature_level import level_of
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
-_LEVEL = level_of(GroupPut)
+_LEVEL = level_of(ConsumerGroupPut)
 
 
-def apply_put(machine: Machine, command: GroupPut, place: int) -> Reply:
+def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
     """Set the members of a group. FENCED: it has a later generation. TOO_MANY: a limit."""
     groups = machine.consumer_groups
     group = groups.get(command.id)
@@ -103,7 +103,7 @@ def _has_room(machine: Machine, groups: int, size: int) -> bool:
     )
 
 
-def apply_drop(machine: Machine, command: GroupDrop, place: int) -> Reply:
+def apply_drop(machine: Machine, command: ConsumerGroupDrop, place: int) -> Reply:
     """Delete a group. NOT_FOUND; HELD: it has members."""
     group = machine.consumer_groups.get(command.id)
     if group is None:
@@ -167,9 +167,9 @@ def _changed(machine: Machine, id_: str) -> None:
 
 
 RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
-    GroupPut: apply_put,
+    ConsumerGroupPut: apply_put,
     CommitOffsets: apply_commit,
-    GroupDrop: apply_drop,
+    ConsumerGroupDrop: apply_drop,
     DropOffsets: apply_drop_offsets,
     ExpireOffsets: apply_expire,
     ForgetTopic: apply_forget_topic,

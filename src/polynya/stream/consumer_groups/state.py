@@ -7,7 +7,7 @@ from struct import Struct
 
 import msgspec
 
-from polynya.stream.group_commands import GroupMember, OffsetEntry
+from polynya.stream.group_commands import ConsumerGroupMember, OffsetEntry
 
 _PLACE = Struct("<16sI")  # topic id, partition
 _OFFSET = Struct("<qiq")  # offset, leader epoch, time of the commit; then the metadata
@@ -23,7 +23,7 @@ class ConsumerGroup(msgspec.Struct, array_like=True, gc=False):
     protocol_type: str = ""  # "": of consumers without membership, which only commit
     protocol: str = ""
     leader: str = ""
-    members: list[GroupMember] = []
+    members: list[ConsumerGroupMember] = []
     offsets: dict[bytes, bytes] = {}
     used_ms: int = 0  # of the last change: an idle group's offsets expire
     kind: int = 0  # 0: classic
@@ -65,7 +65,7 @@ class ConsumerGroups:
         del self.by_id[group.id]
         self.bytes -= group.size
 
-    def set_members(self, group: ConsumerGroup, members: list[GroupMember]) -> None:
+    def set_members(self, group: ConsumerGroup, members: list[ConsumerGroupMember]) -> None:
         """Replace the members of a group."""
         self.bytes += members_bytes(members) - members_bytes(group.members)
         group.members = members
@@ -87,11 +87,11 @@ class ConsumerGroups:
         return dropped
 
 
-def _member_bytes(member: GroupMember) -> int:
+def _member_bytes(member: ConsumerGroupMember) -> int:
     return _GROUP_BYTES + len(member.metadata) + len(member.assignment)
 
 
-def members_bytes(members: Iterable[GroupMember]) -> int:
+def members_bytes(members: Iterable[ConsumerGroupMember]) -> int:
     """Return the approximate bytes of members in memory."""
     return sum(map(_member_bytes, members))
 

@@ -44,7 +44,7 @@ def apply_commit_slices(machine: Machine, command: CommitSlices, place: int) -> 
         return settled
     replies = [reply for part in command.slices for reply in _Runs(command, part).judge(machine)]
     if command.pack not in machine.held and not any(reply.code in _AGAIN for reply in replies):
-        machine.release_pack(command.pack, command.home_group, command.now_ms)
+        machine.release_pack(command.pack, command.owner_group, command.now_ms)
     _remember(machine, command, replies)
     return Reply(Code.OK, detail=replies)
 
@@ -192,6 +192,6 @@ class _Runs:
             batches=run.batches,
         )
         largest_ms = index.time_ms_max(stream.cold, -1) if stream.cold else 0
-        number = machine.hold_slice(command.pack, command.home_group)
+        number = machine.hold_slice(command.pack, command.owner_group)
         entry = index.packed(cold, number, max(run.time_ms_max, largest_ms))
         stream.cold = index.appended(stream.cold, entry)

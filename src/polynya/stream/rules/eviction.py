@@ -46,8 +46,8 @@ from polynya.stream.rules.table_lifetimes import is_forgotten, without_forgotten
 from polynya.stream.rules.table_watches import covers
 from polynya.stream.state import index
 from polynya.stream.state.feature_level import level_of
-from polynya.stream.state.model import Evicted, Regime, Stream, StreamExtras, TableClaim
-from polynya.stream.state.regimes import list_by_profile, unlist
+from polynya.stream.state.model import Evicted, ProfileEpoch, Stream, StreamExtras, TableClaim
+from polynya.stream.state.profile_epochs import list_by_profile, unlist
 from polynya.stream.state.tails import is_stable
 from polynya.stream.subscriptions.globs import compile_pattern
 
@@ -97,7 +97,7 @@ class EvictedView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     crc: int
     oldest: int | None
     table: int  # the uid of the table that has taken all of its records; 0: no table ever has
-    regime: Regime | None = None
+    profile_epoch: ProfileEpoch | None = None
 
 
 _stub = msgspec.msgpack.Decoder(EvictedView)
@@ -112,7 +112,7 @@ def is_evictable(stream: Stream) -> bool:
     subscriptions or own retention, and no table that lags."""
     return (
         stream.hot is None
-        and (stream.extras is None or _has_only_a_regime(stream.extras))
+        and (stream.extras is None or _has_only_a_profile_epoch(stream.extras))
         and stream.ttl_seconds is None
         and stream.expires_at_ms is None
         and stream.links is None
@@ -124,13 +124,13 @@ def is_evictable(stream: Stream) -> bool:
     )
 
 
-def _has_only_a_regime(extras: StreamExtras) -> bool:
+def _has_only_a_profile_epoch(extras: StreamExtras) -> bool:
     """Report whether a profile that does not change is all that there is."""
-    regime = extras.regime
+    profile_epoch = extras.profile_epoch
     return (
-        regime is not None
-        and not regime.changing_since_ms
-        and extras == StreamExtras(regime=regime)
+        profile_epoch is not None
+        and not profile_epoch.changing_since_ms
+        and extras == StreamExtras(profile_epoch=profile_epoch)
     )
 
 
@@ -157,7 +157,7 @@ def mark_of(stream: Stream) -> int:
         for table, claim in (stream.tables or {}).items()
     ]
     tail = (stream.next_record, stream.next_byte, stream.first_record, stream.first_byte)
-    regime = None if stream.extras is None else stream.extras.regime
+    profile_epoch = None if stream.extras is None else stream.extras.profile_epoch
     return int(
         crc32c(
             _encode(
@@ -171,7 +171,7 @@ def mark_of(stream: Stream) -> int:
                     index.written(stream.cold),
                     stream.producers,
                     claims,
-                    *(() if regime is None else (regime,)),
+                    *(() if profile_epoch is None else (profile_epoch,)),
                 )
             )
         )
@@ -253,7 +253,7 @@ def _packed(stream: Stream, where: Evicted) -> bytes:
             where.crc,
             None if where.oldest_ms is None else where.oldest_ms - created_ms,
             next(reversed(stream.tables)) if stream.tables else 0,
-            None if stream.extras is None else stream.extras.regime,
+            None if stream.extras is None else stream.extras.profile_epoch,
         )
     )
 
@@ -306,7 +306,7 @@ def _ghost(name: str, stub: EvictedView) -> Stream:
         else None,
         extras=StreamExtras(
             evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms),
-            regime=stub.regime,
+            profile_epoch=stub.profile_epoch,
         ),
     )
 

@@ -28,7 +28,7 @@ from polynya.stream.rules.trimming import release_trimmed
 from polynya.stream.rules.writes import media_type, other_type
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Pin, Stream
-from polynya.stream.state.regimes import profile_of
+from polynya.stream.state.profile_epochs import profile_of
 from polynya.stream.state.tails import stable_of
 
 if TYPE_CHECKING:

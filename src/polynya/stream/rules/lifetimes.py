@@ -13,7 +13,7 @@ from polynya.stream.rules.trimming import past_of, release_past, release_trimmed
 from polynya.stream.state import index
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import Stream
-from polynya.stream.state.regimes import unlist
+from polynya.stream.state.profile_epochs import unlist
 from polynya.stream.state.tails import stable_of
 from polynya.stream.subscriptions.links import forget_stream
 

@@ -106,7 +106,7 @@ def _hand_over(machine: Machine, counts: Mapping[int, int], now_ms: int) -> None
     for number, count in counts.items():
         key = machine.pack_keys[number]
         held = machine.held[key]
-        pack = machine.packs.get(key) if held.home_group == machine.group else None
+        pack = machine.packs.get(key) if held.owner_group == machine.group else None
         if (
             held.slices == count
             and pack is not None

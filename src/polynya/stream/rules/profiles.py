@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polynya.stream.commands import Batch
-from polynya.stream.diskless_commands import Profile, SealRegime, SetProfile
+from polynya.stream.diskless_commands import Profile, SealProfileEpoch, SetProfile
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import is_surely_expired, tail_reply
 from polynya.stream.rules.trimming import extras_of, tidy
 from polynya.stream.state.feature_level import level_of
-from polynya.stream.state.model import Regime, Stream
-from polynya.stream.state.regimes import list_by_profile, profile_of, regime_of
+from polynya.stream.state.model import ProfileEpoch, Stream
+from polynya.stream.state.profile_epochs import list_by_profile, profile_epoch_of, profile_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -36,7 +36,7 @@ def judge_logged(machine: Machine, stream: Stream, batch: Batch | None) -> Reply
     changes; or None. A close without a batch may come either way."""
     if stream.deleted or stream.uid not in machine.diskless:
         return None
-    if regime_of(stream).changing_since_ms:
+    if profile_epoch_of(stream).changing_since_ms:
         return tail_reply(Code.NOT_YET, stream)
     return None if batch is None else tail_reply(Code.WRONG_PROFILE, stream)
 
@@ -47,7 +47,7 @@ def judge_packed(machine: Machine, stream: Stream) -> Reply | None:
         return None
     if stream.uid not in machine.diskless:
         return tail_reply(Code.WRONG_PROFILE, stream)
-    if stream.hot or regime_of(stream).changing_since_ms:
+    if stream.hot or profile_epoch_of(stream).changing_since_ms:
         return tail_reply(Code.NOT_YET, stream)
     return None
 
@@ -62,16 +62,19 @@ def apply_set_profile(machine: Machine, command: SetProfile, place: int) -> Repl
     refusal = _judge_change(stream, command)
     if refusal is not None:
         return _told(refusal, stream)
-    regime = regime_of(stream)
-    if command.profile != regime.profile:
+    profile_epoch = profile_epoch_of(stream)
+    if command.profile != profile_epoch.profile:
         if command.profile == Profile.REPLICATED or stream.hot is None:
-            _begin(machine, stream, command.profile, regime.epoch + 1, command.now_ms)
-        elif not regime.changing_since_ms:
-            regime.changing_since_ms, regime.wanted = max(1, command.now_ms), command.profile
-            _keep(machine, stream, regime)
-    elif regime.changing_since_ms:
-        regime.changing_since_ms = regime.wanted = 0
-        _keep(machine, stream, regime)
+            _begin(machine, stream, command.profile, profile_epoch.epoch + 1, command.now_ms)
+        elif not profile_epoch.changing_since_ms:
+            profile_epoch.changing_since_ms, profile_epoch.wanted = (
+                max(1, command.now_ms),
+                command.profile,
+            )
+            _keep(machine, stream, profile_epoch)
+    elif profile_epoch.changing_since_ms:
+        profile_epoch.changing_since_ms = profile_epoch.wanted = 0
+        _keep(machine, stream, profile_epoch)
     return _told(tail_reply(Code.OK, stream), stream)
 
 
@@ -82,13 +85,13 @@ def _judge_change(stream: Stream, command: SetProfile) -> Reply | None:
         return Reply(Code.NOT_FOUND)
     if command.uid and command.uid != stream.uid:
         return tail_reply(Code.INCARNATION, stream)
-    if command.epoch and command.epoch != regime_of(stream).epoch:
+    if command.epoch and command.epoch != profile_epoch_of(stream).epoch:
         return tail_reply(Code.FENCED, stream)
     is_leased = stream.extras is not None and stream.extras.segments is not None
     return tail_reply(Code.REFUSED, stream) if is_leased else None
 
 
-def apply_seal_regime(machine: Machine, command: SealRegime, place: int) -> Reply:
+def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, place: int) -> Reply:
     """End a regime whose stream waits for it. Refusals: NOT_FOUND, EVICTED, GONE, FENCED (another
     epoch is open), REFUSED (it does not change), NOT_YET (something is hot)."""
     machine.level = max(machine.level, _LEVEL)
@@ -97,19 +100,19 @@ def apply_seal_regime(machine: Machine, command: SealRegime, place: int) -> Repl
         return machine.absent(command.name)
     if stream.uid != command.uid:
         return Reply(Code.NOT_FOUND)
-    regime = regime_of(stream)
-    code = _judge_seal(stream, command, regime)
+    profile_epoch = profile_epoch_of(stream)
+    code = _judge_seal(stream, command, profile_epoch)
     if code == Code.OK:
-        _begin(machine, stream, regime.wanted, regime.epoch + 1, command.now_ms)
+        _begin(machine, stream, profile_epoch.wanted, profile_epoch.epoch + 1, command.now_ms)
     return _told(tail_reply(code, stream), stream)
 
 
-def _judge_seal(stream: Stream, command: SealRegime, regime: Regime) -> Code:
+def _judge_seal(stream: Stream, command: SealProfileEpoch, profile_epoch: ProfileEpoch) -> Code:
     if stream.deleted:
         return Code.GONE
-    if regime.epoch != command.epoch:
+    if profile_epoch.epoch != command.epoch:
         return Code.FENCED
-    if not regime.changing_since_ms:
+    if not profile_epoch.changing_since_ms:
         return Code.REFUSED
     return Code.NOT_YET if stream.hot else Code.OK
 
@@ -117,12 +120,14 @@ def _judge_seal(stream: Stream, command: SealRegime, regime: Regime) -> Code:
 def _begin(machine: Machine, stream: Stream, profile: int, epoch: int, now_ms: int) -> None:
     """Begin a regime at the tail."""
     machine.level = max(machine.level, _LEVEL)
-    _keep(machine, stream, Regime(profile, epoch, stream.next_record, stream.next_byte, now_ms))
+    _keep(
+        machine, stream, ProfileEpoch(profile, epoch, stream.next_record, stream.next_byte, now_ms)
+    )
 
 
-def _keep(machine: Machine, stream: Stream, regime: Regime) -> None:
-    is_first = regime == Regime(Profile.REPLICATED, 1, 0, 0, stream.created_ms)
-    extras_of(stream).regime = None if is_first else regime
+def _keep(machine: Machine, stream: Stream, profile_epoch: ProfileEpoch) -> None:
+    is_first = profile_epoch == ProfileEpoch(Profile.REPLICATED, 1, 0, 0, stream.created_ms)
+    extras_of(stream).profile_epoch = None if is_first else profile_epoch
     tidy(stream)
     list_by_profile(machine, stream)
     machine.changes.streams.add(stream.uid)
@@ -131,8 +136,12 @@ def _keep(machine: Machine, stream: Stream, regime: Regime) -> None:
 def _told(reply: Reply, stream: Stream) -> Reply:
     """Add the regime that is open now to a reply."""
     if reply.uid:
-        regime = regime_of(stream)
-        reply.detail = (regime.profile, regime.epoch, bool(regime.changing_since_ms))
+        profile_epoch = profile_epoch_of(stream)
+        reply.detail = (
+            profile_epoch.profile,
+            profile_epoch.epoch,
+            bool(profile_epoch.changing_since_ms),
+        )
     return reply
 
 

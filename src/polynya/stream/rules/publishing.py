@@ -35,7 +35,7 @@ def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -
     """Accept the slices that fit the index now. The reply omits slices that are stale, repeated out
     of order, or in a released pack."""
     taken = (_publish(machine, command, uid, cold) for uid, cold in command.slices)
-    return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
+    return machine.take_slots(command.pack, command.owner_group, command.now_ms, taken)
 
 
 def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice) -> bool:
@@ -57,7 +57,7 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
     stream.hot = stream.hot[covered:] or None
     if stream.hot is None:
         del machine.hot[uid]
-    entry = index.packed(cold, machine.hold_slice(cold.pack, command.home_group), largest_ms)
+    entry = index.packed(cold, machine.hold_slice(cold.pack, command.owner_group), largest_ms)
     stream.cold = index.appended(stream.cold, entry)
     _note_level(machine, cold)
     if stream.first_record > cold.record:
@@ -99,7 +99,7 @@ def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -
     """Accept the slices that replace whole present entries. The reply omits the others, as in
     `apply_publish_slices`."""
     taken = (_replace(machine, command, uid, cold) for uid, cold in command.replacements)
-    return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
+    return machine.take_slots(command.pack, command.owner_group, command.now_ms, taken)
 
 
 def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice) -> bool:
@@ -115,7 +115,7 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     cold = structs.replace(cold, time_ms=machine.index_of(stream)[begin].time_ms)
     largest_ms = index.time_ms_max(stream.cold, end - 1)
     old = index.pack_numbers(stream.cold, begin, end)
-    number = machine.hold_slice(cold.pack, command.home_group)
+    number = machine.hold_slice(cold.pack, command.owner_group)
     machine.changes.streams.add(uid)
     stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number, largest_ms))
     _note_level(machine, cold)

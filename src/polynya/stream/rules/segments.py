@@ -17,7 +17,7 @@ from polynya.stream.rules.lifetimes import tail_reply
 from polynya.stream.rules.trimming import extras_of
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import SealedSegment, Segments, Stream
-from polynya.stream.state.regimes import profile_of
+from polynya.stream.state.profile_epochs import profile_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine

@@ -23,8 +23,8 @@ from polynya.stream.rules.tables import Table
 from polynya.stream.rules.topics import Topic, TopicChanges
 from polynya.stream.state import entries, index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream, WriterState
-from polynya.stream.state.pack_tables import HeldPacks, HomePacks
-from polynya.stream.state.regimes import list_by_profile
+from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks
+from polynya.stream.state.profile_epochs import list_by_profile
 from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions.state import SubscriptionsImage as Subscribed
 
@@ -221,7 +221,7 @@ def decode(
     machine.attempts = dict.fromkeys(image.attempts)
     machine.held = HeldPacks(image.held)
     machine.pack_counter = image.pack_counter
-    machine.packs = HomePacks(image.packs)
+    machine.packs = OwnedPacks(image.packs)
     machine.pages_gone = {key: None for key, held in image.held.items() if not held.slices}
     machine.released = dict.fromkeys(image.released)
     machine.tables = {table.uid: table for table in image.tables}

@@ -89,7 +89,7 @@ class Survey:
         self.epoch_bases = max(self.epoch_bases, image.epoch_bases, key=len)
         self.term = max(self.term, term)
         for key, held in image.held.items():
-            self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(
+            self.packs.setdefault(held.owner_group, {}).setdefault(self.rename(key), []).append(
                 image.group
             )
         if image.subscriptions is not None:

@@ -35,7 +35,7 @@ class UnnamedSlice(msgspec.Struct, frozen=True):
 
     uid: int
     slice: ColdSlice
-    home_group: int
+    owner_group: int
     encoding: int
     append_ms: int  # largest append time
     path: str = ""
@@ -126,7 +126,7 @@ def _continue(
         if image.level < ENTRY_LEVEL:
             cold = as_v1(cold)
         largest_ms = max(found.append_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
-        entry = index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
+        entry = index.packed(cold, _hold(image, cold.pack, found.owner_group), largest_ms)
         stream.cold = index.appended(stream.cold, entry)
         stream.activity_ms = max(stream.activity_ms, found.append_ms)
         at = _end(found)
@@ -279,11 +279,11 @@ def _encoding_of(piece: UnnamedSlice) -> int:
     return Encoding.JSON if media_type(content_type) == "application/json" else Encoding.BYTES
 
 
-def _hold(image: Image, pack: str, home_group: int) -> int:
+def _hold(image: Image, pack: str, owner_group: int) -> int:
     held = image.held.get(pack)
     if held is None:
         image.pack_counter += 1
-        held = image.held[pack] = PackReference(home_group, 0, image.pack_counter)
+        held = image.held[pack] = PackReference(owner_group, 0, image.pack_counter)
     held.slices += 1
     return held.number
 

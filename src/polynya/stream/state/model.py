@@ -23,7 +23,7 @@ __all__ = [
     "Pack",
     "PackReference",
     "Pin",
-    "Regime",
+    "ProfileEpoch",
     "SealedSegment",
     "Segments",
     "Stream",
@@ -83,7 +83,7 @@ class Pin(msgspec.Struct, array_like=True, gc=False):
 class PackReference(msgspec.Struct, array_like=True, gc=False):
     """A pack that indexes of this group reference."""
 
-    home_group: int
+    owner_group: int
     slices: int  # live references
     number: int = 0  # the pack's number in the indexes
 
@@ -142,7 +142,7 @@ class Segments(msgspec.Struct, array_like=True, gc=False):
     sealed: list[SealedSegment] = []
 
 
-class Regime(msgspec.Struct, array_like=True, gc=False):
+class ProfileEpoch(msgspec.Struct, array_like=True, gc=False):
     """The way in which the records from `record` on are stored first, until the next regime."""
 
     profile: int  # `diskless_commands.Profile`
@@ -174,7 +174,7 @@ class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     # set only in snapshots and in streams shown from a stub: see eviction.py
     evicted: Evicted | None = None
     segments: Segments | None = None  # of a leased stream
-    regime: Regime | None = None  # None: replicated since its creation
+    profile_epoch: ProfileEpoch | None = None  # None: replicated since its creation
 
 
 class OpenTransaction(msgspec.Struct, array_like=True, gc=False):

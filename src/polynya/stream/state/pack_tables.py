@@ -232,7 +232,7 @@ class _Values(ValuesView[V], Generic[V]):
         return (value for _, value in self._mapping.pairs())
 
 
-class HomePacks(PackTable[Pack]):
+class OwnedPacks(PackTable[Pack]):
     """The packs whose home group this is. In a row: those with one to four groups."""
 
     _VALUE = _PACK
@@ -334,13 +334,13 @@ class HeldPacks(PackTable[PackReference]):
         self._by_number.put(value.number, _CODE.pack(*code))
 
     def _packed(self, value: PackReference) -> bytes | None:
-        if value.slices > _U32_MAX or value.number > _U32_MAX or value.home_group > _U16_MAX:
+        if value.slices > _U32_MAX or value.number > _U32_MAX or value.owner_group > _U16_MAX:
             return None
-        return _HELD.pack(value.number, value.home_group, value.slices)
+        return _HELD.pack(value.number, value.owner_group, value.slices)
 
     def _unpacked(self, data: bytes) -> PackReference:
-        number, home_group, slices = _HELD.unpack(data)
-        return PackReference(home_group, slices, number)
+        number, owner_group, slices = _HELD.unpack(data)
+        return PackReference(owner_group, slices, number)
 
 
 def _by_number(pair: tuple[str, PackReference]) -> int:

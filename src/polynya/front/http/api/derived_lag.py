@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.base.names import spelled_name
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.service.table_jobs import DERIVED_STREAMS_MAX
 from polynya.service.tables import Tables
 from polynya.stream.rules.tables import Table
@@ -56,7 +56,7 @@ class DerivedLag:
         return known[1]
 
 
-def records_after(places: Places, streams: Sequence[Facts]) -> int:
+def records_after(places: Places, streams: Sequence[StreamInfo]) -> int:
     """Return the number of retained records after their stream's place; all those of an incarnation
     that has none. Before its first job, a fork counts the records that it inherits."""
     total = 0

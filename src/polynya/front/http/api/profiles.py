@@ -22,7 +22,7 @@ from polynya.base.names import (
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
-from polynya.local.api import Facts, Refusal
+from polynya.local.api import Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.diskless_commands import Profile, SetProfile
 from polynya.stream.replies import Code, Reply
@@ -56,10 +56,10 @@ class ProfileRoute:
             raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {spelled_name(name)}")
         if not reads:
             await self._change(name, read_json(request.body, _Wanted).profile)
-        facts = await self._service.facts(name)
-        if isinstance(facts, Refusal):
-            raise Failure(REFUSALS.get(facts.code, "NOT_FOUND"))
-        return Response(200, msgspec.json.encode(_shown(facts)), headers=_NO_STORE)
+        info = await self._service.info(name)
+        if isinstance(info, Refusal):
+            raise Failure(REFUSALS.get(info.code, "NOT_FOUND"))
+        return Response(200, msgspec.json.encode(_shown(info)), headers=_NO_STORE)
 
     async def _change(self, name: str, profile: str) -> None:
         if profile not in (REPLICATED, DISKLESS):
@@ -96,10 +96,10 @@ class ProfileRoute:
             self._service.expect_diskless(name)
 
 
-def _shown(facts: Facts) -> dict[str, Any]:
-    profile = LEASED if facts.segment else Profile.NAMES[facts.profile]
+def _shown(info: StreamInfo) -> dict[str, Any]:
+    profile = LEASED if info.segment else Profile.NAMES[info.profile]
     return {
-        "name": spelled_name(facts.name),
-        "incarnation": str(facts.uid),
+        "name": spelled_name(info.name),
+        "incarnation": str(info.uid),
         "profile": profile,
     }

@@ -64,7 +64,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     files_merged: int = 0
 
 
-def facts_of(metadata: bytes) -> TableFacts:
+def info_of(metadata: bytes) -> TableFacts:
     """Return the facts of an Iceberg metadata file. Raises msgspec.DecodeError."""
     told = msgspec.json.decode(metadata, type=_Snapshots)
     current = next(

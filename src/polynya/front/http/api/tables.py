@@ -17,7 +17,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import TABLE_REST_MS_MAX, WORKER_NAME_CHARACTERS_MAX
 from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
 from polynya.front.http.api.derived_lag import DerivedLag
-from polynya.front.http.api.schemas import TableFacts, columns_of, facts_of, history_of
+from polynya.front.http.api.schemas import TableFacts, columns_of, history_of, info_of
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.service.table_jobs import PlannedJob, TableJobs
@@ -213,7 +213,7 @@ class TableRoutes:
         if known is None or known[0] != table.main:
             try:
                 metadata = await self._metadata(table)
-                known = table.main, TableFacts() if metadata is None else facts_of(metadata)
+                known = table.main, TableFacts() if metadata is None else info_of(metadata)
             except (PolynyaError, OSError, ValueError):
                 return None
             self._known_facts[table.uid] = known
@@ -328,7 +328,7 @@ class TableRoutes:
         lag = await self._tables.lag(table)
         derived = bool(table.transform)
         records = await self._derived.records(table) if derived else lag.records
-        facts = await self._facts(table)
+        info = await self._facts(table)
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         return {
             **self._ref(table),
@@ -349,12 +349,12 @@ class TableRoutes:
             "fault": table.fault,
             "fault_ms": table.fault_ms,
             "committed_ms": table.committed_ms,
-            "files": None if facts is None else facts.files,
-            "bytes": None if facts is None else facts.bytes,
-            "job_seconds": None if facts is None else facts.job_seconds,
-            "merges": None if facts is None else facts.merges,
-            "files_merged": None if facts is None else facts.files_merged,
-            "fields_without_column": None if facts is None else facts.fields_without_column,
+            "files": None if info is None else info.files,
+            "bytes": None if info is None else info.bytes,
+            "job_seconds": None if info is None else info.job_seconds,
+            "merges": None if info is None else info.merges,
+            "files_merged": None if info is None else info.files_merged,
+            "fields_without_column": None if info is None else info.fields_without_column,
         }
 
 

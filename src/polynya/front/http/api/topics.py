@@ -34,7 +34,7 @@ from polynya.front.kafka.topics import (
     acks_of,
     is_topic_name,
 )
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
 from polynya.wire.headers import format_instant
@@ -198,15 +198,15 @@ class TopicRoutes:
         partitions = []
         for number in range(min(topic.partitions, PARTITIONS_SHOWN_MAX)):
             name = topic.stream(number)
-            facts = await self._service.facts(name)
-            if isinstance(facts, Facts):
+            info = await self._service.info(name)
+            if isinstance(info, StreamInfo):
                 partitions.append(
                     {
                         "partition": number,
                         "stream": spelled_name(name),
-                        "first_offset": facts.first_record,
-                        "next_offset": facts.record,
-                        "bytes": facts.byte - facts.first_byte,
+                        "first_offset": info.first_record,
+                        "next_offset": info.record,
+                        "bytes": info.byte - info.first_byte,
                     }
                 )
         return {**_shown(topic), "details": partitions}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
 
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 
 NO_BODY = frozenset((204, 304))
 STATUS_LINES = {
@@ -61,10 +61,10 @@ def owner_line(url: str) -> bytes:
     return f"Stream-Owner: {url}\r\n".encode("latin-1")
 
 
-def etag_of(facts: Facts, begin: str, end: str, *, at_tail: bool, variant: str = "") -> str:
+def etag_of(info: StreamInfo, begin: str, end: str, *, at_tail: bool, variant: str = "") -> str:
     """Return a strong ETag: the bytes of a stream incarnation between two offset tokens never
     change. The tag includes whether they reach the tail (`:t`) or the end (`:c`). So a cached claim
     to reach the tail expires with the next append. `at_tail`: they do. A replica that may lack
     acknowledged records makes no such claim. `variant` is the rendering."""
-    state = (":c" if facts.closed else ":t") if at_tail else ""
-    return f'"{facts.uid:x}.{facts.history:x}-{begin}-{end}{variant}{state}"'
+    state = (":c" if info.closed else ":t") if at_tail else ""
+    return f'"{info.uid:x}.{info.history:x}-{begin}-{end}{variant}{state}"'

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from polynya.base.errors import PolynyaError
-from polynya.local.api import Facts, Refusal
+from polynya.local.api import Refusal, StreamInfo
 
 ASK_SECONDS = 0.1  # interval for a stream with continuous writes
 AGAIN_SECONDS = 1.0  # retry interval without a leader
@@ -22,7 +22,7 @@ class TailConfirmer(Protocol):
     @property
     def name(self) -> str: ...
 
-    def confirm(self, facts: Facts | Refusal) -> None:
+    def confirm(self, info: StreamInfo | Refusal) -> None:
         """Handle facts that include every acknowledged record."""
         ...
 
@@ -32,10 +32,10 @@ class TailConfirmation:
 
     def __init__(
         self,
-        facts: Callable[[str], Coroutine[Any, Any, Facts | Refusal]],
+        info: Callable[[str], Coroutine[Any, Any, StreamInfo | Refusal]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        self._facts = facts
+        self._facts = info
         self._spawn = spawn
         self._doubters: dict[TailConfirmer, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -75,9 +75,9 @@ class TailConfirmation:
 
     async def _ask(self, name: str, waiting: list[TailConfirmer]) -> None:
         try:
-            facts = await self._facts(name)
+            info = await self._facts(name)
         except PolynyaError:
             self._doubters.update(dict.fromkeys(waiting))
             return
         for doubter in waiting:
-            doubter.confirm(facts)
+            doubter.confirm(info)

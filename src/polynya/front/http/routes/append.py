@@ -23,7 +23,7 @@ from polynya.front.http.routes.bodies import (
     is_parsed_in_thread,
 )
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
-from polynya.local.api import AppendTo, Facts
+from polynya.local.api import AppendTo, StreamInfo
 from polynya.stream.commands import Append, Batch, Encoding, Producer
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.conditions import CONDITIONS, Condition
@@ -177,8 +177,8 @@ async def _parse_and_propose(request: AppendRequest, body: bytes) -> None:
 
 async def _close_unless_partition(request: AppendRequest) -> None:
     """Close a stream whose name may be that of a partition: a body would have a wrong type."""
-    facts = await request.connection.front.service.facts(request.name)
-    if isinstance(facts, Facts) and facts.encoding == Encoding.KAFKA:
+    info = await request.connection.front.service.info(request.name)
+    if isinstance(info, StreamInfo) and info.encoding == Encoding.KAFKA:
         raise Failure("KAFKA_PARTITION")
     request.propose(b"", request.producer, request.answer)
 

@@ -11,7 +11,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.routes.append_conditions import on_condition
 from polynya.front.http.routes.bodies import RECORDS_BODY
 from polynya.front.http.routes.refusals import fail_refusal
-from polynya.local.api import Facts, Refusal
+from polynya.local.api import Refusal, StreamInfo
 from polynya.stream.commands import Append, Batch, Encoding
 from polynya.wire.headers import RECORDS, BadField
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records, values_of
@@ -54,27 +54,27 @@ def append_records(request: AppendRequest, body: bytes) -> None:
             "Record-Key, Record-Header and Record-Timestamp are not for a body of "
             f"{RECORDS}, whose records have their own",
         )
-    facts = request.connection.front.service.facts_nowait(request.name)
-    if facts is None:
+    info = request.connection.front.service.info_nowait(request.name)
+    if info is None:
         request.connection.hold_later_requests()
         request.exchange.spawn(_learn_type(request, body))
     else:
-        _propose_body(request, body, facts)
+        _propose_body(request, body, info)
 
 
 async def _learn_type(request: AppendRequest, body: bytes) -> None:
-    _propose_body(request, body, await request.connection.front.service.facts(request.name))
+    _propose_body(request, body, await request.connection.front.service.info(request.name))
 
 
-def _propose_body(request: AppendRequest, body: bytes, facts: Facts | Refusal) -> None:
+def _propose_body(request: AppendRequest, body: bytes, info: StreamInfo | Refusal) -> None:
     """Propose a body of whole records, whose values are those of the stream's type."""
-    if isinstance(facts, Refusal):
-        fail_refusal(request.exchange, facts)
+    if isinstance(info, Refusal):
+        fail_refusal(request.exchange, info)
         return
-    if facts.encoding == Encoding.KAFKA:
+    if info.encoding == Encoding.KAFKA:
         raise Failure("KAFKA_PARTITION")
-    build = partial(_whole, body, is_json=facts.encoding == Encoding.JSON)
-    _start(request, build, facts.content_type, len(body))
+    build = partial(_whole, body, is_json=info.encoding == Encoding.JSON)
+    _start(request, build, info.content_type, len(body))
 
 
 def _start(request: AppendRequest, build: _Build, content_type: str, size: int) -> None:

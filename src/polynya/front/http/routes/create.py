@@ -218,9 +218,9 @@ async def _look_up_and_answer(
     read: the create is applied, so a fault now is none of it."""
     profile = ""
     with suppress(PolynyaError):
-        facts = await front.service.facts(command.name)
-        if not isinstance(facts, Refusal):
-            profile = LEASED if facts.segment else Profile.NAMES[facts.profile]
+        info = await front.service.info(command.name)
+        if not isinstance(info, Refusal):
+            profile = LEASED if info.segment else Profile.NAMES[info.profile]
     _answer(exchange, reply, content_type or command.content_type, profile)
 
 
@@ -290,13 +290,13 @@ def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
 async def _type_of(front: HttpFront, exchange: Exchange, source: str) -> str | None:
     """Return the content type that a fork inherits; None if the source is missing and the error has
     been sent."""
-    facts = await front.service.facts(source)
-    if not isinstance(facts, Refusal):
-        return facts.content_type
-    if facts.code == Code.GONE:
+    info = await front.service.info(source)
+    if not isinstance(info, Refusal):
+        return info.content_type
+    if info.code == Code.GONE:
         exchange.fail("DELETED_IN_USE", "the fork's source was deleted")
-    elif facts.code == Code.NOT_FOUND:
-        fail_reply(exchange, Reply(facts.code), creating=True)
+    elif info.code == Code.NOT_FOUND:
+        fail_reply(exchange, Reply(info.code), creating=True)
     else:
-        fail_refusal(exchange, facts)
+        fail_refusal(exchange, info)
     return None

@@ -22,7 +22,7 @@ from polynya.front.http.routes.pages import (
     send_parts,
 )
 from polynya.front.http.routes.read_request import ReadRequest, record_numbers
-from polynya.local.api import OWN_ENCODING, Facts, Page, Span
+from polynya.local.api import OWN_ENCODING, Page, Span, StreamInfo
 from polynya.stream.commands import Encoding
 from polynya.wire.headers import RECORDS, media_type
 from polynya.wire.kafka.values import values_type
@@ -33,18 +33,18 @@ AT_ONCE_BYTES = 16 * 1024  # stored; more, or what is compressed, is decoded in 
 _CODEC_AT = 22  # the low byte of a batch's attributes
 
 
-def is_json_stream(facts: Facts) -> bool:
+def is_json_stream(info: StreamInfo) -> bool:
     """Report whether the values of a stream are JSON."""
-    if facts.encoding == Encoding.KAFKA:
-        return media_type(values_type(facts.content_type)) == "application/json"
-    return facts.encoding == Encoding.JSON
+    if info.encoding == Encoding.KAFKA:
+        return media_type(values_type(info.content_type)) == "application/json"
+    return info.encoding == Encoding.JSON
 
 
 def needs_decoding(page: Page, form: str) -> bool:
     """Report whether a page in the form of `json_form` differs from its stored bytes."""
     return (
         form == RECORDS
-        or page.facts.encoding == Encoding.KAFKA
+        or page.info.encoding == Encoding.KAFKA
         or Encoding.KAFKA in map(_ENCODING, page.spans)
     )
 
@@ -53,7 +53,7 @@ async def send_decoded(
     exchange: Exchange, request: ReadRequest, page: Page, cache: str, live: Headers | None = None
 ) -> None:
     """Respond with the records of a page, or with 304 if the client has them. Raises `Failure`."""
-    is_json = is_json_stream(page.facts)
+    is_json = is_json_stream(page.info)
     form = json_form(exchange)
     if form == LINES and not is_json:
         form = ""
@@ -67,7 +67,7 @@ async def send_decoded(
         raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (("Stream-Next-Offset", place),))
     page = structs.replace(page_up_to(page, shown), begin_record=first)
     is_array = is_json or form == RECORDS
-    headers = page_headers(page, form or values_type(page.facts.content_type), is_array=is_array)
+    headers = page_headers(page, form or values_type(page.info.content_type), is_array=is_array)
     headers += record_numbers(request, page) + (live or [])
     variant = VARIANTS[form] or ":v"
     if cache != NO_STORE and is_fresh(exchange, page, headers, cache, variant):
@@ -97,7 +97,7 @@ async def shown_of(
     """Show a page from the record `first`, in a thread if that may take long."""
     if not page.spans:
         return Shown([], page.record, page.byte)
-    spans = [stored(span, page.facts) for span in page.spans]
+    spans = [stored(span, page.info) for span in page.spans]
     end = (page.record, page.byte)
     work = partial(
         show, spans, end, first=first, form=form, bytes_max=bytes_max, records_max=records_max
@@ -107,9 +107,9 @@ async def shown_of(
     return work() if is_quick else await asyncio.to_thread(work)
 
 
-def stored(span: Span, facts: Facts) -> StoredSpan:
+def stored(span: Span, info: StreamInfo) -> StoredSpan:
     """Return a span of a page as it is shown."""
-    encoding = facts.encoding if span.encoding == OWN_ENCODING else span.encoding
+    encoding = info.encoding if span.encoding == OWN_ENCODING else span.encoding
     times = (span.time_ms, span.append_times)
     return StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths, *times)
 

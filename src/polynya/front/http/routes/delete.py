@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from polynya.base.names import KAFKA_PREFIX
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.refusals import fail_reply
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.stream.commands import Delete, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
@@ -31,8 +31,8 @@ def delete(front: HttpFront, exchange: Exchange) -> None:
 
 
 async def _delete_unless_partition(front: HttpFront, exchange: Exchange, incarnation: int) -> None:
-    facts = await front.service.facts(exchange.route.name)
-    if isinstance(facts, Facts) and facts.encoding == Encoding.KAFKA:
+    info = await front.service.info(exchange.route.name)
+    if isinstance(info, StreamInfo) and info.encoding == Encoding.KAFKA:
         exchange.fail("KAFKA_PARTITION")
     else:
         _propose(front, exchange, incarnation)

@@ -11,7 +11,7 @@ from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal
-from polynya.local.api import Facts, Refusal
+from polynya.local.api import Refusal, StreamInfo
 from polynya.stream.commands import Retention
 from polynya.stream.diskless_commands import Profile
 from polynya.wire.headers import FOREVER, format_instant, none_match
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 def head(front: HttpFront, exchange: Exchange) -> None:
     """Handle HEAD of a stream. Raises `Failure`."""
     local = is_local(exchange)
-    facts = front.service.facts_nowait(exchange.route.name)
-    if facts is None:
+    info = front.service.info_nowait(exchange.route.name)
+    if info is None:
         exchange.spawn(_wait_facts(front, exchange, local=local), waits=True)
     else:
-        _answer(exchange, facts)
+        _answer(exchange, info)
 
 
 async def _wait_facts(front: HttpFront, exchange: Exchange, *, local: bool) -> None:
-    _answer(exchange, await front.service.facts(exchange.route.name, local=local))
+    _answer(exchange, await front.service.info(exchange.route.name, local=local))
 
 
-def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
-    if isinstance(facts, Refusal):
-        fail_refusal(exchange, facts)
-    elif not is_other_incarnation(exchange, facts):
+def _answer(exchange: Exchange, info: StreamInfo | Refusal) -> None:
+    if isinstance(info, Refusal):
+        fail_refusal(exchange, info)
+    elif not is_other_incarnation(exchange, info):
         begin, end = (
-            format_token(facts.first_record, facts.first_byte),
-            format_token(facts.record, facts.byte),
+            format_token(info.first_record, info.first_byte),
+            format_token(info.record, info.byte),
         )
-        etag = etag_of(facts, begin, end, at_tail=facts.known or facts.closed)
-        headers: Headers = [("Content-Type", values_type(facts.content_type)), ("ETag", etag)]
+        etag = etag_of(info, begin, end, at_tail=info.known or info.closed)
+        headers: Headers = [("Content-Type", values_type(info.content_type)), ("ETag", etag)]
         status = 304 if none_match(exchange.head.headers.get("if-none-match"), etag) else 200
-        if facts.stream_seq is not None:
-            headers.append(("Stream-Seq", facts.stream_seq))
-        exchange.answer(status, headers + facts_headers(facts) + [("Cache-Control", NO_STORE)])
+        if info.stream_seq is not None:
+            headers.append(("Stream-Seq", info.stream_seq))
+        exchange.answer(status, headers + facts_headers(info) + [("Cache-Control", NO_STORE)])
 
 
 def retention_headers(retention: Retention) -> Headers:
@@ -60,24 +60,24 @@ def retention_headers(retention: Retention) -> Headers:
     ]
 
 
-def facts_headers(facts: Facts) -> Headers:
+def facts_headers(info: StreamInfo) -> Headers:
     headers = [
-        ("Stream-Next-Offset", format_token(facts.record, facts.byte)),
-        ("Stream-Incarnation", str(facts.uid)),
+        ("Stream-Next-Offset", format_token(info.record, info.byte)),
+        ("Stream-Incarnation", str(info.uid)),
     ]
-    if facts.closed:
+    if info.closed:
         headers.append(("Stream-Closed", "true"))
-    if facts.ttl_seconds is not None:
-        headers.append(("Stream-TTL", str(facts.ttl_seconds)))
-    if facts.expires_at_ms is not None:
-        headers.append(("Stream-Expires-At", format_instant(facts.expires_at_ms)))
-    headers.append(("Stream-Retained-Offset", format_token(facts.first_record, facts.first_byte)))
-    if facts.retention is not None:
-        headers += retention_headers(facts.retention)
-    if facts.profile:
-        headers.append(("Stream-Profile", Profile.NAMES[facts.profile]))
-    if facts.segment:
+    if info.ttl_seconds is not None:
+        headers.append(("Stream-TTL", str(info.ttl_seconds)))
+    if info.expires_at_ms is not None:
+        headers.append(("Stream-Expires-At", format_instant(info.expires_at_ms)))
+    headers.append(("Stream-Retained-Offset", format_token(info.first_record, info.first_byte)))
+    if info.retention is not None:
+        headers += retention_headers(info.retention)
+    if info.profile:
+        headers.append(("Stream-Profile", Profile.NAMES[info.profile]))
+    if info.segment:
         headers.append(("Stream-Profile", LEASED))
-        headers.append(("Stream-Segment", str(facts.segment)))
-        headers.append(("Stream-Segment-Writer", str(facts.segment_writer)))
+        headers.append(("Stream-Segment", str(info.segment)))
+        headers.append(("Stream-Segment-Writer", str(info.segment_writer)))
     return headers

@@ -14,7 +14,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.read_request import is_local
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.wire.headers import format_instant
 from polynya.wire.kafka.values import values_type
 
@@ -49,7 +49,7 @@ async def _list(
     found = await _find(front, parts, after, limit + 1, local=local)
     shown = found[:limit]
     answer = {
-        "streams": [_entry(facts) for facts in shown],
+        "streams": [_entry(info) for info in shown],
         "next": spelled_name(shown[-1].name) if len(found) > limit else None,
     }
     exchange.answer(
@@ -78,28 +78,28 @@ def _parts(prefix: str) -> tuple[str, ...]:
 
 async def _find(
     front: HttpFront, prefixes: list[str], after: str, limit: int, *, local: bool
-) -> list[Facts]:
+) -> list[StreamInfo]:
     """Return the streams under any of the prefixes, sorted by name."""
-    found: list[Facts] = []
+    found: list[StreamInfo] = []
     for prefix in prefixes:
         found += await front.service.list_streams(prefix, after, limit, local=local)
-    by_name = {facts.name: facts for facts in found}
+    by_name = {info.name: info for info in found}
     return [by_name[name] for name in sorted(by_name)][:limit]
 
 
-def _entry(facts: Facts) -> dict[str, Any]:
+def _entry(info: StreamInfo) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "name": spelled_name(facts.name),
-        "content_type": values_type(facts.content_type),
-        "next_offset": format_token(facts.record, facts.byte),
-        "closed": facts.closed,
-        "incarnation": str(facts.uid),
-        "created_at": format_instant(facts.created_ms),
+        "name": spelled_name(info.name),
+        "content_type": values_type(info.content_type),
+        "next_offset": format_token(info.record, info.byte),
+        "closed": info.closed,
+        "incarnation": str(info.uid),
+        "created_at": format_instant(info.created_ms),
     }
-    if facts.first_record:
-        entry["retained_offset"] = format_token(facts.first_record, facts.first_byte)
-    if facts.ttl_seconds is not None:
-        entry["ttl_seconds"] = facts.ttl_seconds
-    if facts.expires_at_ms is not None:
-        entry["expires_at"] = format_instant(facts.expires_at_ms)
+    if info.first_record:
+        entry["retained_offset"] = format_token(info.first_record, info.first_byte)
+    if info.ttl_seconds is not None:
+        entry["ttl_seconds"] = info.ttl_seconds
+    if info.expires_at_ms is not None:
+        entry["expires_at"] = format_instant(info.expires_at_ms)
     return entry

@@ -10,7 +10,7 @@ from polynya.front.http.protocol.responses import NO_CACHE
 from polynya.front.http.routes.decoded_pages import is_json_stream
 from polynya.front.http.routes.pages import json_form
 from polynya.front.http.routes.read_request import END_SUFFIX
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.wire.cursor import current_interval, next_cursor
 from polynya.wire.headers import RECORDS, format_event_id, media_type
 from polynya.wire.kafka.values import values_type
@@ -78,17 +78,17 @@ class LiveResponse:
     def name(self) -> str:
         return self._name
 
-    def open(self, facts: Facts, more: Headers) -> None:
+    def open(self, info: StreamInfo, more: Headers) -> None:
         """Write the response head, with more headers, and take over the connection."""
-        self._uid, self._history = facts.uid, facts.history
-        self._form = Form(self._form.records, is_json_stream(facts))
-        media = "application/json" if self._form.records else values_type(facts.content_type)
+        self._uid, self._history = info.uid, info.history
+        self._form = Form(self._form.records, is_json_stream(info))
+        media = "application/json" if self._form.records else values_type(info.content_type)
         self._encoding = sse_encoding(media_type(media))
         headers: Headers = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", NO_CACHE),
             ("X-Accel-Buffering", "no"),
-            ("Stream-Incarnation", str(facts.uid)),
+            ("Stream-Incarnation", str(info.uid)),
             *more,
         ]
         if self._encoding == SseEncoding.BASE64:

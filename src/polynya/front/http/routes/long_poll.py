@@ -60,21 +60,21 @@ class _Waiter:
 async def _wait(front: HttpFront, exchange: Exchange, request: ReadRequest, cache: str) -> None:
     waiter, query = _Waiter(), request.query
     # before the read, so that no event is missed
-    facts = await front.service.attach(query.name, waiter, local=query.local, numbers=True)
-    if isinstance(facts, Refusal):
-        fail_refusal(exchange, facts)
+    info = await front.service.attach(query.name, waiter, local=query.local, numbers=True)
+    if isinstance(info, Refusal):
+        fail_refusal(exchange, info)
         return
     timer = asyncio.get_running_loop().call_later(request.seconds, waiter.expire)
     front.waiters.add(waiter)
     try:
-        if is_other_incarnation(exchange, facts):  # now, not after the timeout
+        if is_other_incarnation(exchange, info):  # now, not after the timeout
             return
-        request = placed(request, facts)
+        request = placed(request, info)
         while True:
             query = request.query
             waiter.woken.clear()
             page = await read_allowed(front, exchange, query)
-            if isinstance(page, Page) and page.facts.uid != facts.uid:
+            if isinstance(page, Page) and page.info.uid != info.uid:
                 exchange.fail("STREAM_RECREATED")
                 return
             if (
@@ -93,7 +93,7 @@ async def _wait(front: HttpFront, exchange: Exchange, request: ReadRequest, cach
     finally:
         timer.cancel()
         front.waiters.discard(waiter)
-        front.service.detach(facts.uid, waiter)
+        front.service.detach(info.uid, waiter)
 
 
 def _answer(
@@ -102,7 +102,7 @@ def _answer(
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
         return
-    if is_other_incarnation(exchange, page.facts):
+    if is_other_incarnation(exchange, page.info):
         return
     cursor = next_cursor(
         exchange.query.get("cursor"), front.service.now_ms(), front.random.random()
@@ -119,7 +119,7 @@ def _answer(
                 *tail,
                 *record_numbers(request, page),
                 *closed,
-                ("Stream-Incarnation", str(page.facts.uid)),
+                ("Stream-Incarnation", str(page.info.uid)),
                 ("Cache-Control", NO_STORE),
             ],
         )

@@ -95,9 +95,9 @@ def wants_records(exchange: Exchange) -> bool:
 def send_page(exchange: Exchange, page: Page, cache: str, live: Headers = _NONE) -> None:
     """Respond with a page as it is stored, or with 304 if the client has it. `cache` is the
     Cache-Control; `live` are more headers."""
-    is_json = page.facts.encoding == Encoding.JSON
+    is_json = page.info.encoding == Encoding.JSON
     form = json_form(exchange) if is_json else ""
-    headers = page_headers(page, form or page.facts.content_type, is_array=is_json)
+    headers = page_headers(page, form or page.info.content_type, is_array=is_json)
     headers += live
     if cache != NO_STORE and is_fresh(exchange, page, headers, cache, VARIANTS[form]):
         return
@@ -110,16 +110,16 @@ def send_page(exchange: Exchange, page: Page, cache: str, live: Headers = _NONE)
 
 def page_headers(page: Page, content_type: str, *, is_array: bool) -> Headers:
     """Return the headers of a page in a representation. `is_array`: of JSON, which runs nowhere."""
-    facts = page.facts
+    info = page.info
     end = format_token(page.record, page.byte)
     headers = [
         ("Content-Type", content_type),
         ("Stream-Next-Offset", end),
-        ("Stream-Incarnation", str(facts.uid)),
+        ("Stream-Incarnation", str(info.uid)),
     ]
-    if page.up_to_date and (facts.known or facts.closed):
+    if page.up_to_date and (info.known or info.closed):
         headers.append(("Stream-Up-To-Date", "true"))
-        if facts.closed:
+        if info.closed:
             headers.append(("Stream-Closed", "true"))
     headers.append(("Vary", "Accept"))
     if not is_array and content_type not in _INERT:
@@ -130,12 +130,12 @@ def page_headers(page: Page, content_type: str, *, is_array: bool) -> Headers:
 
 def is_fresh(exchange: Exchange, page: Page, headers: Headers, cache: str, variant: str) -> bool:
     """Add the ETag of the representation. Return whether the client has it, after answering 304."""
-    facts, head = page.facts, exchange.head.headers
+    info, head = page.info, exchange.head.headers
     begin = format_token(page.begin_record, page.begin_byte)
     end = format_token(page.record, page.byte)
-    is_last = (page.record, page.byte) == (facts.record, facts.byte)
-    at_tail = is_last and (facts.known or facts.closed)
-    etag = etag_of(facts, begin, end, at_tail=at_tail, variant=variant)
+    is_last = (page.record, page.byte) == (info.record, info.byte)
+    at_tail = is_last and (info.known or info.closed)
+    etag = etag_of(info, begin, end, at_tail=at_tail, variant=variant)
     headers.append(("ETag", etag))
     if "if-none-match" in head and none_match(head["if-none-match"], etag):
         exchange.answer(304, [*headers, ("Cache-Control", cache)])

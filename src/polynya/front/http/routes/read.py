@@ -48,11 +48,11 @@ def read(front: HttpFront, exchange: Exchange) -> None:
 
 async def _wait_page(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
     if request.tail_records:
-        facts = await front.service.facts(request.query.name, local=request.query.local)
-        if isinstance(facts, Refusal):
-            fail_refusal(exchange, facts)
+        info = await front.service.info(request.query.name, local=request.query.local)
+        if isinstance(info, Refusal):
+            fail_refusal(exchange, info)
             return
-        request = placed(request, facts)
+        request = placed(request, info)
     page = await read_allowed(front, exchange, request.query)
     if request.tail_records and isinstance(page, Refusal) and page.code == Code.TRIMMED:
         # trimmed since: what is left of the last records begins at the start
@@ -70,10 +70,10 @@ def _answer(exchange: Exchange, request: ReadRequest, page: Page | Refusal) -> N
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
         return
-    if "stream-incarnation" in exchange.head.headers and is_other_incarnation(exchange, page.facts):
+    if "stream-incarnation" in exchange.head.headers and is_other_incarnation(exchange, page.info):
         return
     moves = query.record in Position.TIMES or request.tail_records
-    lasts = (not page.up_to_date or page.facts.closed) and not moves
+    lasts = (not page.up_to_date or page.info.closed) and not moves
     cache = NO_STORE if query.record == Position.NOW else CACHE_PAGE if lasts else NO_CACHE
     if request.records_max or needs_decoding(page, json_form(exchange)):
         exchange.spawn(send_decoded(exchange, request, page, cache), waits=True)

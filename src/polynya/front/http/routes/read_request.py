@@ -14,7 +14,7 @@ from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.pages import wants_records
-from polynya.local.api import Facts, Page, Position, ReadQuery
+from polynya.local.api import Page, Position, ReadQuery, StreamInfo
 from polynya.wire.headers import BadField, parse_event_id
 from polynya.wire.times import parse_time_ms
 
@@ -129,11 +129,11 @@ def _at_record(text: str) -> tuple[int, int]:
     )
 
 
-def placed(request: ReadRequest, facts: Facts) -> ReadRequest:
-    """Return the request with its place, if that is counted from the tail in `facts`."""
+def placed(request: ReadRequest, info: StreamInfo) -> ReadRequest:
+    """Return the request with its place, if that is counted from the tail in `info`."""
     if not request.tail_records:
         return request
-    record = max(facts.first_record, facts.record - request.tail_records)
+    record = max(info.first_record, info.record - request.tail_records)
     return msgspec.structs.replace(
         request, query=msgspec.structs.replace(request.query, record=record)
     )

@@ -19,7 +19,7 @@ from polynya.front.http.routes.conditions import refuse_conditions
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
-from polynya.local.api import Facts, Position, Refusal, Trimmed, TrimQuery
+from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
 from polynya.stream.commands import Retention, SetRetention
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
@@ -69,20 +69,20 @@ def show_retention(front: HttpFront, exchange: Exchange) -> None:
 
 
 async def _show(front: HttpFront, exchange: Exchange) -> None:
-    facts = await _facts(front, exchange)
-    if facts is None:
+    info = await _facts(front, exchange)
+    if info is None:
         return
-    bucket = (await front.service.buckets()).get(bucket_of(facts.name))
+    bucket = (await front.service.buckets()).get(bucket_of(info.name))
     retention, origin = (
-        (facts.retention, "stream") if facts.retention is not None else (bucket, "bucket")
+        (info.retention, "stream") if info.retention is not None else (bucket, "bucket")
     )
     answer = {
         **shown(retention),
         "from": None if retention is None else origin,
-        "retained_offset": format_token(facts.first_record, facts.first_byte),
-        "next_offset": format_token(facts.record, facts.byte),
+        "retained_offset": format_token(info.first_record, info.first_byte),
+        "next_offset": format_token(info.record, info.byte),
     }
-    _answer(exchange, facts.uid, answer)
+    _answer(exchange, info.uid, answer)
 
 
 def put_retention(front: HttpFront, exchange: Exchange) -> None:
@@ -192,13 +192,13 @@ def _spawn(
     exchange.spawn(work(front, exchange))
 
 
-async def _facts(front: HttpFront, exchange: Exchange) -> Facts | None:
+async def _facts(front: HttpFront, exchange: Exchange) -> StreamInfo | None:
     """Return the stream's facts; None if the error has been sent."""
-    facts = await front.service.facts(exchange.route.name)
-    if isinstance(facts, Refusal):
-        fail_refusal(exchange, facts)
+    info = await front.service.info(exchange.route.name)
+    if isinstance(info, Refusal):
+        fail_refusal(exchange, info)
         return None
-    return None if is_other_incarnation(exchange, facts) else facts
+    return None if is_other_incarnation(exchange, info) else info
 
 
 def _answer(

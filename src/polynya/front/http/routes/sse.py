@@ -31,7 +31,7 @@ from polynya.front.http.routes.pages import allowed_bytes
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import ReadRequest, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
-from polynya.local.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
+from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
 from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval
 from polynya.wire.kafka.primitives import Bytes
@@ -68,46 +68,46 @@ async def _open(front: HttpFront, exchange: Exchange, request: ReadRequest) -> N
 async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
     query, incarnation = request.query, request.incarnation
     subscriber = Subscriber(front, exchange, local=query.local)
-    facts = await front.service.attach(query.name, subscriber, local=query.local)
-    if isinstance(facts, Refusal):
-        fail_refusal(exchange, facts)
+    info = await front.service.attach(query.name, subscriber, local=query.local)
+    if isinstance(info, Refusal):
+        fail_refusal(exchange, info)
         return
     opened = False
     try:
-        if incarnation is not None and incarnation != (facts.uid, facts.history):
+        if incarnation is not None and incarnation != (info.uid, info.history):
             exchange.fail("STREAM_RECREATED")
-        elif request.saw_end and facts.closed:
-            _answer_end(exchange, facts)
-        elif not is_other_incarnation(exchange, facts):
-            request = placed(request, facts)
+        elif request.saw_end and info.closed:
+            _answer_end(exchange, info)
+        elif not is_other_incarnation(exchange, info):
+            request = placed(request, info)
             query = request.query
             page = await subscriber.read(query.record, query.byte)
             if isinstance(page, Refusal):
                 fail_refusal(exchange, page)
-            elif page.facts.uid != facts.uid:
+            elif page.info.uid != info.uid:
                 exchange.fail("STREAM_RECREATED")
             else:
                 first = max(query.record, page.first_record)
                 subscriber.open(
-                    page.facts, [("Stream-Record-Start", str(first))] if request.numbered else []
+                    page.info, [("Stream-Record-Start", str(first))] if request.numbered else []
                 )
                 opened = True
                 await subscriber.run(page, asked=query.record)
     finally:
         if not opened:
-            front.service.detach(facts.uid, subscriber)
+            front.service.detach(info.uid, subscriber)
 
 
-def _answer_end(exchange: Exchange, facts: Facts) -> None:
+def _answer_end(exchange: Exchange, info: StreamInfo) -> None:
     """Respond 204, which stops the reconnects of a browser's `EventSource` (HTML, server-sent
     events)."""
-    at = ("Stream-Next-Offset", format_token(facts.record, facts.byte))
+    at = ("Stream-Next-Offset", format_token(info.record, info.byte))
     exchange.answer(
         204,
         [
             at,
             ("Stream-Closed", "true"),
-            ("Stream-Incarnation", str(facts.uid)),
+            ("Stream-Incarnation", str(info.uid)),
             ("Cache-Control", NO_CACHE),
         ],
     )
@@ -197,7 +197,7 @@ class Subscriber(LiveResponse):
                     "TRIMMED" if trimmed else "GONE", trimmed_message(page) if trimmed else ""
                 )
                 return
-            if page.facts.uid != self._uid:
+            if page.info.uid != self._uid:
                 self._end_with_error("STREAM_RECREATED")
                 return
             if asked > page.record:
@@ -366,14 +366,14 @@ class Subscriber(LiveResponse):
         if not self._local:
             self._front.tail_confirmation.doubt(self)
 
-    def confirm(self, facts: Facts | Refusal) -> None:
+    def confirm(self, info: StreamInfo | Refusal) -> None:
         """Notify the reader if it is at the leader's tail. Otherwise another event will follow."""
         at = (self._record, self._byte)
         if (
             self._live
-            and isinstance(facts, Facts)
-            and facts.uid == self._uid
-            and at == (facts.record, facts.byte)
+            and isinstance(info, StreamInfo)
+            and info.uid == self._uid
+            and at == (info.record, info.byte)
         ):
             self._write(self._events(b"", at, up_to_date=True, closed=False))
 

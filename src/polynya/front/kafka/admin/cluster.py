@@ -12,7 +12,7 @@ from polynya.base.errors import PolynyaError
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.metadata import place_of
 from polynya.front.kafka.turns import in_turns
-from polynya.local.api import Facts
+from polynya.local.api import StreamInfo
 from polynya.wire.kafka.generated import (
     create_acls,
     delete_acls,
@@ -92,10 +92,10 @@ async def _size(front: KafkaFront, name: str, number: int) -> int | None:
     if place_of(front, stream).leader != front.brokers.own:
         return None
     try:
-        facts = await front.service.facts(stream, local=True)
+        info = await front.service.info(stream, local=True)
     except PolynyaError:
         return None
-    return facts.byte - facts.first_byte if isinstance(facts, Facts) else None
+    return info.byte - info.first_byte if isinstance(info, StreamInfo) else None
 
 
 async def acls(

@@ -143,15 +143,15 @@ async def _delete(
     if "delete" not in list_of(policy):
         return Error.POLICY_VIOLATION
     name = topic.stream(asked.partition_index)
-    facts = await front.service.facts(name)
-    if isinstance(facts, Refusal):
-        return error_of(facts.code)
-    offset = facts.record if asked.offset == HIGH_WATERMARK else asked.offset
-    if not 0 <= offset <= facts.record:
+    info = await front.service.info(name)
+    if isinstance(info, Refusal):
+        return error_of(info.code)
+    offset = info.record if asked.offset == HIGH_WATERMARK else asked.offset
+    if not 0 <= offset <= info.record:
         return Error.OFFSET_OUT_OF_RANGE
-    answer.low_watermark = facts.first_record
-    if offset > facts.first_record:
-        query = TrimQuery(name, offset, incarnation=facts.uid, inside=True)
+    answer.low_watermark = info.first_record
+    if offset > info.first_record:
+        query = TrimQuery(name, offset, incarnation=info.uid, inside=True)
         trimmed = await front.service.trim(query)
         if isinstance(trimmed, Refusal):
             return error_of(trimmed.code)

@@ -8,19 +8,23 @@ from __future__ import annotations
 from typing import Protocol
 
 from polynya.stream.diskless_commands import Profile
-from polynya.stream.state.model import Regime, Stream
+from polynya.stream.state.model import ProfileEpoch, Stream
 
 
-def regime_of(stream: Stream) -> Regime:
+def profile_epoch_of(stream: Stream) -> ProfileEpoch:
     """Return the stream's regime: the first one, if its profile never changed."""
-    regime = None if stream.extras is None else stream.extras.regime
-    return regime or Regime(Profile.REPLICATED, 1, 0, 0, stream.created_ms)
+    profile_epoch = None if stream.extras is None else stream.extras.profile_epoch
+    return profile_epoch or ProfileEpoch(Profile.REPLICATED, 1, 0, 0, stream.created_ms)
 
 
 def profile_of(stream: Stream) -> int:
     """Return the stream's profile. During a change it is the one before."""
     extras = stream.extras
-    return Profile.REPLICATED if extras is None or extras.regime is None else extras.regime.profile
+    return (
+        Profile.REPLICATED
+        if extras is None or extras.profile_epoch is None
+        else extras.profile_epoch.profile
+    )
 
 
 class ByProfile(Protocol):
@@ -33,9 +37,9 @@ class ByProfile(Protocol):
 
 def list_by_profile(machine: ByProfile, stream: Stream) -> None:
     """Put the stream among those whose profile is diskless, or changes; or remove it from them."""
-    regime = None if stream.extras is None else stream.extras.regime
-    changes = regime is not None and regime.changing_since_ms > 0
-    is_diskless = regime is not None and regime.profile == Profile.DISKLESS
+    profile_epoch = None if stream.extras is None else stream.extras.profile_epoch
+    changes = profile_epoch is not None and profile_epoch.changing_since_ms > 0
+    is_diskless = profile_epoch is not None and profile_epoch.profile == Profile.DISKLESS
     if changes:
         machine.changing[stream.uid] = stream
     else:

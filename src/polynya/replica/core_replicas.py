@@ -56,7 +56,7 @@ class Group:
         self.applied_index = index
 
 
-class Shard:
+class CoreReplicas:
     """All groups of one core."""
 
     __slots__ = ("groups",)
