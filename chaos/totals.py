@@ -1,4 +1,5 @@
-"""What the simulation says of many seeds: written by tests/sim/run.py, read for the page."""
+"""Totals of the simulation over many seeds: written by tests/sim/run.py, read for
+docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Simulation(msgspec.Struct, kw_only=True):
     faults: dict[str, int] = {}
 
     def take(self, more: Simulation) -> None:
-        """What was found with other seeds, but for how many these are."""
+        """Add the findings of other seeds, but for the number of seeds."""
         for name in self.__struct_fields__:
             if name not in ("first_seed", "seeds", "faults"):
                 setattr(self, name, getattr(self, name) + getattr(more, name))
