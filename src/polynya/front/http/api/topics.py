@@ -25,7 +25,7 @@ from polynya.front.kafka.configs import (
     notes_of,
     with_profile,
 )
-from polynya.front.kafka.topics import (
+from polynya.front.kafka.topics.catalog import (
     NAME_RULE,
     Adoption,
     TopicCatalog,

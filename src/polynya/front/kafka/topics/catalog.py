@@ -18,8 +18,6 @@ import msgspec
 
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.names import partition_name, partition_of, spelled_name
-from polynya.front.kafka.admin import profile_change
-from polynya.front.kafka.admin.profile_change import NotChanged, is_abandoned
 from polynya.front.kafka.configs import (
     CONTENT_TYPE,
     DEFAULT_RULES,
@@ -29,8 +27,9 @@ from polynya.front.kafka.configs import (
     rules_of,
     segments_of,
 )
-from polynya.front.kafka.deleted_topics import DeletedTopics
-from polynya.front.kafka.producer_ids import allot
+from polynya.front.kafka.topics import profile_change
+from polynya.front.kafka.topics.producers import DeletedTopics, allot
+from polynya.front.kafka.topics.profile_change import NotChanged, is_abandoned
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.commands import (
