@@ -25,8 +25,9 @@ from polynya.front.kafka.groups.coordinators import GroupService
 from polynya.front.kafka.request_memory import Frame, Holding, RequestMemory
 from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.topic_frames import TopicFrames
-from polynya.front.kafka.topics.catalog import TopicCatalog, TopicService
+from polynya.front.kafka.topics.catalog import TopicCatalog
 from polynya.front.kafka.topics.producers import ProducerIdSource
+from polynya.front.kafka.topics.steps import TopicService
 from polynya.wire.kafka.primitives import Malformed
 
 _SWEEP_SECONDS = 2.0
