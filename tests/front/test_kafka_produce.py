@@ -17,12 +17,12 @@ from front.test_kafka_front import compressed, fetch, offset_of, produce
 from google_crc32c import value as crc32c
 from worlds.kafka import KafkaWorld, batch, made, play, produce_fields
 
-from polynya.front.kafka import deleted_topics
 from polynya.front.kafka import produce as produces
 from polynya.front.kafka.batch_checks import AT_ONCE_BYTES
-from polynya.front.kafka.deleted_topics import DeletedTopics
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.topics import TopicCatalog
+from polynya.front.kafka.topics import producers
+from polynya.front.kafka.topics.catalog import TopicCatalog
+from polynya.front.kafka.topics.producers import DeletedTopics
 from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
 from polynya.wire.kafka import batches
@@ -222,7 +222,7 @@ def test_a_topic_is_created_again_by_a_node_that_did_not_see_its_deletion() -> N
 def test_the_oldest_names_of_deleted_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: KafkaWorld) -> None:
         now = itertools.count(1)
-        monkeypatch.setattr(deleted_topics, "DELETED_TOPICS_MAX", 3)
+        monkeypatch.setattr(producers, "DELETED_TOPICS_MAX", 3)
         meta_group = world.core.service.meta_group
         service: Any = SimpleNamespace(meta_group=meta_group, now_ms=lambda: next(now))
         here, there = DeletedTopics(service), DeletedTopics(service)
