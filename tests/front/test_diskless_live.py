@@ -104,7 +104,7 @@ def test_a_long_poll_is_answered_by_the_commit() -> None:
     async def story(world: World) -> None:
         writer = await diskless(world, "s")
         waiting = world.meanwhile(world.get("s", "?live=long-poll&offset=-1"))
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         await writer.append(canonical_name("s"), b"no", b"one", refused={0})
         answer = await waiting
         assert (answer.status, answer.body) == (200, b"one")
