@@ -24,8 +24,9 @@ from typing import Any
 
 from polynya.engine.storage import open_storage
 from polynya.front.kafka.auth.caller import EVERYBODY
+from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.metadata import metadata
-from polynya.front.kafka.server import Broker, KafkaFront
+from polynya.front.kafka.server import KafkaFront
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.stream.commands import TopicChange, TopicPut, TopicReady
 from polynya.wire.kafka.generated.metadata import MetadataRequest
@@ -93,7 +94,7 @@ async def _ask_all(front: KafkaFront) -> tuple[float, int]:
     """Return the CPU seconds and the bytes of Metadata of all topics."""
     header = SimpleNamespace(correlation=7, client_id="bench")
     call: Any = SimpleNamespace(
-        front=front, caller=EVERYBODY, version=12, api=APIS[METADATA], header=header
+        context=front.context, caller=EVERYBODY, version=12, api=APIS[METADATA], header=header
     )
     began = time.process_time()
     pieces: Any = await metadata(call, MetadataRequest(topics=None))
@@ -106,11 +107,11 @@ async def _metadata(front: KafkaFront, service: Any) -> dict[str, Any]:
     again = [(await _ask_all(front))[0] for _ in range(REPEATS)]
     changed, learned = [], []
     for number in range(REPEATS):
-        topic = front.topics.names[f"topic-{number:05}"]
+        topic = front.context.topics.names[f"topic-{number:05}"]
         change = TopicChange(topic.name, topic.id, topic.revision, topic.partitions, [("a", "1")])
         await service.call(0, change)
         began = time.process_time()
-        await front.topics.refresh()
+        await front.context.topics.refresh()
         learned.append(time.process_time() - began)
         changed.append((await _ask_all(front))[0])
     return {
@@ -138,12 +139,12 @@ async def _measure(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     try:
         found: dict[str, Any] = {"topics": asked.topics, "partitions_each": asked.partitions}
         began = time.perf_counter()
-        await front.topics.create("created", asked.created, [])
+        await front.context.topics.create("created", asked.created, [])
         found["created_partitions"] = asked.created
         found["created_seconds"] = round(time.perf_counter() - began, 2)
         await _fill(core.service, asked.topics, asked.partitions)
         began = time.process_time()
-        await front.topics.refresh()
+        await front.context.topics.refresh()
         found["learn_all_ms"] = round((time.process_time() - began) * 1000, 1)
         found["metadata"] = await _metadata(front, core.service)
         assert not faults, faults

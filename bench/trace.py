@@ -224,7 +224,7 @@ def _requests() -> Iterator[tuple[str, bytes]]:
 async def _kafka(runtime: CoreRuntime) -> list[Traced]:
     front = KafkaFront(runtime.service, OneBroker(), runtime.group_coordinator, new_id=kafka.new_id)
     await front.start([])
-    await front.topics.create(kafka.TOPIC, 1, [])
+    await front.context.topics.create(kafka.TOPIC, 1, [])
     (writer, written), (reader, received) = _connected(front), _connected(front)
     await _ask(writer, written, kafka.init_producer_id())
     producer = kafka.read_response("InitProducerId", written.answer).producer_id
@@ -265,7 +265,7 @@ async def _woken(reader: Any, fetch: bytes, writer: Any, produce: bytes) -> Trac
 
 
 def _connected(front: KafkaFront) -> tuple[KafkaConnection, Wire]:
-    connection, wire = KafkaConnection(front), Wire()
+    connection, wire = KafkaConnection(front.connections), Wire()
     connection.connection_made(wire)
     return connection, wire
 
