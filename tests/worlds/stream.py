@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from google_crc32c import value as crc32c
 from msgspec import structs
-from polynya.stream.state.profile_epochs import profile_epoch_of
 
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Producer, Return
 from polynya.stream.machine import Machine
@@ -30,6 +29,7 @@ from polynya.stream.state import index
 from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 from polynya.stream.state.index import Index
 from polynya.stream.state.model import HotBatch, Stream, StreamExtras
+from polynya.stream.state.profile_epochs import profile_epoch_of
 from polynya.stream.state.record_gaps import JUMP
 
 Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
