@@ -27,7 +27,6 @@ import uvloop
 
 import polynya
 from bench import _kafka_requests as kafka
-from bench.kafka_topics import OneBroker
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.engine.log_clock import LogClock, once_per_pass
 from polynya.engine.storage import open_storage
@@ -222,7 +221,9 @@ def _requests() -> Iterator[tuple[str, bytes]]:
 
 
 async def _kafka(runtime: CoreRuntime) -> list[Traced]:
-    front = KafkaFront(runtime.service, OneBroker(), runtime.group_coordinator, new_id=kafka.new_id)
+    front = KafkaFront(
+        runtime.service, kafka.OneBroker(), runtime.group_coordinator, new_id=kafka.new_id
+    )
     await front.start([])
     await front.context.topics.create(kafka.TOPIC, 1, [])
     (writer, written), (reader, received) = _connected(front), _connected(front)

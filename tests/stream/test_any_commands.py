@@ -10,7 +10,6 @@ from random import Random
 import pytest
 from long_tests import long
 from msgspec.structs import replace
-from polynya.stream.state.profile_epochs import profile_epoch_of
 from worlds.packed import commit_of
 from worlds.stream import World, raw_batch
 
@@ -53,6 +52,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
+from polynya.stream.state.profile_epochs import profile_epoch_of
 from polynya.stream.subscriptions.rules import Event
 from polynya.stream.subscriptions.state import Subscription
 from polynya.stream.table_commands import WatchStreams

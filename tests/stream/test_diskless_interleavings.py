@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec import structs
-from polynya.stream.state.profile_epochs import profile_epoch_of
 from worlds.packed import commit_of
 from worlds.stream import World, check_invariants, raw_batch
 
@@ -24,6 +23,7 @@ from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileE
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
+from polynya.stream.state.profile_epochs import profile_epoch_of
 
 NAME = "s"
 RETRY = (Code.NOT_YET, Code.WRONG_PROFILE)
