@@ -127,7 +127,7 @@ def test_a_fetch_at_the_tail_waits_for_the_commit_and_reads_once(
         waiting = asyncio.create_task(
             wire.ask("Fetch", 11, **fetch_fields("t", 0, 0, max_wait_ms=30_000, min_bytes=1))
         )
-        while not any(each.parked for each in world.front.connections):
+        while not any(each.session.parked for each in world.front.connections):
             await asyncio.sleep(0)
         before = +reads.counts
         await turns()
