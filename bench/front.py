@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from polynya.access import Access, Limits
@@ -52,6 +53,9 @@ class _Service:
 
     def appender(self, name: str) -> Any:
         return self._append
+
+    def open(self, name: str) -> Any:
+        return SimpleNamespace(name=name, append=self._append)
 
     def _append(self, command: Any, done: Any) -> None:
         producer = command.producer

@@ -194,7 +194,7 @@ class Results(msgspec.Struct, kw_only=True):
 
     @property
     def wrong(self) -> bool:
-        """Whether something failed whose cause is not repaired."""
+        """Report whether something failed whose cause is not repaired."""
         simulated = {"swarm": self.simulation, **self.worlds}
         return (
             any(

@@ -71,6 +71,9 @@ class _Front:
     def appender(self, name: str) -> Any:
         return lambda command, done: self.proposed.append(command)
 
+    def open(self, name: str) -> Any:
+        return SimpleNamespace(name=name, append=self.appender(name))
+
 
 def proposed_by(body: bytes, headers: dict[str, str]) -> list[Append]:
     """The commands that a request and its repetition, whose head is known by then, propose; none if

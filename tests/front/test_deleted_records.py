@@ -20,7 +20,7 @@ from polynya.base.names import group_of, partition_name
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.topics import Adoption
+from polynya.front.kafka.topics.catalog import Adoption
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import NodeView, Topics
 from polynya.local.api import StreamInfo

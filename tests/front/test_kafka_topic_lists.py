@@ -12,11 +12,11 @@ from worlds.kafka import OneBroker, read_answer
 from worlds.service import Node, World
 
 from polynya.base.errors import NotLeader
-from polynya.front.kafka import topics as module
 from polynya.front.kafka.auth.caller import EVERYBODY
 from polynya.front.kafka.metadata import metadata
 from polynya.front.kafka.server import KafkaFront
-from polynya.front.kafka.topics import TopicCatalog
+from polynya.front.kafka.topics import catalog as module
+from polynya.front.kafka.topics.catalog import TopicCatalog
 from polynya.stream.rules.topics import TopicNews
 from polynya.wire.kafka.generated.metadata import MetadataRequest
 from polynya.wire.kafka.messages import APIS, Header

@@ -12,7 +12,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.names import KAFKA_BUCKET
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.owners import is_diskless, zone_of
-from polynya.front.kafka.topics import is_topic_name
+from polynya.front.kafka.topics.catalog import is_topic_name
 from polynya.front.kafka.turns import count, in_turns
 from polynya.stream.rules.topics import Topic, TopicState
 from polynya.wire.kafka.generated.metadata import (

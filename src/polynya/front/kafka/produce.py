@@ -108,8 +108,7 @@ class _Produce:
         self._response = ProduceResponse()
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
-        self._waiting: list[_Part] = []  # batches that may take long to check
-        self._is_large = len(call.data) > AT_ONCE_BYTES
+        self._waiting: list[_Part] = []
         self.is_judged = False
 
     async def find_and_judge(self) -> None:
@@ -135,8 +134,8 @@ class _Produce:
                     await asyncio.sleep(0)
 
     def judge(self, topics: list[Topic | None]) -> None:
-        """Refuse the batches of unknown partitions, and those that the caller may not append.
-        Propose the others, but those that wait."""
+        """Refuse the batches of unknown partitions, and those that the caller may not append. The
+        others wait for their checks."""
         self.is_judged = True
         for data, topic in zip(self._request.topic_data, topics, strict=True):
             self._judge(data, topic, data.partition_data, self._answers_of(data))
@@ -154,12 +153,11 @@ class _Produce:
         parts: list[PartitionProduceData],
         answers: list[PartitionProduceResponse],
     ) -> None:
-        """Judge some partitions of a topic, and propose their batches if the checks are short."""
+        """Judge some partitions of a topic."""
         by_id = self._call.version >= _IDS_SINCE
         missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
         allowed = self._call.caller.may(Verb.APPEND, data.name if topic is None else topic.name)
         rules = None if topic is None else self._call.front.topics.rules(topic)
-        may_wait = self._is_large or (rules is not None and rules.is_decoded)
         for part in parts:
             answer = PartitionProduceResponse(part.index, base_offset=-1)
             answers.append(answer)
@@ -175,10 +173,7 @@ class _Produce:
                 answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 batch = SentBatch(part.records, rules, topic.name)
-                if may_wait:
-                    self._waiting.append(_Part(topic, batch, answer))
-                else:
-                    self._propose_one(topic, batch, answer)
+                self._waiting.append(_Part(topic, batch, answer))
 
     def propose(self) -> None:
         """Propose each batch that waits and has no fault."""

@@ -22,11 +22,12 @@ from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.configs import NodeProfiles
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.groups.coordinators import GroupService
-from polynya.front.kafka.producer_ids import ProducerIdSource
 from polynya.front.kafka.request_memory import Frame, Holding, RequestMemory
 from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.topic_frames import TopicFrames
-from polynya.front.kafka.topics import TopicCatalog, TopicService
+from polynya.front.kafka.topics.catalog import TopicCatalog
+from polynya.front.kafka.topics.producers import ProducerIdSource
+from polynya.front.kafka.topics.steps import TopicService
 from polynya.wire.kafka.primitives import Malformed
 
 _SWEEP_SECONDS = 2.0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from polynya.base.limits import KIB
 from polynya.base.offsets import format_token
 from polynya.front.common.response_memory import ResponseMemoryFull
 from polynya.front.http.protocol.errors import Failure
@@ -15,13 +17,14 @@ from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.local.api import Page, ReadQuery, Refusal
 from polynya.stream.commands import Encoding
 from polynya.wire.headers import RECORDS, accepts_lines, accepts_records, none_match
-from polynya.wire.json_records import as_lines
+from polynya.wire.json_records import array_parts, as_lines
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
 
 LINES = "application/x-ndjson"
 VARIANTS = {"": "", LINES: ":n", RECORDS: ":r"}  # parts of ETags
+LINES_AT_ONCE_BYTES = 256 * KIB  # as stored; more becomes lines in a thread
 _NONE: Headers = []
 # common types that browsers do not execute
 _INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])
@@ -66,11 +69,11 @@ async def read_allowed(front: HttpFront, exchange: Exchange, query: ReadQuery) -
     )
 
 
-def render_json(parts: list[bytes | memoryview], *, lines: bool) -> list[bytes | memoryview]:
-    """Return the body of a JSON stream in parts, so that a large page is not copied together."""
-    if lines:
-        return [as_lines(parts)]
-    return [b"[", *parts[:-1], memoryview(parts[-1])[:-1], b"]"] if parts else [b"[]"]
+async def lines_of(parts: Sequence[bytes | memoryview]) -> bytes:
+    """Return the body of a JSON stream as NDJSON, which takes long for a large one."""
+    if sum(map(len, parts)) <= LINES_AT_ONCE_BYTES:
+        return as_lines(parts)
+    return await asyncio.to_thread(as_lines, parts)
 
 
 def json_form(exchange: Exchange) -> str:
@@ -103,9 +106,18 @@ def send_page(exchange: Exchange, page: Page, cache: str, live: Headers = _NONE)
         return
     headers.append(("Cache-Control", cache))
     parts: list[bytes | memoryview] = [span.payload for span in page.spans]
+    if form == LINES and sum(map(len, parts)) > LINES_AT_ONCE_BYTES:
+        exchange.spawn(_send_lines(exchange, headers, parts), waits=True)
+        return
     if is_json:
-        parts = render_json(parts, lines=form == LINES)
+        parts = [as_lines(parts)] if form == LINES else array_parts(parts)
     send_parts(exchange, headers, parts)
+
+
+async def _send_lines(
+    exchange: Exchange, headers: Headers, parts: Sequence[bytes | memoryview]
+) -> None:
+    send_parts(exchange, headers, [await lines_of(parts)])
 
 
 def page_headers(page: Page, content_type: str, *, is_array: bool) -> Headers:

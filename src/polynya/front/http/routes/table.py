@@ -17,7 +17,7 @@ from polynya.front.http.routes.create import create
 from polynya.front.http.routes.delete import delete
 from polynya.front.http.routes.head import head
 from polynya.front.http.routes.listing import list_streams
-from polynya.front.http.routes.parameters import check_parameters
+from polynya.front.http.routes.parameters import check_parameters, taken
 from polynya.front.http.routes.read import read
 from polynya.front.http.routes.retention import (
     clear_retention,
@@ -53,7 +53,7 @@ async def _call(exchange: Exchange, handler: Handler) -> None:
         head.method,
         path,
         segments,
-        exchange.query,
+        {name: value for name, value in exchange.query.items() if name in taken(exchange.route)},
         head.headers,
         exchange.body,
         exchange.base_url,

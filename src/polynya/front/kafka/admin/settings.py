@@ -26,7 +26,8 @@ from polynya.front.kafka.configs import (
     with_profile,
 )
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.topics import TopicRefused, acks_of
+from polynya.front.kafka.topics.catalog import acks_of
+from polynya.front.kafka.topics.steps import TopicRefused
 from polynya.front.kafka.turns import in_turns
 from polynya.wire.kafka.generated import alter_configs as alter
 from polynya.wire.kafka.generated import incremental_alter_configs as incremental

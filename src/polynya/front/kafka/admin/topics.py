@@ -13,7 +13,8 @@ from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET
 from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_replicas, checked
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.topics import TopicRefused, acks_of
+from polynya.front.kafka.topics.catalog import acks_of
+from polynya.front.kafka.topics.steps import TopicRefused
 from polynya.front.kafka.turns import in_turns
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
