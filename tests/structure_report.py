@@ -1,7 +1,6 @@
 """A list for the next refactoring: `python -m structure_report` (with `tests` on PYTHONPATH) prints
 classes with many methods or attributes, folders with many files (but generated ones), and circles of
-imports. It gates
-nothing."""
+imports. It gates nothing."""
 
 from __future__ import annotations
 
