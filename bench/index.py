@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from time import process_time
 
 from polynya.base import limits
-from polynya.cold.page_planner import next_page
+from polynya.cold.merge_planner import next_page
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.packs.commands import PackWritten
 from polynya.stream.features.pages.commands import PageEntries
