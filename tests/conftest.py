@@ -24,6 +24,8 @@ from sleep_guard import SleepGuard
 from tiers.options import add_options, register_plugins
 from tiers.process_watch import MARKS, is_of_processes
 
+from polynya.stream import registry  # noqa: F401 - tests of machines alone need all rules
+
 settings.register_profile(
     "long", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -11,20 +11,20 @@ import pytest
 from front_world import World, play
 
 from polynya.base.errors import Unavailable
+from polynya.base.levels import INTERNAL_LEVEL
 from polynya.base.names import BadName, canonical_name
 from polynya.cli.storage.recover import Selection
 from polynya.front.text.cursors import json_batch
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import AT_ONCE_BYTES, NodeView, Topics
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.command import Command
+from polynya.stream.command import Command, level_for
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.subscriptions.globs import compile_pattern
 from polynya.stream.features.tables.watches import covers
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Done, Reply
-from polynya.stream.state.feature_level import INTERNAL_LEVEL, level_for
 from polynya.wire.headers import RECORDS
 
 JSON = "application/json"

@@ -20,9 +20,9 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.offsets import offset_commit, offset_fetch
 from polynya.front.kafka.offsets import EARLIEST, LATEST, list_offsets
 from polynya.front.kafka.server import KafkaFront
+from polynya.stream.command import level_of
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.replies import Code
-from polynya.stream.state.feature_level import level_of
 from polynya.wire.kafka.generated import list_offsets as listing
 from polynya.wire.kafka.generated import offset_commit as commit
 from polynya.wire.kafka.generated import offset_fetch as fetched

@@ -16,13 +16,13 @@ from polynya.base.errors import ConfigError, Unavailable
 from polynya.cluster.feature_level import FeatureLevels
 from polynya.engine.storage import open_storage
 from polynya.local.api import Trimmed, TrimQuery
+from polynya.stream.command import level_of, tag_of
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.lifetimes.commands import Create, Delete, Touch
 from polynya.stream.features.retention.commands import TrimTo
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
-from polynya.stream.state.feature_level import level_of, tag_of
 
 A = "test/a"
 

@@ -20,10 +20,10 @@ from sim.loop import run_simulated
 from sim.tier import chance_of
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.stream.command import level_of
 from polynya.stream.features.profiles.commands import SetProfile
 from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
-from polynya.stream.state.feature_level import level_of
 
 WIDTH = 8  # bytes of each payload
 STREAMS = ("test/a", "test/b", "test/c")

@@ -311,9 +311,9 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         ),
     ),
     "a list leaves out what is new": (
-        local.LocalGroups,
-        "applied",
-        edited_function(local.LocalGroups.applied, "Code.CREATED", "Code.EXISTS"),
+        local.LocalGroups._created,
+        "__code__",
+        edited_function(local.LocalGroups._created, "Code.CREATED", "Code.EXISTS").__code__,
     ),
     "a trim cuts at the record before": (
         retention,
@@ -514,7 +514,7 @@ NOTICED: dict[
         "before",
         edited_function(
             Rehydration.before,
-            "[name for name in _named(command) if name in self.racing] if self.racing else []",
+            "[name for name in named_by(command) if name in self.racing] if self.racing else []",
             "[]",
         ),
     ),

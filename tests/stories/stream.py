@@ -29,6 +29,7 @@ from stories.scripts import traced
 from worlds.packed import commit_of
 from worlds.stream import World, json_batch, kafka_batch, kafka_producer, position_of, raw_batch
 
+from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends.commands import Append, AppendIf, Produce, ProducerIds
 from polynya.stream.features.forks.commands import (
     Acknowledge,
@@ -72,7 +73,6 @@ from polynya.stream.features.tables.state import Failure
 from polynya.stream.parts import Batch, ColdSlice, Encoding, Fork, Producer, Retention
 from polynya.stream.read_plan import HotPiece, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
-from polynya.stream.sense import fault_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 

@@ -8,8 +8,7 @@ import pytest
 from msgspec import structs
 
 from polynya.base.levels import LEVELS
-from polynya.stream.any_command import AnyCommand
-from polynya.stream.command import Command
+from polynya.stream.command import Command, level_for, level_of, tag_of
 from polynya.stream.features.appends.commands import Append, AppendIf, Bundle, Produce, ProducerIds
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
@@ -106,7 +105,7 @@ from polynya.stream.parts import (
     Retention,
     SegmentLimits,
 )
-from polynya.stream.state.feature_level import level_for, level_of, tag_of
+from polynya.stream.registry import AnyCommand
 
 BATCH = Batch(Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = Producer("p", 1, 2)

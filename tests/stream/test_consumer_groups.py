@@ -7,6 +7,7 @@ import pytest
 
 from polynya.base import limits
 from polynya.stream.command import Command
+from polynya.stream.command_validation import fault_of
 from polynya.stream.features.consumer_groups import rules
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
@@ -22,7 +23,6 @@ from polynya.stream.features.consumer_groups.state import ConsumerGroups
 from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
-from polynya.stream.sense import fault_of
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image
 from polynya.stream.snapshots.restore_history import Survey, reborn

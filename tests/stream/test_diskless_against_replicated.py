@@ -11,6 +11,7 @@ from worlds.packed import Packable, commit_of
 from worlds.stream import World, json_batch, kafka_batch, kafka_producer
 
 from polynya.stream.command import Command
+from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.features.profiles.commands import Profile
@@ -18,7 +19,6 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.parts import Encoding, Producer
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
-from polynya.stream.sense import fault_of
 
 NAMES = ("a", "b")
 JSON = "application/json"

@@ -5,7 +5,6 @@ from typing import get_args
 
 import pytest
 
-from polynya.stream.any_command import AnyCommand
 from polynya.stream.command import Command
 from polynya.stream.features.consumer_groups import state as consumer_groups
 from polynya.stream.features.consumer_groups.commands import ConsumerGroupMember, OffsetEntry
@@ -16,6 +15,7 @@ from polynya.stream.features.subscriptions import state as subscriptions_model
 from polynya.stream.features.subscriptions.commands import SubscriptionConfig
 from polynya.stream.features.tables.state import Failure, Table, Watch
 from polynya.stream.parts import Batch, ColdSlice, Fork, Producer, Retention, SegmentLimits
+from polynya.stream.registry import AnyCommand
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state import model

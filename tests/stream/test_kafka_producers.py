@@ -14,6 +14,8 @@ from long_tests import examples
 from worlds.stream import kafka_batch, kafka_producer, raw_batch
 
 from polynya.base.limits import PRODUCER_EVICT_IDLE_MS
+from polynya.stream.command import level_for
+from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends import producers
 from polynya.stream.features.appends.commands import Append, Bundle, Produce
 from polynya.stream.features.appends.producers import cut_receipts
@@ -21,10 +23,8 @@ from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.sense import fault_of
 from polynya.stream.snapshots.encode import decode_image
 from polynya.stream.snapshots.restore_history import PRODUCER_ID_JUMP, Survey, reborn
-from polynya.stream.state.feature_level import level_for
 
 NAME = "kafka/t/0"
 LAST = 2**31 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polynya.stream import machine as rules
+from polynya.stream.command import RULES
 from polynya.stream.features.appends.transactions import end_transaction
 from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.machine import Machine
@@ -19,4 +19,4 @@ def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
             end_transaction(machine, machine.by_uid[uid], producer)
         return Reply(Code.OK)
 
-    monkeypatch.setitem(rules._RULES, Touch, apply)
+    monkeypatch.setitem(RULES, Touch, apply)

@@ -13,45 +13,12 @@ from polynya.base.errors import ConfigError
 LEVEL = 4  # the highest level of this release; 1 is that of the first release with clusters
 CONDITIONS_LEVEL = 4  # of appends on a condition
 RECEIPT_LEVEL = 4  # of the checksums in the receipts of producers
-LEVELS: dict[
-    int, int
-] = {  # command tag -> the level that a group must have before the command is logged
-    8: 3,  # Produce
-    9: 3,  # ProducerIds
-    10: 3,  # Rollover
-    11: 4,  # TrimTo
-    15: CONDITIONS_LEVEL,  # AppendIf
-    35: 2,  # Evict
-    36: 2,  # Return
-    37: 3,  # PageEntries
-    38: 3,  # ReleasePaged
-    66: 3,  # TableMake
-    67: 3,  # TableFail
-    68: 3,  # TableRetry
-    69: 3,  # WatchStreams
-    70: 3,  # TableAlter
-    71: 3,  # TableDrop
-    72: 3,  # ForgetTable
-    73: 3,  # TableMove
-    74: 3,  # TableFault
-    91: 2,  # ReaderAdd
-    92: 2,  # NodePromote
-    99: 2,  # Bundle
-    100: 3,  # TopicPut
-    101: 3,  # TopicReady
-    102: 3,  # TopicDrop
-    103: 3,  # TopicGone
-    104: 3,  # TopicChange
-    120: 3,  # CommitSlices
-    121: 3,  # SetProfile
-    122: 3,  # SealRegime
-    130: 3,  # GroupPut
-    131: 3,  # CommitOffsets
-    132: 3,  # GroupDrop
-    133: 3,  # DropOffsets
-    134: 3,  # ExpireOffsets
-    135: 3,  # ForgetTopic
-}
+ENTRY_LEVEL = 3  # of index entries of version 2
+RECORD_TIME_LEVEL = 3  # of a retention by record times
+INTERNAL_LEVEL = 4  # of streams that no pattern and no table has
+# command tag -> the level that a group must have before the command is logged, if it is above 1;
+# `polynya.stream.command` fills it
+LEVELS: dict[int, int] = {}
 
 
 def check_level(level: int, group: int) -> None:

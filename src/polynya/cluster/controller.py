@@ -29,7 +29,7 @@ from polynya.replica.planner import (
     may_rest,
     plan,
 )
-from polynya.stream.command import Command
+from polynya.stream.command import Command, level_of
 from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap
 from polynya.stream.features.placement.commands import (
     GroupPlaced,
@@ -43,7 +43,6 @@ from polynya.stream.features.placement.commands import (
 )
 from polynya.stream.features.topics.commands import TopicPut
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.feature_level import level_of
 
 BUSY_SECONDS = 0.1  # pause between rounds while something moves …
 WAIT_SECONDS = 1.0  # … while something waits …

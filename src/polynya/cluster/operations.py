@@ -18,8 +18,9 @@ from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.replica import refusals
 from polynya.replica.planner import ClusterObservation
 from polynya.stream.command import Command
-from polynya.stream.features.placement.cluster_map import META_GROUP, NODE_NUMBER_MAX, ClusterMap
+from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap
 from polynya.stream.features.placement.commands import (
+    NODE_NUMBER_MAX,
     NodeAdd,
     NodePromote,
     NodeRecord,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.levels import ENTRY_LEVEL
 from polynya.base.limits import WRITE_MS_MAX
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
@@ -18,7 +19,6 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.entries import as_v1
-from polynya.stream.state.feature_level import ENTRY_LEVEL
 
 TRIES = 3  # attempts of one step, with the same key and command
 BACKOFF_SECONDS = 0.25  # first pause after a failure; doubles up to BACKOFF_SECONDS_MAX

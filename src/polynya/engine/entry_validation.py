@@ -1,6 +1,6 @@
 """Validate the entries that a leader sends before they enter the log (docs/decisions/0022).
 
-An entry must decode to a valid command (stream/sense.py). Once an invalid entry commits, it stops
+An entry must decode to a valid command (stream/command_validation.py). Once an invalid entry commits, it stops
 every member that applies it, at every start. So the member rejects the entry and ignores that
 leader for a while. If the leader is broken, the others elect a new one, whose log truncates the
 entry. If this node's release is too old, the group goes on without it.

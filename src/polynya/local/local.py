@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import cast
 
 from msgspec import structs
 
@@ -14,6 +13,7 @@ from polynya.cold import FaultedStreams
 from polynya.local.appends import Appends
 from polynya.local.dependencies import Agreement, Proposer
 from polynya.local.feeds import Feeds
+from polynya.local.hooks import KEEPS_JUDGEMENTS, after_applied, hooks_of, proposed
 from polynya.local.hot_memory import HotMemory
 from polynya.local.lifetimes.lifecycle import StreamLifecycle
 from polynya.local.lifetimes.retention import TrimCounters
@@ -26,11 +26,9 @@ from polynya.local.rehydration import Rehydration
 from polynya.local.segments import SEGMENT_LIMITS, SegmentWriter
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, AppendIf, Produce
-from polynya.stream.features.forks.commands import ConfirmPin, PinSource, Unpin
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire
-from polynya.stream.features.pages.commands import Evict, Return
-from polynya.stream.features.profiles.commands import CommitSlices, SetProfile
-from polynya.stream.features.retention.commands import Trim, TrimTo
+from polynya.stream.features.pages.commands import Evict
+from polynya.stream.features.profiles.commands import SetProfile
 from polynya.stream.machine import Machine
 from polynya.stream.parts import SegmentLimits
 from polynya.stream.replies import Code, Done, Reply
@@ -77,6 +75,9 @@ class LocalGroups:
         )
         self.streams = LocalStreams(self, self._names, groups=groups, history=history)
         self.reads = LocalReads(self, history=history)
+        self._on_proposed, self._on_applied = hooks_of(
+            self, self.lifecycle, self.profiles, self.trims, self.rehydration
+        )
         for machine in machines.values():
             machine.watched = self.feeds.sinks
 
@@ -171,26 +172,23 @@ class LocalGroups:
             return
         command = self.stamped(command)
         machine = self.machines[group]
-        if isinstance(command, Evict):
-            self.appends.epoch += 1
-            command = self.rehydration.only_present(machine, command)
-        if machine.evicted or self.rehydration.racing or isinstance(command, Evict):
+        if machine.evicted or self.rehydration.racing:
             ready = self.rehydration.before(group, machine, command, done)
             if ready is None:
                 return
             done = ready
-        if isinstance(command, Create):
-            self.lifecycle.create(group, command, done)
-        elif isinstance(command, SetProfile):
-            self.appends.epoch += 1
-            self.profiles.begin(group, command, done)
-        elif isinstance(command, Delete):
-            self.lifecycle.delete(group, command, done)
-        elif isinstance(command, PinSource):
-            self.lifecycle.judge_time(group, machine.lookup(command.name))
-            self._proposer.propose(group, command, done)
-        else:
-            self._proposer.propose(group, command, done)
+        propose = self._on_proposed.get(type(command), self._proposer.propose)
+        propose(group, command, done)
+
+    @proposed(Evict)
+    def _evict(self, group: int, command: Evict, done: Done) -> None:
+        self.appends.epoch += 1
+        self._proposer.propose(group, *self.rehydration.racing_with(group, command, done))
+
+    @proposed(SetProfile)
+    def _set_profile(self, group: int, command: SetProfile, done: Done) -> None:
+        self.appends.epoch += 1
+        self.profiles.begin(group, command, done)
 
     def propose_again(self, group: int, command: Command, done: Done) -> None:
         """Propose a command that has waited: stamp it again, and check that the group is still
@@ -218,26 +216,24 @@ class LocalGroups:
             self.feeds.moved(machine.take_effects(), known=self.readable(group))
         if kind is Append or kind is Produce or kind is AppendIf:
             return
-        if kind is CommitSlices:
-            if group in self.led:
-                self.profiles.note(cast("CommitSlices", command), reply)
-            return
-        self.appends.epoch += 1
-        if machine is not None and (machine.changing or self.profiles.changes):
-            self.profiles.look(group)
-        if kind is Create:
-            if reply.code == Code.CREATED:
-                self._names.add(cast("Create", command).name)
-        elif kind in (Delete, Expire):
-            if reply.code == Code.OK:
-                self._names.discard(cast("Delete", command).name)
-            self.lifetimes.forget(reply.uid)
-        elif kind in (Trim, TrimTo):
-            self.trims.note(reply)
-        elif kind is Return:
-            self.rehydration.note(cast("Return", command), reply)
-        elif kind in (ConfirmPin, Unpin):
-            self.lifecycle.retry_creates()
+        if kind not in KEEPS_JUDGEMENTS:
+            self.appends.epoch += 1
+            if machine is not None and (machine.changing or self.profiles.changes):
+                self.profiles.look(group)
+        hook = self._on_applied.get(kind)
+        if hook is not None:
+            hook(group, command, reply)
+
+    @after_applied(Create)
+    def _created(self, group: int, command: Create, reply: Reply) -> None:
+        if reply.code == Code.CREATED:
+            self._names.add(command.name)
+
+    @after_applied(Delete, Expire)
+    def _ended(self, group: int, command: Delete | Expire, reply: Reply) -> None:
+        if reply.code == Code.OK:
+            self._names.discard(command.name)
+        self.lifetimes.forget(reply.uid)
 
     @property
     def turns(self) -> int:

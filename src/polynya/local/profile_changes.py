@@ -16,6 +16,7 @@ import msgspec
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import PROFILE_WAITING_BYTES_MAX
 from polynya.local.dependencies import LedGroups
+from polynya.local.hooks import after_applied
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.features.profiles.commands import (
@@ -88,9 +89,12 @@ class ProfileChanges:
             del self.changes[name]
             raise
 
-    def note(self, command: CommitSlices, reply: Reply) -> None:
-        """Handle an applied commit to a group that this core leads: flush the streams that refused
-        it, because they have hot batches."""
+    @after_applied(CommitSlices, keeps_judgements=True)
+    def note(self, group: int, command: CommitSlices, reply: Reply) -> None:
+        """Handle an applied commit. In a group that this core leads, flush the streams that refused
+        it because they have hot batches."""
+        if group not in self._groups.led:
+            return
         replies = iter(reply.detail if reply.code == Code.OK else ())
         for part in command.slices:
             codes = {each.code for _, each in zip(part.appends, replies, strict=False)}

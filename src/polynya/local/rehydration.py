@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -28,13 +28,12 @@ from polynya.base.limits import (
 from polynya.base.names import spelled_name
 from polynya.cold import PackGone
 from polynya.local.dependencies import StateReader
-from polynya.stream.command import Command
+from polynya.local.hooks import after_applied
+from polynya.stream.command import Command, named_by
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.pages.eviction import evicted_view, needed_by, slice_of, whole_of
-from polynya.stream.features.profiles.commands import CommitSlices
-from polynya.stream.features.retention.commands import Trim
 from polynya.stream.features.subscriptions.commands import LinkSubscription
 from polynya.stream.features.tables.commands import ClaimRanges
 from polynya.stream.machine import Machine
@@ -97,9 +96,7 @@ class Rehydration:
 
     def before(self, group: int, machine: Machine, command: Command, done: Done) -> Done | None:
         """Return the callback for a command that may be proposed now; None if the command waits."""
-        if isinstance(command, Evict):
-            return self._racing_with(group, machine, command, done)
-        raced = [name for name in _named(command) if name in self.racing] if self.racing else []
+        raced = [name for name in named_by(command) if name in self.racing] if self.racing else []
         if raced:
             self.hold(group, raced[0], command, done)
             return None
@@ -131,6 +128,13 @@ class Rehydration:
         queue.size += size
         self._waiting_bytes += size
 
+    def racing_with(self, group: int, command: Evict, done: Done) -> tuple[Evict, Done]:
+        """Return an eviction and its callback as they may be proposed. Until it is decided, commands
+        that name its streams wait."""
+        machine = self._machines[group]
+        command = self.only_present(machine, command)
+        return command, self._racing_with(group, machine, command, done)
+
     def only_present(self, machine: Machine, command: Evict) -> Evict:
         """Drop streams from an eviction that are evicted already. Behind a return in flight it
         would evict a stream that `racing` does not list."""
@@ -141,7 +145,8 @@ class Rehydration:
             command, slots=[slot if slot[0] in by_uid else (0, *slot[1:]) for slot in command.slots]
         )
 
-    def note(self, command: Return, reply: Reply) -> None:
+    @after_applied(Return)
+    def note(self, group: int, command: Return, reply: Reply) -> None:
         """Count an applied `Return`."""
         now_ms = self._now_ms()
         for at in reply.detail or ():
@@ -315,16 +320,6 @@ class Rehydration:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _named(command: Command) -> Sequence[str]:
-    """Return the streams that a command names, if any."""
-    if isinstance(command, Trim):
-        return command.names
-    if isinstance(command, CommitSlices):
-        return [each.appends[0].command.name for each in command.slices]
-    name = getattr(command, "name", None)
-    return () if name is None else (name,)
 
 
 def _refusal(fault: PolynyaError) -> Unavailable:

@@ -7,9 +7,9 @@ import msgspec
 from polynya.base.errors import InvalidMessage
 from polynya.base.limits import APPEND_BYTES_MAX, MIB
 from polynya.base.msgpack import array_head
-from polynya.stream.any_command import AnyCommand
 from polynya.stream.command import Command
-from polynya.stream.sense import fault_of
+from polynya.stream.command_validation import fault_of
+from polynya.stream.registry import AnyCommand
 
 # the largest append plus its record lengths; also the limit of messages between nodes
 ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import msgspec
 
+from polynya.base.limits import FORK_DEPTH_MAX, GROUPS_MAX
+from polynya.stream.command_validation import AMOUNT, COUNTER, NODE, TIME, WIDE, WORD, bounded
+
 PAGED = 254  # encoding of an index entry that stands for the entries of a page
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -21,6 +24,45 @@ class Encoding:
     KAFKA = 2  # one Kafka record batch v2, opaque: it may have many records, and has no lengths
 
 
+ENCODING = (Encoding.BYTES, Encoding.KAFKA)
+FLAGS = (0, 7)  # a slice has those of its batches, so a batch may not have others
+
+
+def _batch(batch: Batch) -> str:
+    if batch.encoding == Encoding.KAFKA:
+        return (
+            "a Kafka batch has record lengths or no payload"
+            if batch.lengths or not batch.payload
+            else ""
+        )
+    if (batch.records == 1 and not batch.lengths) or lengths_match(batch):
+        return ""
+    return (
+        f"the record lengths of a batch do not match its {batch.records} records and "
+        f"{len(batch.payload)} bytes of payload"
+    )
+
+
+def lengths_match(batch: Batch) -> bool:
+    """Report whether the lengths match the records in the payload. Byte streams have lengths too: a
+    fork can begin with part of a record, then a body."""
+    lengths = batch.lengths
+    return len(lengths) == 4 * batch.records and sum(memoryview(lengths).cast("I")) == len(
+        batch.payload
+    )
+
+
+@bounded(
+    {
+        "encoding": ENCODING,
+        "records": (1, 2**32 - 1),
+        "crc": WORD,
+        "compression": WORD,
+        "flags": FLAGS,
+        "record_time_ms_max": TIME,
+    },
+    check=_batch,
+)
 class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The stored form of one append. `lengths` is empty for a single record, else packed
     little-endian u32."""
@@ -35,6 +77,19 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     record_time_ms_max: int = 0  # 0: use the append time
 
 
+def _producer(producer: Producer) -> str:
+    if producer.kind == 0 and -1 < producer.sequence_last < producer.sequence:
+        return (
+            f"the last producer sequence {producer.sequence_last} is below the first, "
+            f"{producer.sequence}"
+        )
+    return ""
+
+
+@bounded(
+    {"epoch": WIDE, "sequence": WIDE, "sequence_last": (-1, 2**63 - 1), "kind": (0, 1)},
+    check=_producer,
+)
 class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The producer of an append, for exactly-once delivery. `kind` 0 is HTTP, 1 Kafka.
 
@@ -50,6 +105,7 @@ class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     kind: int = 0
 
 
+@bounded({"age_seconds": AMOUNT, "bytes": AMOUNT})
 class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no
     bound. `record_time`: the age is that of the times that clients gave their records (level 3)."""
@@ -59,6 +115,7 @@ class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
     record_time: bool = False
 
 
+@bounded({"records": AMOUNT, "bytes": AMOUNT, "writer": NODE})
 class SegmentLimits(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The size of the segments of a leased stream: an append behind either limit opens the next
     segment. 0: the setting of the node that leads. `writer`: the node of the first segment."""
@@ -68,6 +125,30 @@ class SegmentLimits(msgspec.Struct, array_like=True, frozen=True, gc=False):
     writer: Natural = 0
 
 
+def _fork(fork: Fork) -> str:
+    if fork.first_record > fork.record:
+        return (
+            f"the fork point is record {fork.record}, but the first inherited record is "
+            f"{fork.first_record}"
+        )
+    return ""
+
+
+@bounded(
+    {
+        "source_uid": (
+            0,
+            (GROUPS_MAX + 1 << 48) - 1,
+        ),
+        "record": COUNTER,
+        "byte": COUNTER,
+        "requested_sub_offset": WIDE,
+        "depth": (0, FORK_DEPTH_MAX),
+        "first_record": COUNTER,
+        "first_byte": COUNTER,
+    },
+    check=_fork,
+)
 class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The fork point: the fork inherits the source's records before `record`. Part of `Create`, as
     resolved by the coordinator."""
@@ -86,6 +167,35 @@ class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
     first_byte: int = 0
 
 
+def _slice(cold: ColdSlice) -> str:
+    if cold.missing_records > cold.records or cold.missing_bytes > cold.length:
+        return (
+            f"a slice spans {cold.records} records and {cold.length} bytes; of these "
+            f"{cold.missing_records} and {cold.missing_bytes} are missing"
+        )
+    return ""
+
+
+@bounded(
+    {
+        "record": COUNTER,
+        "byte": COUNTER,
+        "records": (1, 2**32 - 1),
+        "length": WORD,
+        "offset": WORD,
+        "stored": WORD,
+        "crc": WORD,
+        "time_ms": TIME,
+        "encoding": (-1, Encoding.KAFKA),
+        "record_time_ms_max": TIME,
+        "missing_records": WORD,
+        "missing_bytes": WORD,
+        "flags": FLAGS,
+        "first_batch": WORD,
+        "batches": WORD,
+    },
+    check=_slice,
+)
 class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A contiguous run of batches in a pack: one entry of the stream's index."""
 

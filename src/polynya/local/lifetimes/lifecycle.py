@@ -7,10 +7,12 @@ from typing import Protocol
 
 from polynya.base.errors import NotLeader
 from polynya.local.dependencies import LedGroups
+from polynya.local.hooks import after_applied, proposed
 from polynya.local.hot_memory import HotMemory
 from polynya.local.lifetimes.ttl import Lifetimes, found_in_grace
 from polynya.local.segments import SegmentWriter
 from polynya.stream.command import Command
+from polynya.stream.features.forks.commands import ConfirmPin, PinSource, Unpin
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
 from polynya.stream.features.tables.watches import held_from
 from polynya.stream.machine import Machine
@@ -59,6 +61,7 @@ class StreamLifecycle:
 
     # --- creates ----------------------------------------------------------------------------------
 
+    @proposed(Create)
     def create(self, group: int, command: Create, done: Done) -> None:
         """Propose a create, unless the memory has no room for its batch."""
         machine = self._machines[group]
@@ -102,11 +105,12 @@ class StreamLifecycle:
             group, Touch([(stream.uid, stream.activity_ms)], self._groups.now_ms()), reached
         )
 
-    def retry_creates(self) -> None:
-        """Propose the waiting creates again. Call this when a fork attempt is decided."""
+    @after_applied(ConfirmPin, Unpin)
+    def retry_creates(self, group: int, command: ConfirmPin | Unpin, reply: Reply) -> None:
+        """Propose the waiting creates again when a fork attempt is decided."""
         waiting, self._waiting_creates = self._waiting_creates, []
-        for group, command, done in waiting:
-            self._groups.propose(group, command, done)
+        for waiting_group, create, done in waiting:
+            self._groups.propose(waiting_group, create, done)
 
     def forget(self, group: int) -> None:
         """Refuse the waiting creates of a group that has left: this core may never see the
@@ -117,6 +121,7 @@ class StreamLifecycle:
 
     # --- deletes and expiry -----------------------------------------------------------------------
 
+    @proposed(Delete)
     def delete(self, group: int, command: Delete, done: Done) -> None:
         """Propose a delete, unless committed state says that there is no such stream."""
         stream = self._machines[group].lookup(command.name)
@@ -125,6 +130,12 @@ class StreamLifecycle:
             return
         self.judge_time(group, stream)
         self._propose_settling(group, command, done)
+
+    @proposed(PinSource)
+    def pin(self, group: int, command: PinSource, done: Done) -> None:
+        """Propose a fork's pin, behind the expiry of its source."""
+        self.judge_time(group, self._machines[group].lookup(command.name))
+        self._propose(group, command, done)
 
     def judge_time(self, group: int, stream: Stream | None) -> None:
         """Log unlogged reads and the expiry of the stream before the command that depends on

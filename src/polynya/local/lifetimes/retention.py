@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo, Trimmed, TrimQuery
+from polynya.local.hooks import after_applied
 from polynya.stream.command import Command
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.features.retention.commands import BucketRetention, Trim, TrimTo
@@ -34,7 +35,8 @@ class TrimCounters(msgspec.Struct):
     records: int = 0
     bytes: int = 0
 
-    def note(self, reply: Reply) -> None:
+    @after_applied(Trim, TrimTo)
+    def note(self, group: int, command: Trim | TrimTo, reply: Reply) -> None:
         """Count an applied `Trim` or `TrimTo`."""
         for cut in reply.detail or ():
             if cut is not None and cut[2]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from polynya.base.levels import ENTRY_LEVEL
 from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.features.appends.producers import cut_receipts
 from polynya.stream.features.appends.rules import media_type
@@ -23,7 +24,6 @@ from polynya.stream.snapshots.encode import Image
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.state import index
 from polynya.stream.state.entries import as_v1
-from polynya.stream.state.feature_level import ENTRY_LEVEL
 from polynya.stream.state.model import PackReference, Stream, StreamExtras
 from polynya.stream.state.pack_tables import is_page_key
 from polynya.stream.state.record_gaps import JUMP, Place

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from polynya.base.limits import KIB, MIB
-from polynya.stream.command import Command
+from polynya.base.levels import CONDITIONS_LEVEL
+from polynya.base.limits import KIB, MIB, TIME_MS_MAX
+from polynya.stream.command import Command, command, its_name, level_for, level_of
+from polynya.stream.command_validation import (
+    COUNTER,
+    NONE,
+    TIME,
+    WIDE,
+    common_form,
+    fault_of,
+    first_fault,
+    nested,
+)
 from polynya.stream.parts import (
     Batch,
+    Encoding,
     Producer,
+    lengths_match,
 )
 
 BUNDLE_BYTES = 64 * KIB  # of the appends in one entry: reading back one batch reads them all
@@ -18,6 +31,25 @@ PRODUCE_BUNDLE_BYTES = 1 * MIB
 BUNDLE_COMMANDS_MAX = 64
 
 
+_KAFKA_SEQUENCE_MAX = 2**31 - 1
+_KAFKA_EPOCH_MAX = 2**15 - 1
+_KAFKA_ID_DIGITS = 19  # of a 63-bit number
+PRODUCER_IDS_MAX = 1 << 20  # of one block
+
+
+def _append_level(command: Append) -> int:
+    batch = command.batch
+    is_kafka = batch is not None and batch.encoding == Encoding.KAFKA
+    return level_of(Produce if is_kafka else Append)
+
+
+@command(
+    since=1,
+    bounds={"now_ms": TIME, "incarnation": WIDE},
+    check=nested("batch", "producer"),
+    level=_append_level,
+    names=its_name,
+)
 class Append(Command, tag=2, frozen=True):
     """Append a batch, close the stream, or both. `batch` None with `close` True only closes."""
 
@@ -31,10 +63,51 @@ class Append(Command, tag=2, frozen=True):
     incarnation: int = 0  # precondition: the stream's uid; 0: none
 
 
+@common_form(Append)
+def is_common_append(command: Append) -> bool:
+    """Report whether the append is of the common form, without a fault. Appends are the hot path
+    of leaders and followers. A right shift leaves 0 if the number fits its bits, and a non-zero
+    value if it is larger or negative."""
+    batch, producer = command.batch, command.producer
+    numbers = command.incarnation
+    if producer is not None:
+        if producer.sequence_last != -1 or producer.kind:
+            return False
+        numbers |= producer.epoch | producer.sequence
+    if numbers >> 63 or not 0 <= command.now_ms <= TIME_MS_MAX:
+        return False
+    if batch is None:
+        return True
+    if (
+        batch.crc >> 32
+        or batch.encoding >> 1
+        or batch.compression
+        or batch.flags
+        or batch.record_time_ms_max
+    ):
+        return False
+    return lengths_match(batch) if batch.lengths else batch.records == 1
+
+
+@command(
+    since=CONDITIONS_LEVEL,
+    bounds={"now_ms": TIME, "incarnation": WIDE, "record": (-1, COUNTER[1])},
+    check=nested("batch", "producer"),
+    names=its_name,
+)
 class AppendIf(Append, tag=15, frozen=True):
     """An append that is refused (PRECONDITION) unless the tail is at `record`. Level 4."""
 
     record: int = -1  # the number of the next record; -1 is never the tail
+
+
+def _produce(command: Produce) -> str:
+    batch, producer = command.batch, command.producer
+    if batch.encoding != Encoding.KAFKA:
+        return f"a Produce has a batch of encoding {batch.encoding}; expected {Encoding.KAFKA}"
+    if producer is not None and not sequences_match(producer, batch.records):
+        return f"the Kafka producer {producer} does not match a batch of {batch.records} records"
+    return first_fault((batch, producer))
 
 
 KAFKA_CONTENT_TYPE = (
@@ -42,6 +115,7 @@ KAFKA_CONTENT_TYPE = (
 )
 
 
+@command(since=3, bounds={"now_ms": TIME, "uid": WIDE}, check=_produce, names=its_name)
 class Produce(Command, tag=8, frozen=True):
     """Append one Kafka record batch to a stream, by Kafka's rules for producers. Level 3."""
 
@@ -52,6 +126,40 @@ class Produce(Command, tag=8, frozen=True):
     uid: int = 0  # precondition: the stream's uid; 0: none
 
 
+@common_form(Produce)
+def is_common_produce(command: Produce) -> bool:
+    """Report whether the batch is of the common form, without a fault."""
+    batch, producer = command.batch, command.producer
+    if producer is not None and (
+        (producer.epoch | producer.sequence) >> 31 or not sequences_match(producer, batch.records)
+    ):
+        return False
+    return not (
+        batch.flags
+        or batch.compression
+        or batch.lengths
+        or batch.crc >> 32
+        or command.uid >> 63
+        or batch.encoding != Encoding.KAFKA
+        or not batch.payload
+        or not 1 <= batch.records < 1 << 32
+        or not 0 <= batch.record_time_ms_max <= TIME_MS_MAX
+        or not 0 <= command.now_ms <= TIME_MS_MAX
+    )
+
+
+def sequences_match(producer: Producer, records: int) -> bool:
+    """Report whether a Kafka producer's numbers are in range, and its sequences as many as the
+    records."""
+    first, last = producer.sequence, producer.sequence_last
+    if producer.kind != 1 or producer.epoch > _KAFKA_EPOCH_MAX or first > _KAFKA_SEQUENCE_MAX:
+        return False
+    if not (producer.id.isascii() and producer.id.isdigit()) or len(producer.id) > _KAFKA_ID_DIGITS:
+        return False
+    return last == (first + records - 1) & _KAFKA_SEQUENCE_MAX
+
+
+@command(since=3, bounds={"count": (1, PRODUCER_IDS_MAX), "now_ms": TIME})
 class ProducerIds(Command, tag=9, frozen=True):
     """Allot `count` Kafka producer ids that were never allotted before. Detail: the first. Level
     3."""
@@ -60,6 +168,19 @@ class ProducerIds(Command, tag=9, frozen=True):
     now_ms: int
 
 
+def _bundle(command: Bundle) -> str:
+    if not 1 <= len(command.commands) <= BUNDLE_COMMANDS_MAX:
+        return (
+            f"the bundle has {len(command.commands)} commands; expected 1 to {BUNDLE_COMMANDS_MAX}"
+        )
+    return next((fault for fault in map(fault_of, command.commands) if fault), "")
+
+
+def _bundle_level(command: Bundle) -> int:
+    return max([level_of(Bundle), *map(level_for, command.commands)])
+
+
+@command(since=2, bounds=NONE, check=_bundle, level=_bundle_level)
 class Bundle(Command, tag=99, frozen=True, gc=False):
     """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and
     answered as if it were alone, in order. A batch's place is the entry's place plus its number

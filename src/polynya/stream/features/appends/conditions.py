@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends.commands import AppendIf
 from polynya.stream.features.appends.producers import judge_producer
 from polynya.stream.features.appends.rules import (
@@ -18,7 +19,6 @@ from polynya.stream.features.appends.rules import (
 from polynya.stream.features.lifetimes.rules import tail_reply
 from polynya.stream.features.profiles.rules import judge_logged
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import is_stable, stable_of
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LEVEL = level_of(AppendIf)
 
 
+@applies(AppendIf)
 def apply_append_if(
     machine: Machine, command: AppendIf, place: int, add: AddBatch = add_batch
 ) -> Reply:

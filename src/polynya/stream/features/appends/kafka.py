@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polynya.base.limits import PRODUCER_RECEIPTS
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends import producers
 from polynya.stream.features.appends.commands import Produce, ProducerIds
 from polynya.stream.features.appends.rules import AddBatch, add_batch, tail_moved
@@ -16,7 +17,6 @@ from polynya.stream.features.lifetimes.rules import is_surely_expired, tail_repl
 from polynya.stream.features.profiles.rules import judge_logged
 from polynya.stream.parts import Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _HALF = 1 << 30
 _LEVEL = level_of(Produce)
 
 
+@applies(Produce)
 def apply_produce(
     machine: Machine, command: Produce, place: int, add: AddBatch = add_batch
 ) -> Reply:
@@ -139,6 +140,7 @@ def _keep(stream: Stream, producer: Producer, now_ms: int, record: int, records:
     producers.put(stream, key, state, now_ms)
 
 
+@applies(ProducerIds)
 def apply_producer_ids(machine: Machine, command: ProducerIds, place: int) -> Reply:
     """Allot a block of ids: the group's number above a counter."""
     machine.level = max(machine.level, _LEVEL)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.command import Command
+from polynya.base.limits import GROUP_ID_BYTES_MAX, PARTITIONS_MAX
+from polynya.stream.command import Command, command
+from polynya.stream.command_validation import DATE, NONE, TIME, WORD, bounded, first_fault
 
 
+@bounded({"session_timeout_ms": WORD, "rebalance_timeout_ms": WORD})
 class ConsumerGroupMember(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A member of a consumer group, as logged at the end of a rebalance."""
 
@@ -20,6 +23,13 @@ class ConsumerGroupMember(msgspec.Struct, array_like=True, frozen=True, gc=False
     assignment: bytes
 
 
+@bounded(
+    {
+        "partition": (0, PARTITIONS_MAX),
+        "offset": (-(2**63), 2**63 - 1),
+        "leader_epoch": (-(2**31), 2**31 - 1),
+    }
+)
 class OffsetEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A committed offset of one partition."""
 
@@ -30,6 +40,28 @@ class OffsetEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     metadata: str
 
 
+def _consumer_group(
+    command: ConsumerGroupPut | CommitOffsets | ConsumerGroupDrop | DropOffsets,
+) -> str:
+    if not 0 < len(command.id) <= GROUP_ID_BYTES_MAX:
+        return f"the id of a consumer group has 1 to {GROUP_ID_BYTES_MAX} characters"
+    match command:
+        case ConsumerGroupPut():
+            return first_fault(command.members)
+        case CommitOffsets():
+            strange = [each for each in command.offsets if len(each.topic) != 16]
+            return first_fault(command.offsets) or ("a topic id has 16 bytes" if strange else "")
+        case DropOffsets():
+            strange_places = [
+                place
+                for place in command.places
+                if len(place[0]) != 16 or not 0 <= place[1] <= PARTITIONS_MAX
+            ]
+            return "a partition is a topic id of 16 bytes and a number" if strange_places else ""
+    return ""
+
+
+@command(since=3, bounds={"now_ms": TIME, "generation": (0, 2**31 - 1)}, check=_consumer_group)
 class ConsumerGroupPut(Command, tag=130, frozen=True, gc=False):
     """Set the members of a consumer group at the end of a rebalance. Level 3.
 
@@ -44,6 +76,7 @@ class ConsumerGroupPut(Command, tag=130, frozen=True, gc=False):
     members: list[ConsumerGroupMember]
 
 
+@command(since=3, bounds={"now_ms": TIME, "generation": (-1, 2**31 - 1)}, check=_consumer_group)
 class CommitOffsets(Command, tag=131, frozen=True, gc=False):
     """Commit offsets of a consumer group. Level 3.
 
@@ -57,12 +90,14 @@ class CommitOffsets(Command, tag=131, frozen=True, gc=False):
     offsets: list[OffsetEntry]
 
 
+@command(since=3, bounds=NONE, check=_consumer_group)
 class ConsumerGroupDrop(Command, tag=132, frozen=True, gc=False):
     """Delete a consumer group without members and its offsets. Level 3."""
 
     id: str
 
 
+@command(since=3, bounds=NONE, check=_consumer_group)
 class DropOffsets(Command, tag=133, frozen=True, gc=False):
     """Delete committed offsets of some partitions: (topic id, partition). Level 3."""
 
@@ -70,6 +105,7 @@ class DropOffsets(Command, tag=133, frozen=True, gc=False):
     places: list[tuple[bytes, int]]
 
 
+@command(since=3, bounds={"before_ms": DATE})
 class ExpireOffsets(Command, tag=134, frozen=True, gc=False):
     """Delete the offsets of a group without members that are older than `before_ms`. Level 3.
 
@@ -79,6 +115,11 @@ class ExpireOffsets(Command, tag=134, frozen=True, gc=False):
     before_ms: int
 
 
+def _forgotten(command: ForgetTopic) -> str:
+    return "" if len(command.topic) == 16 else "the id of a topic has 16 bytes"
+
+
+@command(since=3, bounds=NONE, check=_forgotten)
 class ForgetTopic(Command, tag=135, frozen=True, gc=False):
     """Delete the committed offsets of a deleted topic in all groups of this Raft group. Level 3."""
 

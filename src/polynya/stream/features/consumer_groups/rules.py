@@ -5,15 +5,14 @@ A coordinator that was deposed may still believe in its members; its commits fai
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polynya.base.limits import (
     CONSUMER_GROUPS_BYTES_MAX,
     CONSUMER_GROUPS_MAX,
     GROUP_OFFSETS_MAX,
 )
-from polynya.stream.command import Command
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
@@ -31,7 +30,6 @@ from polynya.stream.features.consumer_groups.state import (
     topic_of,
 )
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.feature_level import level_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
 _LEVEL = level_of(ConsumerGroupPut)
 
 
+@applies(ConsumerGroupPut)
 def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
     """Set the members of a group. FENCED: it has a later generation. TOO_MANY: a limit."""
     groups = machine.consumer_groups
@@ -60,6 +59,7 @@ def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
     return Reply(Code.OK)
 
 
+@applies(CommitOffsets)
 def apply_commit(machine: Machine, command: CommitOffsets, place: int) -> Reply:
     """Commit offsets. FENCED: another generation; NOT_FOUND: no such member; HELD: the group has
     members, and the commit comes from none; TOO_MANY: a limit."""
@@ -103,6 +103,7 @@ def _has_room(machine: Machine, groups: int, size: int) -> bool:
     )
 
 
+@applies(ConsumerGroupDrop)
 def apply_drop(machine: Machine, command: ConsumerGroupDrop, place: int) -> Reply:
     """Delete a group. NOT_FOUND; HELD: it has members."""
     group = machine.consumer_groups.get(command.id)
@@ -115,6 +116,7 @@ def apply_drop(machine: Machine, command: ConsumerGroupDrop, place: int) -> Repl
     return Reply(Code.OK)
 
 
+@applies(DropOffsets)
 def apply_drop_offsets(machine: Machine, command: DropOffsets, place: int) -> Reply:
     """Delete offsets of a group. NOT_FOUND: there is no such group."""
     group = machine.consumer_groups.get(command.id)
@@ -126,6 +128,7 @@ def apply_drop_offsets(machine: Machine, command: DropOffsets, place: int) -> Re
     return Reply(Code.OK)
 
 
+@applies(ExpireOffsets)
 def apply_expire(machine: Machine, command: ExpireOffsets, place: int) -> Reply:
     """Delete old offsets of a group. NOT_FOUND; ACTIVE: it has members."""
     groups = machine.consumer_groups
@@ -151,6 +154,7 @@ def old_offsets(group: ConsumerGroup, before_ms: int) -> list[bytes]:
     return [place for place, value in group.offsets.items() if time_of(value) < before_ms]
 
 
+@applies(ForgetTopic)
 def apply_forget_topic(machine: Machine, command: ForgetTopic, place: int) -> Reply:
     """Delete the offsets of a deleted topic."""
     groups = machine.consumer_groups
@@ -164,13 +168,3 @@ def apply_forget_topic(machine: Machine, command: ForgetTopic, place: int) -> Re
 def _changed(machine: Machine, id_: str) -> None:
     machine.changes.consumer_groups.add(id_)
     machine.level = max(machine.level, _LEVEL)  # a standalone node gets no `SetLevel`
-
-
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
-    ConsumerGroupPut: apply_put,
-    CommitOffsets: apply_commit,
-    ConsumerGroupDrop: apply_drop,
-    DropOffsets: apply_drop_offsets,
-    ExpireOffsets: apply_expire,
-    ForgetTopic: apply_forget_topic,
-}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from polynya.stream.command import Command
+from polynya.stream.command import Command, command, its_name
+from polynya.stream.command_validation import COUNTER, FROM_TAIL, TIME, WIDE
 
 
+@command(
+    since=1,
+    bounds={"now_ms": TIME, "record": FROM_TAIL, "byte": FROM_TAIL, "sub_offset": COUNTER},
+    names=its_name,
+)
 class PinSource(Command, tag=20, frozen=True):
     """Resolve the fork point and hold the records before it. First step of a fork, in the source's
     group."""
@@ -21,6 +27,7 @@ class PinSource(Command, tag=20, frozen=True):
     resolved: bool = False
 
 
+@command(since=1, bounds={"source_uid": WIDE})
 class ConfirmPin(Command, tag=21, frozen=True):
     """Confirm a pin in the source's group: the fork exists."""
 
@@ -28,6 +35,7 @@ class ConfirmPin(Command, tag=21, frozen=True):
     attempt: str
 
 
+@command(since=1, bounds={"source_uid": WIDE, "now_ms": TIME})
 class Unpin(Command, tag=22, frozen=True):
     """Remove a pin; an unknown pin is no error (idempotent). Removing the last pin of a
     soft-deleted source deletes the source."""
@@ -37,6 +45,7 @@ class Unpin(Command, tag=22, frozen=True):
     now_ms: int
 
 
+@command(since=1, bounds={"now_ms": TIME}, names=its_name, needs_state=False)
 class RefuseAttempt(Command, tag=23, frozen=True):
     """Refuse a fork attempt for good, in the target's group. The reply reports whether it had
     already succeeded."""
@@ -46,6 +55,7 @@ class RefuseAttempt(Command, tag=23, frozen=True):
     now_ms: int
 
 
+@command(since=1, bounds={"message": WIDE})
 class Acknowledge(Command, tag=24, frozen=True):
     """Drop an outbox message whose target group has applied it."""
 

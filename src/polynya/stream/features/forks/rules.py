@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
+from polynya.stream.command import applies
 from polynya.stream.features.appends.rules import media_type, other_type
 from polynya.stream.features.forks.commands import (
     Acknowledge,
@@ -48,6 +49,7 @@ class ForkPoint(msgspec.Struct, frozen=True, gc=False):
     prefix: int = 0
 
 
+@applies(PinSource)
 def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
     """Pin the fork point. The reply's detail: [record, byte, content type, encoding, TTL seconds,
     Expires-At ms, depth of the fork, prefix bytes, first kept record that the fork inherits, its
@@ -193,6 +195,7 @@ def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
     return None if found is None else ForkPoint(found, position)
 
 
+@applies(ConfirmPin)
 def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Reply:
     """Mark the pin's fork as existing. NOT_FOUND: there is no such pin."""
     stream = machine.by_uid.get(command.source_uid)
@@ -205,6 +208,7 @@ def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Repl
     return tail_reply(Code.OK, stream)
 
 
+@applies(Unpin)
 def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     """Remove a pin, and release the data that only it held. OK even for an unknown pin."""
     stream = machine.by_uid.get(command.source_uid)
@@ -235,6 +239,7 @@ def _covers(other: Pin, pin: Pin) -> bool:
     ) >= pin.record + (pin.prefix > 0)
 
 
+@applies(RefuseAttempt)
 def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -> Reply:
     """Refuse a fork attempt for good. EXISTS: the attempt created the fork, which exists. OK: it
     will never create it, or the fork was deleted."""
@@ -245,6 +250,7 @@ def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -
     return Reply(Code.OK)
 
 
+@applies(Acknowledge)
 def apply_acknowledge(machine: Machine, command: Acknowledge, place: int) -> Reply:
     """Drop an outbox message. Idempotent."""
     machine.outbox.pop(command.message, None)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from polynya.stream.command import Command
+from polynya.base.levels import INTERNAL_LEVEL
+from polynya.base.limits import PATH_BYTES_MAX
+from polynya.base.names import is_internal
+from polynya.stream.command import Command, command, its_name
+from polynya.stream.command_validation import AMOUNT, DATE, TIME, WIDE, first_fault
+from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import (
+    ENCODING,
     Batch,
+    Encoding,
     Fork,
     Producer,
     Retention,
@@ -12,6 +19,51 @@ from polynya.stream.parts import (
 )
 
 
+def _check(command: Create) -> str:
+    if command.profile != Profile.REPLICATED and command.segments is not None:
+        return "a leased stream has segments, which a diskless one has not: choose one profile"
+    if command.batch is not None and command.batch.encoding != command.encoding:
+        return (
+            f"the stream has encoding {command.encoding}, but its first batch has encoding "
+            f"{command.batch.encoding}"
+        )
+    if not 0 < len(command.name.encode("utf-8", "surrogatepass")) <= PATH_BYTES_MAX:
+        return (
+            f"the stream name has {len(command.name)} characters; a name has 1 to "
+            f"{PATH_BYTES_MAX} bytes"
+        )
+    return first_fault(
+        (command.batch, command.producer, command.fork, command.retention, command.segments)
+    )
+
+
+def _level(command: Create) -> int:
+    if is_internal(command.name):
+        return INTERNAL_LEVEL
+    needs_level_3 = (
+        command.encoding == Encoding.KAFKA
+        or command.producer_id_max >= 0
+        or command.segments is not None
+        or command.profile == Profile.DISKLESS
+        or (command.retention is not None and command.retention.record_time)
+    )
+    return 3 if needs_level_3 else 1
+
+
+@command(
+    since=1,
+    bounds={
+        "now_ms": TIME,
+        "encoding": ENCODING,
+        "ttl_seconds": AMOUNT,
+        "expires_at_ms": DATE,
+        "profile": (Profile.REPLICATED, Profile.NAMED_REPLICATED),
+        "producer_id_max": (-1, 2**63 - 1),
+    },
+    check=_check,
+    level=_level,
+    names=its_name,
+)
 class Create(Command, tag=1, frozen=True):
     """Create a stream, optionally with an initial batch, closed at once, or as a fork."""
 
@@ -33,6 +85,7 @@ class Create(Command, tag=1, frozen=True):
     producer_id_max: int = -1
 
 
+@command(since=1, bounds={"now_ms": TIME, "incarnation": WIDE}, names=its_name)
 class Delete(Command, tag=3, frozen=True):
     """Delete a stream. `incarnation`: the expected uid; 0: any."""
 
@@ -41,6 +94,7 @@ class Delete(Command, tag=3, frozen=True):
     incarnation: int = 0
 
 
+@command(since=1, bounds={"uid": WIDE, "activity_ms": TIME, "now_ms": TIME}, names=its_name)
 class Expire(Command, tag=4, frozen=True):
     """Expire a stream. Refused if the stream saw activity after `activity_ms`."""
 
@@ -50,6 +104,7 @@ class Expire(Command, tag=4, frozen=True):
     now_ms: int
 
 
+@command(since=1, bounds={"now_ms": TIME}, rows=("touches", (WIDE, TIME)))
 class Touch(Command, tag=5, frozen=True):
     """Record reads that extend sliding TTLs: (uid, time of the read)."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from sys import intern
 from typing import TYPE_CHECKING, TypeAlias
 
+from polynya.base.levels import INTERNAL_LEVEL
 from polynya.base.names import is_internal
 from polynya.base.offsets import format_token
+from polynya.stream.command import applies
 from polynya.stream.features.appends.producers import (
     accept_producer,
     last_of,
@@ -25,7 +27,6 @@ from polynya.stream.features.segments.rules import open_first, segment_differenc
 from polynya.stream.features.subscriptions.links import link_created
 from polynya.stream.parts import Fork, Retention
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.feature_level import INTERNAL_LEVEL
 from polynya.stream.state.model import KafkaState, Stream
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ from polynya.stream.features.appends.rules import add_batch, body_crc, media_typ
 Value: TypeAlias = str | int | None  # of a setting
 
 
+@applies(Create)
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     """Create a stream: CREATED, or EXISTS when it has the same configuration. A fork with any other
     reply than CREATED did not happen."""

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from polynya.stream.command import applies
 from polynya.stream.features.forks.commands import Unpin
 from polynya.stream.features.lifetimes.commands import Delete, Expire, Touch
 from polynya.stream.features.retention.trimming import past_of, release_past, release_trimmed
@@ -47,6 +48,7 @@ def tail_reply(code: Code, stream: Stream) -> Reply:
     return Reply(code, stream.uid, *stable_of(stream), stream.closed)
 
 
+@applies(Delete)
 def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
     """Delete a stream. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
     stream = machine.streams.get(command.name)
@@ -64,6 +66,7 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
     return reply
 
 
+@applies(Expire)
 def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
     """Delete a stream whose time has passed. Refusals: ACTIVE, HELD (by a table), NOT_FOUND, GONE,
     EVICTED."""
@@ -92,6 +95,7 @@ def _tell_gone(machine: Machine, reply: Reply) -> None:
         machine.effects.append(TailMoved(reply.uid, *at, *at, gone=True))
 
 
+@applies(Touch)
 def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
     """Advance the activity times of streams that were read."""
     for uid, read_ms in command.touches:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from polynya.stream.command import Command
+from polynya.base.levels import ENTRY_LEVEL
+from polynya.base.limits import GROUPS_MAX
+from polynya.stream.command import Command, command
+from polynya.stream.command_validation import GROUP, NONE, TIME, WIDE, first_fault
 from polynya.stream.parts import (
     ColdSlice,
 )
 
 
+def _entry_level(slices: list[tuple[int, ColdSlice]]) -> int:
+    return ENTRY_LEVEL if any(cold.encoding >= 0 for _, cold in slices) else 1
+
+
+@command(
+    since=1,
+    bounds={"owner_group": GROUP, "term": WIDE, "now_ms": TIME},
+    rows=("slices", (WIDE, None)),
+    check=lambda command: first_fault(cold for _, cold in command.slices),
+    level=lambda command: _entry_level(command.slices),
+)
 class PublishSlices(Command, tag=30, frozen=True):
     """Move hot batches into the index: `slices` of (uid, slice) lie in `pack`. With no slices,
     release the pack unless it is held.
@@ -22,6 +36,14 @@ class PublishSlices(Command, tag=30, frozen=True):
     now_ms: int = 0
 
 
+def _written(command: PackWritten) -> str:
+    strange = [group for group in command.groups if not GROUP[0] <= group <= GROUP[1]]
+    return (
+        f"the pack names group {strange[0]}; group numbers go up to {GROUPS_MAX}" if strange else ""
+    )
+
+
+@command(since=1, bounds={"now_ms": TIME}, check=_written)
 class PackWritten(Command, tag=31, frozen=True):
     """Register a pack in its home group, before any publish. Each of `groups` will hold or release
     it."""
@@ -31,6 +53,7 @@ class PackWritten(Command, tag=31, frozen=True):
     now_ms: int
 
 
+@command(since=1, bounds={"group": GROUP, "now_ms": TIME})
 class ReleasePack(Command, tag=32, frozen=True):
     """Record in the home group that `group` no longer needs the pack. Idempotent."""
 
@@ -39,12 +62,20 @@ class ReleasePack(Command, tag=32, frozen=True):
     now_ms: int
 
 
+@command(since=1, bounds=NONE)
 class PackDeleted(Command, tag=33, frozen=True):
     """Record in the home group that the condemned object is deleted from the store."""
 
     pack: str
 
 
+@command(
+    since=1,
+    bounds={"owner_group": GROUP, "term": WIDE, "now_ms": TIME},
+    rows=("replacements", (WIDE, None)),
+    check=lambda command: first_fault(cold for _, cold in command.replacements),
+    level=lambda command: _entry_level(command.replacements),
+)
 class ReplaceSlices(Command, tag=34, frozen=True):
     """Merge index entries: each slice of `replacements` (uid, slice) lies in `pack` and holds the
     records of adjacent entries.

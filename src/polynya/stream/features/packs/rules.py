@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from polynya.base.levels import ENTRY_LEVEL
+from polynya.stream.command import applies
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -21,7 +23,6 @@ from polynya.stream.features.retention.trimming import release_trimmed
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
-from polynya.stream.state.feature_level import ENTRY_LEVEL
 from polynya.stream.state.model import Pack, Stream
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _RECORD = attrgetter("record")
 _RECORDS = attrgetter("records")
 
 
+@applies(PublishSlices)
 def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -> Reply:
     """Accept the slices that fit the index now. The reply omits slices that are stale, repeated out
     of order, or in a released pack."""
@@ -95,6 +97,7 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
     return at if records == cold.records - cold.missing_records else 0
 
 
+@applies(ReplaceSlices)
 def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
     """Accept the slices that replace whole present entries. The reply omits the others, as in
     `apply_publish_slices`."""
@@ -144,6 +147,7 @@ def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int,
     return (begin, end) if same_begin and same_end and not pages else None
 
 
+@applies(PackWritten)
 def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:
     """Register a pack with the groups that will release it: CREATED or EXISTS. Without groups it is
     condemned at once. GONE: the command comes too late; the detail is the log time."""
@@ -157,6 +161,7 @@ def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Re
     return Reply(Code.CREATED)
 
 
+@applies(ReleasePack)
 def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Reply:
     """Release one group's hold; the last release condemns the pack. The reply's detail is the time
     it was condemned, or 0."""
@@ -172,6 +177,7 @@ def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Re
     return Reply(Code.OK, detail=pack.condemned_ms)
 
 
+@applies(PackDeleted)
 def apply_pack_deleted(machine: Machine, command: PackDeleted, place: int) -> Reply:
     """Forget a deleted pack. NOT_YET: a group still holds it."""
     pack = machine.packs.get(command.pack)

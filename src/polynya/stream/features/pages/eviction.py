@@ -12,10 +12,9 @@ evicted: see `is_evictable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from sys import intern
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from google_crc32c import value as crc32c
@@ -23,22 +22,12 @@ from msgspec import structs
 
 from polynya.base.errors import CorruptData
 from polynya.base.names import spelled_name
-from polynya.stream.command import Command
-from polynya.stream.features.appends.commands import Append, Produce
-from polynya.stream.features.forks.commands import PinSource
-from polynya.stream.features.lifetimes.commands import Create, Delete, Expire
+from polynya.stream.command import NEEDS, Command, applies, level_of
 from polynya.stream.features.pages.commands import Evict, Return
-from polynya.stream.features.profiles.commands import CommitSlices, SetProfile
-from polynya.stream.features.retention.commands import SetRetention, Trim, TrimTo
-from polynya.stream.features.subscriptions.commands import LinkSubscription
-from polynya.stream.features.subscriptions.globs import compile_pattern
-from polynya.stream.features.tables.commands import ClaimRanges
 from polynya.stream.features.tables.lifetimes import is_forgotten, without_forgotten
-from polynya.stream.features.tables.watches import covers
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
-from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Evicted, ProfileEpoch, Stream, StreamExtras, TableClaim
 from polynya.stream.state.profile_epochs import list_by_profile, unlist
 from polynya.stream.state.tails import is_stable
@@ -52,18 +41,6 @@ _TYPES = (
     "text/plain",
     "application/x-ndjson",
     "text/plain; charset=utf-8",
-)
-# commands that need the state of the stream that they name
-_NAMED = (
-    Append,
-    Create,
-    Delete,
-    Expire,
-    PinSource,
-    Produce,
-    SetProfile,
-    SetRetention,
-    TrimTo,
 )
 _encode = msgspec.msgpack.encode
 
@@ -194,6 +171,7 @@ def load_index(stream: Stream) -> None:
         stream.extras.past = index.joined(index.loaded(stream.extras.past)) or None
 
 
+@applies(Evict)
 def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
     """Evict the streams that are unchanged since their state was written."""
     # A standalone node gets no `SetLevel`: an earlier release must not read data written from now
@@ -370,43 +348,9 @@ def whole_of(ghost: Stream, state: bytes) -> Stream:
 def needed_by(machine: Machine, command: Command) -> Iterator[str]:
     """Yield the evicted streams whose states this command needs. `ClaimRanges` works without them,
     but claims less."""
+    needs = NEEDS.get(type(command))
     evicted = machine.evicted
-    if isinstance(command, _NAMED):
-        names: Iterator[str] = iter((command.name,))
-    elif isinstance(command, Trim):
-        names = iter(command.names)
-    elif isinstance(command, CommitSlices):
-        names = (part.appends[0].command.name for part in command.slices)
-    elif isinstance(command, LinkSubscription):
-        names = _watched_by(machine, command)
-    elif isinstance(command, ClaimRanges):
-        names = chain(_claimed_by(machine, command), (again[0] for again in command.again))
-    else:
-        return iter(())
-    return (name for name in names if name in evicted)
-
-
-def _watched_by(machine: Machine, command: LinkSubscription) -> Iterator[str]:
-    watch = machine.subscriptions.watches.get(command.id)
-    known = (
-        watch.registration.streams
-        if watch is not None and watch.registration.uid == command.uid
-        else {}
-    )
-    yield from (name for name in command.streams if name not in known)
-    if command.pattern and (watch is None or watch.registration.uid < command.uid):
-        matches = compile_pattern(command.pattern)
-        yield from (name for name in machine.evicted if name != command.without and matches(name))
-
-
-def _claimed_by(machine: Machine, command: ClaimRanges) -> Iterator[str]:
-    if not command.fresh:
-        return
-    watch = machine.watches.get(command.table)
-    prefixes = [command.prefix] if watch is None else watch.prefixes
-    for name, stub in stubs(machine):
-        if lags(machine, stub) and covers(name, prefixes, command.without):
-            yield name
+    return (name for name in (needs(machine, command) if needs else ()) if name in evicted)
 
 
 def lags(machine: Machine, stub: EvictedView) -> bool:
@@ -419,6 +363,7 @@ def lags(machine: Machine, stub: EvictedView) -> bool:
 # --- returning ------------------------------------------------------------------------------------
 
 
+@applies(Return)
 def apply_return(machine: Machine, command: Return, place: int) -> Reply:
     """Return the states that match a stub here to memory. Idempotent."""
     return Reply(
@@ -444,9 +389,3 @@ def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> boo
     machine.changes.streams.add(uid)
     machine.drop_slice(stub.pack, now_ms)
     return True
-
-
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
-    Evict: apply_evict,
-    Return: apply_return,
-}

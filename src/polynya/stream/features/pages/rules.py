@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from google_crc32c import value as crc32c
 
 from polynya.base.limits import WRITE_MS_MAX
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.pages.commands import PageEntries, ReleasePaged
 from polynya.stream.parts import PAGED, ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import entries as form
 from polynya.stream.state import index
-from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Pack, Stream
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def summed(entries: bytes, page: str, stored: int, crc: int) -> tuple[ColdSlice,
     return found, last_ms
 
 
+@applies(PageEntries)
 def apply_page_entries(machine: Machine, command: PageEntries, place: int) -> Reply:
     """Put the page in place of its entries, if the index has exactly these."""
     machine.level = max(machine.level, level_of(PageEntries))
@@ -118,6 +119,7 @@ def _hand_over(machine: Machine, counts: Mapping[int, int], now_ms: int) -> None
             machine.changes.packs.add(key)
 
 
+@applies(ReleasePaged)
 def apply_release_paged(machine: Machine, command: ReleasePaged, place: int) -> Reply:
     """Release a page that no index names, and the packs of its entries."""
     held = machine.held.get(command.page)

@@ -15,6 +15,7 @@ from functools import cached_property
 import msgspec
 
 from polynya.stream.features.placement.commands import (
+    REPLICAS_MAX,
     ClusterBorn,
     NodeRecord,
     NodeState,
@@ -22,8 +23,6 @@ from polynya.stream.features.placement.commands import (
 )
 
 META_VOTERS_MAX = 5
-REPLICAS_MAX = 5
-NODE_NUMBER_MAX = 250
 META_GROUP = 0
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
-from polynya.stream.command import Command
-from polynya.stream.features.placement.cluster_map import NODE_NUMBER_MAX, ClusterMap
+from polynya.stream.command import applies
+from polynya.stream.features.placement.cluster_map import ClusterMap
 from polynya.stream.features.placement.commands import (
+    NODE_NUMBER_MAX,
     ClusterBorn,
     GroupPlaced,
     NodeAdd,
@@ -32,6 +32,7 @@ class MapState(Protocol):
     map: ClusterMap | None
 
 
+@applies(ClusterBorn)
 def apply_born(machine: MapState, command: ClusterBorn, place: int) -> Reply:
     """Set the first map: CREATED, or EXISTS if there is one, which stays."""
     if machine.map is not None:
@@ -46,6 +47,7 @@ def apply_born(machine: MapState, command: ClusterBorn, place: int) -> Reply:
     return Reply(Code.CREATED)
 
 
+@applies(NodeAdd)
 def apply_add(machine: MapState, command: NodeAdd, place: int) -> Reply:
     """Add a node: CREATED, or EXISTS if this node is already a member. `replaces`: a node that
     leaves and hands its replicas to this one."""
@@ -67,6 +69,7 @@ def apply_add(machine: MapState, command: NodeAdd, place: int) -> Reply:
     return _done(machine, Code.CREATED)
 
 
+@applies(ReaderAdd)
 def apply_reader(machine: MapState, command: ReaderAdd, place: int) -> Reply:
     """Add a read replica: CREATED, or EXISTS if it is already a member."""
     node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, replaces=0, reader=True)
@@ -77,6 +80,7 @@ def apply_reader(machine: MapState, command: ReaderAdd, place: int) -> Reply:
     return _done(machine, Code.CREATED)
 
 
+@applies(NodePromote)
 def apply_promote(machine: MapState, command: NodePromote, place: int) -> Reply:
     """Make a read replica a voting node: OK (also if it is one already), NOT_FOUND, or REFUSED
     while it is being emptied or leaves."""
@@ -98,6 +102,7 @@ def apply_promote(machine: MapState, command: NodePromote, place: int) -> Reply:
     return _done(machine)
 
 
+@applies(NodeSet)
 def apply_set(machine: MapState, command: NodeSet, place: int) -> Reply:
     """Set a node's state: OK, NOT_FOUND, or REFUSED with the reason. Removal is permanent, and
     requires that no group is placed on the node."""
@@ -128,6 +133,7 @@ def apply_set(machine: MapState, command: NodeSet, place: int) -> Reply:
     return _done(machine)
 
 
+@applies(NodeAnnounce)
 def apply_announce(machine: MapState, command: NodeAnnounce, place: int) -> Reply:
     """Update a node's addresses, zone and cores. NOT_FOUND: it is not a member."""
     found = _member(machine, command.node)
@@ -157,6 +163,7 @@ def apply_announce(machine: MapState, command: NodeAnnounce, place: int) -> Repl
     return _done(machine)
 
 
+@applies(PlaceGroup)
 def apply_place(machine: MapState, command: PlaceGroup, place: int) -> Reply:
     """Set a group's goal voters and preferred leader. NOT_YET: the placement changed since
     `epoch`."""
@@ -191,6 +198,7 @@ def apply_place(machine: MapState, command: PlaceGroup, place: int) -> Reply:
     return _done(machine)
 
 
+@applies(GroupPlaced)
 def apply_placed(machine: MapState, command: GroupPlaced, place: int) -> Reply:
     """Record the voters that the group committed. NOT_YET: its goal has changed since."""
     found = _placed(machine, command.group)
@@ -204,6 +212,7 @@ def apply_placed(machine: MapState, command: GroupPlaced, place: int) -> Reply:
     return _done(machine)
 
 
+@applies(SetBalancing)
 def apply_balancing(machine: MapState, command: SetBalancing, place: int) -> Reply:
     """Turn balancing on or off and set the wanted replicas. OK, or NOT_YET without a map."""
     now = machine.map
@@ -313,16 +322,3 @@ def _place(machine: MapState, group: int, placement: Placement) -> None:
 def _change(machine: MapState, **fields: object) -> None:
     assert machine.map is not None
     machine.map = msgspec.structs.replace(machine.map, epoch=machine.map.epoch + 1, **fields)
-
-
-RULES: dict[type[Command], Callable[[MapState, Any, int], Reply]] = {
-    ClusterBorn: apply_born,
-    NodeAdd: apply_add,
-    NodeSet: apply_set,
-    NodeAnnounce: apply_announce,
-    PlaceGroup: apply_place,
-    GroupPlaced: apply_placed,
-    SetBalancing: apply_balancing,
-    ReaderAdd: apply_reader,
-    NodePromote: apply_promote,
-}

@@ -5,9 +5,27 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.command import Command
-from polynya.stream.features.appends.commands import Append, AppendIf, Produce
-from polynya.stream.parts import Count, Natural
+from polynya.base.limits import COMMIT_APPENDS_MAX
+from polynya.stream.command import Command, command, its_name, level_of
+from polynya.stream.command_validation import (
+    COUNTER,
+    GROUP,
+    TIME,
+    WIDE,
+    WORD,
+    bounded,
+    describe_fault,
+    first_fault,
+    out_of_span,
+)
+from polynya.stream.features.appends.commands import (
+    Append,
+    AppendIf,
+    Produce,
+    is_common_append,
+    sequences_match,
+)
+from polynya.stream.parts import ENCODING, Count, Encoding, Natural
 
 
 class Profile:
@@ -20,6 +38,31 @@ class Profile:
     NAMES = ("replicated", "diskless")
 
 
+_WRITER_BYTES_MAX = 64  # of a name; today's have 32
+
+
+def _packed(packed: PackedAppend) -> str:
+    """Return the fault of an append without its payload, or ""."""
+    command = packed.command
+    batch, producer = command.batch, command.producer
+    if batch is None:
+        is_close = isinstance(command, Append) and command.close and not packed.length
+        return out_of_span(command) if is_close else "an append of the commit adds nothing"
+    is_bare = not batch.payload and not batch.lengths
+    if is_bare and type(command) is Append and is_common_append(command):  # the usual case
+        return ""
+    if not is_bare:
+        return "a batch of the commit has a payload or record lengths: they belong in the pack"
+    if type(command) is Produce:
+        if batch.encoding != Encoding.KAFKA:
+            return f"a Produce has encoding {batch.encoding}; expected {Encoding.KAFKA}"
+        if producer is not None and not sequences_match(producer, batch.records):
+            return f"the Kafka producer {producer} does not fit {batch.records} records"
+    fault = out_of_span(command) or out_of_span(batch)
+    return fault or ("" if producer is None else describe_fault(producer))
+
+
+@bounded({"length": WORD}, check=_packed)
 class PackedAppend(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One append whose payload is in a pack: the next batch of its slice. Without a batch it only
     closes the stream.
@@ -32,6 +75,26 @@ class PackedAppend(msgspec.Struct, array_like=True, frozen=True, gc=False):
     length: Count = 0  # bytes of the payload
 
 
+def _packed_slice(part: PackedSlice) -> str:
+    if not part.appends:
+        return "a slice of the commit has no appends"
+    name, records, length = part.appends[0].command.name, 0, 0
+    for packed in part.appends:
+        batch = packed.command.batch
+        if packed.command.name != name:
+            return f"a slice has appends to {name[:100]} and to {packed.command.name[:100]}"
+        if batch is not None and batch.encoding != part.encoding:
+            return f"a batch of encoding {batch.encoding} is in a slice of encoding {part.encoding}"
+        records += 0 if batch is None else batch.records
+        length += packed.length
+    if max(records, length) > WORD[1]:
+        return f"a slice has {records} records and {length} bytes; at most {WORD[1]} are allowed"
+    if (records > 0) != (part.stored > 0):
+        return f"a slice of {records} records has {part.stored} stored bytes"
+    return first_fault(part.appends)
+
+
+@bounded({"offset": WORD, "stored": WORD, "crc": WORD, "encoding": ENCODING}, check=_packed_slice)
 class PackedSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The appends to one stream that lie in one slice of a pack, in order. Closes without a batch
     are between them; with `stored` 0 there is nothing else."""
@@ -43,6 +106,37 @@ class PackedSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     appends: list[PackedAppend]  # at least one; all name the same stream
 
 
+def _commit(command: CommitSlices) -> str:
+    appends = sum(len(part.appends) for part in command.slices)
+    if not 1 <= appends <= COMMIT_APPENDS_MAX:
+        return f"the commit has {appends} appends; expected 1 to {COMMIT_APPENDS_MAX}"
+    if not 0 < len(command.writer) <= _WRITER_BYTES_MAX:
+        return (
+            f"the name of the writer has {len(command.writer)} characters; expected 1 to "
+            f"{_WRITER_BYTES_MAX}"
+        )
+    return first_fault(command.slices)
+
+
+def _commit_level(command: CommitSlices) -> int:
+    has_condition = any(
+        type(packed.command) is AppendIf for part in command.slices for packed in part.appends
+    )
+    return level_of(AppendIf if has_condition else CommitSlices)
+
+
+@command(
+    since=3,
+    bounds={
+        "owner_group": GROUP,
+        "sequence": (1, COUNTER[1]),
+        "intent_ms": TIME,
+        "now_ms": TIME,
+    },
+    check=_commit,
+    level=_commit_level,
+    names=lambda command: [part.appends[0].command.name for part in command.slices],
+)
 class CommitSlices(Command, tag=120, frozen=True, gc=False):
     """Judge the appends of a pack to streams of one group, and add the accepted ones to their
     indexes. Level 3.
@@ -68,6 +162,16 @@ class CommitSlices(Command, tag=120, frozen=True, gc=False):
     now_ms: int
 
 
+@command(
+    since=3,
+    bounds={
+        "profile": (Profile.REPLICATED, Profile.DISKLESS),
+        "now_ms": TIME,
+        "uid": WIDE,
+        "epoch": COUNTER,
+    },
+    names=its_name,
+)
 class SetProfile(Command, tag=121, frozen=True, gc=False):
     """Begin to change the profile of a stream, or take such a change back. Level 3.
 
@@ -82,6 +186,12 @@ class SetProfile(Command, tag=121, frozen=True, gc=False):
     epoch: int = 0  # precondition: that of the open regime; 0: none
 
 
+@command(
+    since=3,
+    bounds={"uid": WIDE, "epoch": (1, COUNTER[1]), "now_ms": TIME},
+    names=its_name,
+    needs_state=False,
+)
 class SealProfileEpoch(Command, tag=122, frozen=True, gc=False):
     """End the regime of a stream whose profile changes, if nothing of it is hot; else NOT_YET.
     Level 3."""

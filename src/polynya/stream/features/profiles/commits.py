@@ -12,6 +12,7 @@ import msgspec
 from msgspec import structs
 
 from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS, WRITERS_MAX
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends.commands import Append, AppendIf, Produce
 from polynya.stream.features.appends.conditions import apply_append_if
 from polynya.stream.features.appends.kafka import apply_produce
@@ -22,7 +23,6 @@ from polynya.stream.features.subscriptions.links import note_append
 from polynya.stream.parts import Batch, ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
-from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream, WriterState
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _encode = msgspec.msgpack.encode
 _replies = msgspec.msgpack.Decoder(list[Reply])
 
 
+@applies(CommitSlices)
 def apply_commit_slices(machine: Machine, command: CommitSlices, place: int) -> Reply:
     """Judge the appends of a pack; see `CommitSlices` for the replies. Refusals of the whole:
     FENCED, GONE, MEMORY_PRESSURE (too many writers)."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.lifetimes.rules import is_surely_expired, tail_reply
 from polynya.stream.features.profiles.commands import Profile, SealProfileEpoch, SetProfile
 from polynya.stream.features.retention.trimming import extras_of, tidy
 from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import ProfileEpoch, Stream
 from polynya.stream.state.profile_epochs import list_by_profile, profile_epoch_of, profile_of
 
@@ -52,6 +52,7 @@ def judge_packed(machine: Machine, stream: Stream) -> Reply | None:
     return None
 
 
+@applies(SetProfile)
 def apply_set_profile(machine: Machine, command: SetProfile, place: int) -> Reply:
     """Begin a change of the profile, or take it back. Refusals: NOT_FOUND, EVICTED, GONE,
     INCARNATION, FENCED (another epoch is open), REFUSED (a leased stream)."""
@@ -91,6 +92,7 @@ def _judge_change(stream: Stream, command: SetProfile) -> Reply | None:
     return tail_reply(Code.REFUSED, stream) if is_leased else None
 
 
+@applies(SealProfileEpoch)
 def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, place: int) -> Reply:
     """End a regime whose stream waits for it. Refusals: NOT_FOUND, EVICTED, GONE, FENCED (another
     epoch is open), REFUSED (it does not change), NOT_YET (something is hot)."""

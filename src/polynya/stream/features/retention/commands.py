@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.command import Command
+from polynya.base.levels import RECORD_TIME_LEVEL
+from polynya.stream.command import Command, command, its_name
+from polynya.stream.command_validation import COUNTER, FROM_TAIL, TIME, WIDE, nested
 from polynya.stream.parts import (
     Retention,
 )
 
 
+@command(
+    since=1,
+    bounds={"now_ms": TIME},
+    rows=("cuts", (WIDE, FROM_TAIL, FROM_TAIL)),
+    names=lambda command: command.names,
+)
 class Trim(Command, tag=6, frozen=True, gc=False):
     """Delete the records of some streams before a record boundary: `cuts` of (uid, record, byte). A
     boundary never moves back.
@@ -23,6 +31,18 @@ class Trim(Command, tag=6, frozen=True, gc=False):
     names: list[str] = msgspec.field(default_factory=list)
 
 
+def _level(command: SetRetention | BucketRetention) -> int:
+    retention = command.retention
+    return RECORD_TIME_LEVEL if retention is not None and retention.record_time else 1
+
+
+@command(
+    since=1,
+    bounds={"now_ms": TIME, "uid": WIDE},
+    check=nested("retention"),
+    level=_level,
+    names=its_name,
+)
 class SetRetention(Command, tag=7, frozen=True, gc=False):
     """Set or (None) clear a stream's own retention policy. `uid` limits the command to one
     incarnation of the name; 0 matches any."""
@@ -33,6 +53,11 @@ class SetRetention(Command, tag=7, frozen=True, gc=False):
     uid: int = 0
 
 
+@command(
+    since=4,
+    bounds={"uid": WIDE, "record": COUNTER, "byte": COUNTER, "now_ms": TIME},
+    names=its_name,
+)
 class TrimTo(Command, tag=11, frozen=True, gc=False):
     """Delete the records of a stream before `record`, of which a Kafka batch may hold some: the
     batch stays stored, and readers leave out its records before `record`. Level 4.
@@ -47,6 +72,7 @@ class TrimTo(Command, tag=11, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=1, bounds={"now_ms": TIME}, check=nested("retention"), level=_level)
 class BucketRetention(Command, tag=81, frozen=True, gc=False):
     """Set (None: clear) in the meta group the default retention of a bucket's streams."""
 

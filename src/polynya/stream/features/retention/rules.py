@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.limits import KIB
+from polynya.stream.command import applies
 from polynya.stream.features.lifetimes.rules import is_surely_expired, tail_reply
 from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.features.retention.commands import BucketRetention, SetRetention
@@ -42,6 +43,7 @@ class RetentionCut(msgspec.Struct, frozen=True, gc=False):
 _NOTHING = RetentionCut()
 
 
+@applies(SetRetention)
 def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
     """Set or clear a stream's own retention. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
     stream = machine.streams.get(command.name)
@@ -58,6 +60,7 @@ def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> 
     return tail_reply(Code.OK, stream)
 
 
+@applies(BucketRetention)
 def apply_bucket_retention(machine: Machine, command: BucketRetention, place: int) -> Reply:
     """Set or clear a bucket's default retention."""
     if command.retention is None:

@@ -15,13 +15,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.forks.commands import Unpin
 from polynya.stream.features.retention.commands import Trim, TrimTo
 from polynya.stream.features.subscriptions.links import note_trim
 from polynya.stream.read_plan import locate
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index, record_gaps
-from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream, StreamExtras
 from polynya.stream.state.tails import stable_of
 
@@ -32,6 +32,7 @@ Boundary = tuple[int, int]  # record, byte
 Span = tuple[int, int]  # records, begin and (exclusive) end
 
 
+@applies(Trim)
 def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
     """Apply each cut independently; see `Trim` for the reply's detail."""
     if machine.evicted and any(name in machine.evicted for name in command.names):
@@ -45,6 +46,7 @@ def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
     )
 
 
+@applies(TrimTo)
 def apply_trim_to(machine: Machine, command: TrimTo, place: int) -> Reply:
     """Apply the cut, which may lie inside a batch; the reply's detail is that of a `Trim`."""
     if command.name in machine.evicted:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from polynya.stream.command import Command
+from polynya.stream.command import Command, command, its_name
+from polynya.stream.command_validation import COUNTER, NODE, TIME, WIDE
 
 
+@command(
+    since=3,
+    bounds={"uid": WIDE, "epoch": (1, COUNTER[1]), "writer": NODE, "now_ms": TIME},
+    names=its_name,
+    needs_state=False,
+)
 class Rollover(Command, tag=10, frozen=True, gc=False):
     """Close the open segment of a leased stream, which has this epoch, and open the next one for a
     writer. Detail: epoch and writer of the segment that is open afterwards. Level 3."""

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from polynya.base.limits import SEGMENTS_KEPT_MAX
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.lifetimes.rules import tail_reply
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.features.retention.trimming import extras_of
 from polynya.stream.features.segments.commands import Rollover
 from polynya.stream.parts import SegmentLimits
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import SealedSegment, Segments, Stream
 from polynya.stream.state.profile_epochs import profile_of
 
@@ -52,6 +52,7 @@ def open_first(machine: Machine, stream: Stream, limits: SegmentLimits) -> None:
     machine.level = max(machine.level, level_of(Rollover))  # a standalone node gets no `SetLevel`
 
 
+@applies(Rollover)
 def apply_rollover(machine: Machine, command: Rollover, place: int) -> Reply:
     """Close the open segment and open the next one, unless another epoch is open."""
     stream = machine.streams.get(command.name)

@@ -3,11 +3,10 @@ the feature level of a group. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from polynya.base.levels import check_level
-from polynya.stream.command import Command
+from polynya.stream.command import applies
 from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLevel
 from polynya.stream.replies import Code, Reply
 
@@ -25,6 +24,7 @@ class LevelState(Protocol):
     level: int
 
 
+@applies(MetaChange)
 def apply_meta_change(machine: MetaState, command: MetaChange, place: int) -> Reply:
     """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the
     current version."""
@@ -56,22 +56,17 @@ def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
     }
 
 
+@applies(MetaSet)
 def apply_meta_set(machine: MetaState, command: MetaSet, place: int) -> Reply:
     """Set a key that has no value yet: OK, or EXISTS with the present value as detail."""
     value = machine.meta.setdefault(command.key, command.value)
     return Reply(Code.OK if value == command.value else Code.EXISTS, detail=value)
 
 
+@applies(SetLevel)
 def apply_set_level(machine: LevelState, command: SetLevel, place: int) -> Reply:
     """Raise the group's level; it never goes down. Raises ConfigError for a level that this release
     does not support."""
     check_level(command.level, machine.group)
     machine.level = max(machine.level, command.level)
     return Reply(Code.OK, detail=machine.level)
-
-
-RULES: dict[type[Command], Callable[[Any, Any, int], Reply]] = {
-    MetaChange: apply_meta_change,
-    MetaSet: apply_meta_set,
-    SetLevel: apply_set_level,
-}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.command import Command
+from polynya.stream.command import Command, command
+from polynya.stream.command_validation import ANY, COUNTER, FROM_TAIL, TIME, WIDE, bounded, nested
 
 
+@bounded({"kind": (0, 1), "lease_ttl_ms": TIME})
 class SubscriptionConfig(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The normalized settings of a subscription's PUT; a repeated PUT is compared with it."""
 
@@ -19,6 +21,7 @@ class SubscriptionConfig(msgspec.Struct, array_like=True, frozen=True, gc=False)
     description: str | None = None
 
 
+@command(since=1, bounds={"now_ms": TIME}, check=nested("config"))
 class SubscriptionPut(Command, tag=40, frozen=True, gc=False):
     """Create a subscription in its home group, or confirm that it has the same configuration."""
 
@@ -28,6 +31,7 @@ class SubscriptionPut(Command, tag=40, frozen=True, gc=False):
     base_url: str
 
 
+@command(since=1, bounds={"now_ms": TIME})
 class SubscriptionStreams(Command, tag=41, frozen=True, gc=False):
     """Change the explicit links, in the home group."""
 
@@ -37,6 +41,7 @@ class SubscriptionStreams(Command, tag=41, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=1, bounds={"now_ms": TIME})
 class SubscriptionDelete(Command, tag=42, frozen=True, gc=False):
     """Delete a subscription in its home group. Later commands for this incarnation are refused."""
 
@@ -44,6 +49,7 @@ class SubscriptionDelete(Command, tag=42, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=1, bounds={"uid": WIDE, "revision": COUNTER})
 class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
     """Record in the home group that every group applied this link revision, or dropped the links of
     a deleted subscription."""
@@ -53,6 +59,16 @@ class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
     revision: int
 
 
+@command(
+    since=1,
+    bounds={
+        "uid": WIDE,
+        "event": (0, 255),
+        "now_ms": TIME,
+        "generation": ANY,
+        "until_ms": TIME,
+    },
+)
 class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
     """Record an event of a subscription (`subscriptions.state.Event`) in its home group, if its
     state allows it."""
@@ -67,6 +83,7 @@ class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
     until_ms: int = 0  # the next attempt (DELIVERED, FAILED)
 
 
+@command(since=1, bounds={"uid": WIDE, "revision": COUNTER})
 class LinkSubscription(Command, tag=45, frozen=True, gc=False):
     """Set everything that a subscription watches in a stream group. A newer revision replaces an
     older one."""
@@ -79,6 +96,7 @@ class LinkSubscription(Command, tag=45, frozen=True, gc=False):
     streams: list[str]
 
 
+@command(since=1, bounds={"uid": WIDE})
 class UnlinkSubscription(Command, tag=46, frozen=True, gc=False):
     """End this incarnation of the subscription in a stream group."""
 
@@ -86,6 +104,7 @@ class UnlinkSubscription(Command, tag=46, frozen=True, gc=False):
     uid: int
 
 
+@command(since=1, bounds={"uid": WIDE}, rows=("acks", (None, WIDE, FROM_TAIL, FROM_TAIL)))
 class AckLinks(Command, tag=47, frozen=True, gc=False):
     """Advance a worker's cursors in a stream group: (name, uid of the stream, record, byte).
     Cursors never go back."""

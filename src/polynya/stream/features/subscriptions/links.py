@@ -8,15 +8,14 @@ registration remembers which explicit links are wanted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.base.names import spelled_name
-from polynya.stream.command import Command
+from polynya.stream.command import applies, needs
 from polynya.stream.features.pages.eviction import needed_by
-from polynya.stream.features.subscriptions import rules as home
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 # --- commands -------------------------------------------------------------------------------------
 
 
+@applies(LinkSubscription)
 def apply_link(machine: Machine, command: LinkSubscription, place: int) -> Reply:
     """Apply a link revision; existing streams are linked at their tails. Replies OK,
     ATTEMPT_REFUSED (the incarnation is over) or EVICTED."""
@@ -98,6 +98,7 @@ def _set_streams(machine: Machine, watch: Watch, wanted: dict[str, None]) -> Non
                 machine.changes.streams.add(stream.uid)
 
 
+@applies(UnlinkSubscription)
 def apply_unlink(machine: Machine, command: UnlinkSubscription, place: int) -> Reply:
     """End an incarnation of a subscription and drop its links."""
     state = machine.subscriptions
@@ -111,6 +112,7 @@ def apply_unlink(machine: Machine, command: UnlinkSubscription, place: int) -> R
     return Reply(Code.OK, command.uid)
 
 
+@applies(AckLinks)
 def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
     """Advance cursors. OK; the detail lists the refused names: the link no longer exists, or the
     position is beyond the tail."""
@@ -135,14 +137,6 @@ def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
                 link.byte = tail[1]
                 watch.pending.pop(stream.uid, None)
     return Reply(Code.OK, command.uid, detail=refused)
-
-
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
-    **home.RULES,
-    LinkSubscription: apply_link,
-    UnlinkSubscription: apply_unlink,
-    AckLinks: apply_ack,
-}
 
 
 # --- called by the rules of streams ---------------------------------------------------------------
@@ -373,3 +367,17 @@ def _forget_link(stream: Stream, key: str) -> None:
     assert stream.links is not None
     del stream.links[key]
     stream.links = stream.links or None
+
+
+@needs(LinkSubscription)
+def _watched_by(machine: Machine, command: LinkSubscription) -> Iterator[str]:
+    watch = machine.subscriptions.watches.get(command.id)
+    known = (
+        watch.registration.streams
+        if watch is not None and watch.registration.uid == command.uid
+        else {}
+    )
+    yield from (name for name in command.streams if name not in known)
+    if command.pattern and (watch is None or watch.registration.uid < command.uid):
+        matches = compile_pattern(command.pattern)
+        yield from (name for name in machine.evicted if name != command.without and matches(name))

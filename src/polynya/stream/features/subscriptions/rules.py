@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polynya.base.limits import (
     ATTEMPTS_REMEMBERED_MAX,
     SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTIONS_PER_GROUP_MAX,
 )
-from polynya.stream.command import Command
+from polynya.stream.command import applies
 from polynya.stream.features.subscriptions.commands import (
     SubscriptionDelete,
     SubscriptionEvent,
@@ -49,6 +49,7 @@ class Event(enum.IntEnum):
     NOTHING = 8  # the wake was checked and nothing is pending (any more)
 
 
+@applies(SubscriptionPut)
 def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
     """Create or confirm a subscription: CREATED, EXISTS, EXISTS_DIFFERENT or TOO_MANY. The reply's
     uid is that of this incarnation."""
@@ -71,6 +72,7 @@ def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
     return Reply(Code.CREATED, subscription.uid)
 
 
+@applies(SubscriptionStreams)
 def apply_streams(machine: Machine, command: SubscriptionStreams, place: int) -> Reply:
     """Change the explicit links: OK after a change, EXISTS without one, NOT_FOUND, TOO_MANY."""
     subscription = machine.subscriptions.homes.get(command.id)
@@ -90,6 +92,7 @@ def apply_streams(machine: Machine, command: SubscriptionStreams, place: int) ->
     return Reply(Code.OK, subscription.uid)
 
 
+@applies(SubscriptionDelete)
 def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> Reply:
     """Delete a subscription and keep a tombstone until every group has dropped its links."""
     state = machine.subscriptions
@@ -105,6 +108,7 @@ def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> R
     return Reply(Code.OK, subscription.uid)
 
 
+@applies(SubscriptionLinked)
 def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> Reply:
     """Record the link revision that every group has applied, or drop the tombstone."""
     state = machine.subscriptions
@@ -119,6 +123,7 @@ def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> R
     return Reply(Code.OK, command.uid)
 
 
+@applies(SubscriptionEvent)
 def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Reply:
     """Apply an event. OK: it took effect; the detail is [generation, wake id, holder]. NOT_FOUND:
     another incarnation, or none. HELD: leased to the detail's holder. FENCED: of an older wake, or
@@ -253,13 +258,4 @@ _TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], C
     (State.LEASED, PULL_WAKE, Event.HEARTBEAT): _extend,
     (State.LEASED, PULL_WAKE, Event.DONE): _finish,
     (State.LEASED, PULL_WAKE, Event.EXPIRE): _expire,
-}
-
-
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
-    SubscriptionPut: apply_put,
-    SubscriptionStreams: apply_streams,
-    SubscriptionDelete: apply_delete,
-    SubscriptionLinked: apply_linked,
-    SubscriptionEvent: apply_event,
 }

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.command import Command
+from polynya.stream.command import Command, command
+from polynya.stream.command_validation import AMOUNT, ANY, COUNTER, TIME, WIDE
 
 
+def _prefixes(command: TableMake | WatchStreams) -> str:
+    return "" if command.prefixes else "a table needs a prefix; it has none"
+
+
+@command(since=3, bounds={"now_ms": TIME}, check=_prefixes)
 class TableMake(Command, tag=66, frozen=True, gc=False):
     """Create, in the meta group, a table of the streams under any of `prefixes` (canonical).
 
@@ -26,6 +32,11 @@ class TableMake(Command, tag=66, frozen=True, gc=False):
     transform: str = ""  # "sql:STATEMENT" or "python:MODULE:FUNCTION"
 
 
+@command(
+    since=3,
+    bounds={"table": ANY, "job": ANY, "now_ms": TIME},
+    rows=("ranges", (WIDE, None, COUNTER, COUNTER, None, COUNTER, None)),
+)
 class TableFail(Command, tag=67, frozen=True, gc=False):
     """Count failures of ranges of a table's open job in the meta group, and abandon the job. Level
     3.
@@ -39,6 +50,7 @@ class TableFail(Command, tag=67, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=3, bounds={"table": ANY, "now_ms": TIME})
 class TableRetry(Command, tag=68, frozen=True, gc=False):
     """Put the ranges that are set aside into the table's next job, in the meta group. Level 3."""
 
@@ -46,6 +58,7 @@ class TableRetry(Command, tag=68, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=3, bounds={"table": ANY, "now_ms": TIME})
 class TableAlter(Command, tag=70, frozen=True, gc=False):
     """Set a table's name, whether it holds records, and its declared columns, in the meta group.
     Level 3."""
@@ -57,6 +70,7 @@ class TableAlter(Command, tag=70, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=3, bounds={"table": ANY, "now_ms": TIME})
 class TableDrop(Command, tag=71, frozen=True, gc=False):
     """Drop a table in the meta group: its name is free, and its jobs cannot commit. Level 3."""
 
@@ -64,6 +78,7 @@ class TableDrop(Command, tag=71, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=3, bounds={"table": ANY})
 class ForgetTable(Command, tag=72, frozen=True, gc=False):
     """Forget a dropped table: in a stream group its claims, for good. Level 3.
 
@@ -75,6 +90,7 @@ class ForgetTable(Command, tag=72, frozen=True, gc=False):
     files_gone: bool = False
 
 
+@command(since=3, bounds={"table": WIDE, "now_ms": TIME}, check=_prefixes)
 class WatchStreams(Command, tag=69, frozen=True, gc=False):
     """Tell a stream group about a table: its prefixes, and whether it holds records. Level 3.
 
@@ -88,6 +104,7 @@ class WatchStreams(Command, tag=69, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=3, bounds={"table": ANY, "job": ANY, "now_ms": TIME})
 class TableFault(Command, tag=74, frozen=True, gc=False):
     """Note in the meta group why a table's job failed, until its next job commits. Level 3."""
 
@@ -97,6 +114,7 @@ class TableFault(Command, tag=74, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=3, bounds={"table": ANY, "job": ANY, "dlq_rows": (-(2**53), 2**53), "now_ms": TIME})
 class TableMove(Command, tag=73, frozen=True, gc=False):
     """Commit, in the meta group, a job that wrote the whole table to a new folder: like
     `TableCommit`, with other declared columns and partitions.
@@ -118,6 +136,7 @@ class TableMove(Command, tag=73, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=1, bounds={"now_ms": TIME})
 class TableCreate(Command, tag=60, frozen=True, gc=False):
     """Create, in the meta group, a table of the streams whose canonical names begin with
     `prefix`."""
@@ -127,6 +146,7 @@ class TableCreate(Command, tag=60, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=1, bounds={"table": ANY, "now_ms": TIME})
 class TableOpen(Command, tag=61, frozen=True, gc=False):
     """Return the open job of a table or open its next one, in the meta group."""
 
@@ -134,6 +154,7 @@ class TableOpen(Command, tag=61, frozen=True, gc=False):
     now_ms: int
 
 
+@command(since=1, bounds={"table": ANY, "job": ANY})
 class TablePlanned(Command, tag=62, frozen=True, gc=False):
     """Record in the meta group that every group has applied the job's `ClaimRanges`."""
 
@@ -141,6 +162,16 @@ class TablePlanned(Command, tag=62, frozen=True, gc=False):
     job: int
 
 
+@command(
+    since=1,
+    bounds={
+        "table": ANY,
+        "job": ANY,
+        "rows": AMOUNT,
+        "dlq_rows": (-(2**53), 2**53),
+        "now_ms": TIME,
+    },
+)
 class TableCommit(Command, tag=63, frozen=True, gc=False):
     """Move the table and DLQ pointers and the job number in the meta group, by one
     compare-and-swap."""
@@ -158,6 +189,7 @@ class TableCommit(Command, tag=63, frozen=True, gc=False):
     result: str = ""  # key of the job's result object
 
 
+@command(since=1, bounds={"table": ANY, "job": ANY})
 class TableAbandon(Command, tag=64, frozen=True, gc=False):
     """Abandon the open job in the meta group; it will never commit."""
 
@@ -165,6 +197,11 @@ class TableAbandon(Command, tag=64, frozen=True, gc=False):
     job: int
 
 
+@command(
+    since=1,
+    bounds={"table": WIDE, "job": COUNTER, "committed": COUNTER, "bytes_max": ANY},
+    rows=("again", (None, WIDE, COUNTER, COUNTER)),
+)
 class ClaimRanges(Command, tag=65, frozen=True, gc=False):
     """Claim records for a table's job, in a stream group. `committed`: last committed job.
     `without`: prefixes of other tables."""

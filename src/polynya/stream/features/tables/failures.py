@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.tables.commands import TableFail, TableFault, TableRetry
 from polynya.stream.features.tables.lifetimes import live_table
 from polynya.stream.features.tables.state import Failure
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state import feature_level
 
 if TYPE_CHECKING:
     from polynya.stream.features.tables.state import Table
@@ -23,9 +23,10 @@ TRIES = 3  # failures after which a range is set aside
 FAILURES_MAX = 1000  # of one table: they are state of the meta group
 
 
+@applies(TableFault)
 def apply_fault(machine: Machine, command: TableFault, place: int) -> Reply:
     """Note why a job failed that has not committed. Detail: the table."""
-    machine.level = max(machine.level, feature_level.level_of(TableFault))  # see `apply_evict`
+    machine.level = max(machine.level, level_of(TableFault))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -34,6 +35,7 @@ def apply_fault(machine: Machine, command: TableFault, place: int) -> Reply:
     return Reply(Code.OK, table.uid, detail=table)
 
 
+@applies(TableFail)
 def apply_fail(machine: Machine, command: TableFail, place: int) -> Reply:
     """Count failures of the open job, and abandon it. NOT_YET: the job is not open. TOO_MANY: no
     room for all of them. Detail: the table."""
@@ -60,6 +62,7 @@ def apply_fail(machine: Machine, command: TableFail, place: int) -> Reply:
     return Reply(Code.TOO_MANY if full else Code.OK, table.uid, detail=table)
 
 
+@applies(TableRetry)
 def apply_retry(machine: Machine, command: TableRetry, place: int) -> Reply:
     """Put all ranges that are set aside into the next job. Detail: the table."""
     table = live_table(machine, command.table)

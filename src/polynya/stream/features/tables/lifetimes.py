@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.tables.commands import ForgetTable, TableAlter, TableDrop
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state import feature_level
 
 if TYPE_CHECKING:
     from polynya.stream.features.tables.state import Table
@@ -33,10 +33,11 @@ def live_table(machine: Machine, uid: int) -> Table | None:
     return None if table is None or table.dropped_ms else table
 
 
+@applies(TableAlter)
 def apply_alter(machine: Machine, command: TableAlter, place: int) -> Reply:
     """Set a table's name and options. EXISTS_DIFFERENT: another table has the name. Detail: the
     table, or that other one."""
-    machine.level = max(machine.level, feature_level.level_of(TableAlter))  # see `apply_evict`
+    machine.level = max(machine.level, level_of(TableAlter))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -47,9 +48,10 @@ def apply_alter(machine: Machine, command: TableAlter, place: int) -> Reply:
     return Reply(Code.OK, table.uid, detail=table)
 
 
+@applies(TableDrop)
 def apply_drop(machine: Machine, command: TableDrop, place: int) -> Reply:
     """Drop a table. NOT_FOUND: there is none, or it was dropped."""
-    machine.level = max(machine.level, feature_level.level_of(TableDrop))  # see `apply_evict`
+    machine.level = max(machine.level, level_of(TableDrop))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -58,9 +60,10 @@ def apply_drop(machine: Machine, command: TableDrop, place: int) -> Reply:
     return Reply(Code.OK, table.uid, detail=table)
 
 
+@applies(ForgetTable)
 def apply_forget(machine: Machine, command: ForgetTable, place: int) -> Reply:
     """Forget a dropped table, or note in the meta group that all groups have. Idempotent."""
-    machine.level = max(machine.level, feature_level.level_of(ForgetTable))  # see `apply_evict`
+    machine.level = max(machine.level, level_of(ForgetTable))  # see `apply_evict`
     table = machine.tables.get(command.table)
     if table is not None:
         table.forgotten = table.forgotten or bool(table.dropped_ms)

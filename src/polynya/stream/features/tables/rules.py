@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from polynya.stream.command import applies, level_of, needs
 from polynya.stream.features.pages.eviction import lags, stubs
 from polynya.stream.features.tables.commands import (
     ClaimRanges,
@@ -34,7 +35,7 @@ from polynya.stream.features.tables.state import Table
 from polynya.stream.features.tables.watches import covers
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state import feature_level, index, record_gaps
+from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream, TableClaim
 from polynya.stream.state.tails import stable_of
 
@@ -71,6 +72,7 @@ class Lag(msgspec.Struct, array_like=True, gc=False):
     watched: bool = False  # the group knows the table, and counts them
 
 
+@applies(TableCreate)
 def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
     """Create a table. Replies CREATED, EXISTS (same name and prefix) or EXISTS_DIFFERENT (name or
     prefix is taken). Detail: the table."""
@@ -83,10 +85,11 @@ def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
     return Reply(Code.CREATED, uid, detail=table)
 
 
+@applies(TableMake)
 def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
     """Create a table, as `apply_create` does. A table that shares a prefix, or has the name with
     other options, is different."""
-    machine.level = max(machine.level, feature_level.level_of(TableMake))  # see `apply_evict`
+    machine.level = max(machine.level, level_of(TableMake))  # see `apply_evict`
     options = (command.hold, command.columns, command.partitions, command.transform)
     for table in live_tables(machine):
         same = (
@@ -106,6 +109,7 @@ def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
     return Reply(Code.CREATED, uid, detail=table)
 
 
+@applies(TableOpen)
 def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
     """Open a new job (CREATED), or return the open one (OK). Detail: the table."""
     table = live_table(machine, command.table)
@@ -119,6 +123,7 @@ def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
     return Reply(Code.OK, table.uid, detail=table)
 
 
+@applies(TablePlanned)
 def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
     """Record that all groups have claimed for this job. NOT_YET: the job is no longer open."""
     table = live_table(machine, command.table)
@@ -130,6 +135,7 @@ def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
     return Reply(Code.OK, table.uid, detail=table)
 
 
+@applies(TableCommit)
 def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
     """Move both pointers and the job number at once. OK, DUPLICATE (this attempt committed before),
     NOT_YET (another won). Detail: the table."""
@@ -143,11 +149,12 @@ def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
     return Reply(code, table.uid, detail=table)
 
 
+@applies(TableMove)
 def apply_move(machine: Machine, command: TableMove, place: int) -> Reply:
     """Commit a job that wrote the whole table to its own folder. Replies as `apply_commit`.
 
     Columns that were declared meanwhile stay declared."""
-    machine.level = max(machine.level, feature_level.level_of(TableMove))  # see `apply_evict`
+    machine.level = max(machine.level, level_of(TableMove))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -179,6 +186,7 @@ def _advanced(table: Table, command: TableCommit | TableMove) -> Code:
     return Code.OK
 
 
+@applies(TableAbandon)
 def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
     """Abandon the open job; the next one claims its records again. Idempotent."""
     table = live_table(machine, command.table)
@@ -189,6 +197,7 @@ def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
     return Reply(Code.OK, table.uid, detail=table)
 
 
+@applies(ClaimRanges)
 def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     """Claim cold records that are in no table yet, at most about `bytes_max`. Detail:
     [ClaimedRange, …].
@@ -380,3 +389,19 @@ def _time_of(machine: Machine, stream: Stream, record: int) -> int:
         if cold.record + cold.records > record:
             return cold.time_ms or stream.activity_ms
     return stream.hot[0].time_ms if stream.hot else stream.activity_ms
+
+
+@needs(ClaimRanges)
+def _claimed_by(machine: Machine, command: ClaimRanges) -> Iterator[str]:
+    """Yield the streams from which a claim takes records, and those to be read again."""
+    if command.fresh:
+        yield from _lagging(machine, command)
+    yield from (again[0] for again in command.again)
+
+
+def _lagging(machine: Machine, command: ClaimRanges) -> Iterator[str]:
+    watch = machine.watches.get(command.table)
+    prefixes = [command.prefix] if watch is None else watch.prefixes
+    for name, stub in stubs(machine):
+        if lags(machine, stub) and covers(name, prefixes, command.without):
+            yield name

@@ -12,20 +12,22 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from polynya.base.names import is_internal
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.tables.commands import WatchStreams
 from polynya.stream.features.tables.lifetimes import is_forgotten
 from polynya.stream.features.tables.state import Watch
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state import feature_level, record_gaps
+from polynya.stream.state import record_gaps
 from polynya.stream.state.model import Stream
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 
+@applies(WatchStreams)
 def apply_watch(machine: Machine, command: WatchStreams, place: int) -> Reply:
     """Learn of a table, or of its new prefixes. Idempotent. NOT_FOUND: it was dropped."""
-    machine.level = max(machine.level, feature_level.level_of(WatchStreams))  # see `apply_evict`
+    machine.level = max(machine.level, level_of(WatchStreams))  # see `apply_evict`
     if is_forgotten(machine, command.table):
         return Reply(Code.NOT_FOUND)
     watch = machine.watches.setdefault(command.table, Watch(command.table, command.prefixes))

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.command import Command
+from polynya.base.limits import PARTITIONS_MAX
+from polynya.stream.command import Command, command
+from polynya.stream.command_validation import COUNTER, NONE, TIME
 
 
+def _topic(command: TopicChange | TopicPut | TopicReady | TopicDrop | TopicGone) -> str:
+    if len(command.id) != 16:
+        return f"the id of a topic has {len(command.id)} bytes; expected 16"
+    return "" if 0 < len(command.name) <= 249 else "the name of a topic has 1 to 249 characters"
+
+
+@command(since=3, bounds={"partitions": (1, PARTITIONS_MAX), "now_ms": TIME}, check=_topic)
 class TopicPut(Command, tag=100, frozen=True, gc=False):
     """Add a Kafka topic, in the meta group, unless its name is taken. Level 3.
 
@@ -22,6 +31,7 @@ class TopicPut(Command, tag=100, frozen=True, gc=False):
     streams: list[str] = msgspec.field(default_factory=list)
 
 
+@command(since=3, bounds={"partitions": (0, PARTITIONS_MAX)}, check=_topic)
 class TopicReady(Command, tag=101, frozen=True, gc=False):
     """Record in the meta group that the streams of all partitions exist. Level 3."""
 
@@ -30,6 +40,7 @@ class TopicReady(Command, tag=101, frozen=True, gc=False):
     partitions: int = 0  # how many exist; 0: those of the creation
 
 
+@command(since=3, bounds=NONE, check=_topic)
 class TopicDrop(Command, tag=102, frozen=True, gc=False):
     """Begin to delete a topic, in the meta group. Its name stays taken until `TopicGone`. Level
     3."""
@@ -38,6 +49,7 @@ class TopicDrop(Command, tag=102, frozen=True, gc=False):
     id: bytes
 
 
+@command(since=3, bounds=NONE, check=_topic)
 class TopicGone(Command, tag=103, frozen=True, gc=False):
     """Remove a dropped topic whose streams are deleted from the meta group. Level 3."""
 
@@ -45,6 +57,7 @@ class TopicGone(Command, tag=103, frozen=True, gc=False):
     id: bytes
 
 
+@command(since=3, bounds={"partitions": (1, PARTITIONS_MAX), "revision": COUNTER}, check=_topic)
 class TopicChange(Command, tag=104, frozen=True, gc=False):
     """Set the configs of a topic and the number of its partitions, in the meta group, if it is at
     `revision`. Level 3.

@@ -11,8 +11,7 @@ Each change has a number, the same on all replicas, so a reader asks for what is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polynya.base.limits import (
     PARTITIONS_MAX,
@@ -20,7 +19,7 @@ from polynya.base.limits import (
     RETENTION_SECONDS_MAX,
     TOPICS_MAX,
 )
-from polynya.stream.command import Command
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.consumer_groups.commands import ForgetTopic
 from polynya.stream.features.topics.commands import (
     TopicChange,
@@ -32,7 +31,6 @@ from polynya.stream.features.topics.commands import (
 from polynya.stream.features.topics.state import Topic, TopicState
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.feature_level import level_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -55,6 +53,7 @@ def retention_of_topic(topic: Topic) -> Retention | None:
     return Retention(age_seconds, size_max)
 
 
+@applies(TopicPut)
 def apply_put(machine: Machine, command: TopicPut, place: int) -> Reply:
     """Add a topic: CREATED, or EXISTS. TOO_MANY: a limit is reached. Detail: the topic."""
     known = machine.topics.get(command.name)
@@ -75,6 +74,7 @@ def apply_put(machine: Machine, command: TopicPut, place: int) -> Reply:
     return Reply(Code.CREATED, detail=topic)
 
 
+@applies(TopicReady)
 def apply_ready(machine: Machine, command: TopicReady, place: int) -> Reply:
     """Record that the streams exist. NOT_FOUND: the topic has another id or is dropped."""
     topic = _find(machine, command)
@@ -87,6 +87,7 @@ def apply_ready(machine: Machine, command: TopicReady, place: int) -> Reply:
     return Reply(Code.OK)
 
 
+@applies(TopicChange)
 def apply_change(machine: Machine, command: TopicChange, place: int) -> Reply:
     """Set configs, and begin to grow or give it up. NOT_FOUND: no ready topic has this name and id. NOT_YET: it
     changed since, or it grows already."""
@@ -102,6 +103,7 @@ def apply_change(machine: Machine, command: TopicChange, place: int) -> Reply:
     return Reply(Code.OK)
 
 
+@applies(TopicDrop)
 def apply_drop(machine: Machine, command: TopicDrop, place: int) -> Reply:
     """Mark a topic for deletion. NOT_FOUND: no topic has this name and id."""
     topic = _find(machine, command)
@@ -111,6 +113,7 @@ def apply_drop(machine: Machine, command: TopicDrop, place: int) -> Reply:
     return Reply(Code.OK)
 
 
+@applies(TopicGone)
 def apply_gone(machine: Machine, command: TopicGone, place: int) -> Reply:
     """Remove a dropped topic. NOT_FOUND: it is gone already, or it is not dropped."""
     topic = _find(machine, command)
@@ -141,12 +144,3 @@ def _changed(machine: Machine, name: str) -> None:
     machine.topic_changes.add(name, machine.topics.get(name))
     machine.topic_changes.tidy(machine.topics)
     machine.level = max(machine.level, _LEVEL)  # a standalone node gets no `SetLevel`
-
-
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
-    TopicPut: apply_put,
-    TopicChange: apply_change,
-    TopicReady: apply_ready,
-    TopicDrop: apply_drop,
-    TopicGone: apply_gone,
-}

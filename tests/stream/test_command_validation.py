@@ -29,15 +29,15 @@ from polynya.base.errors import InvalidMessage
 from polynya.base.limits import COMMIT_APPENDS_MAX
 from polynya.replica.log import decode_command, decode_heard, encode_command, encode_proposal
 from polynya.stream import parts as stream_parts
-from polynya.stream.any_command import AnyCommand
 from polynya.stream.command import Command
-from polynya.stream.common_forms import is_common_produce
+from polynya.stream.command_validation import ROWS, SPANS, describe_fault, fault_of
 from polynya.stream.features.appends.commands import (
     BUNDLE_COMMANDS_MAX,
     Append,
     AppendIf,
     Bundle,
     Produce,
+    is_common_produce,
 )
 from polynya.stream.features.consumer_groups.commands import DropOffsets
 from polynya.stream.features.forks.commands import PinSource
@@ -70,8 +70,8 @@ from polynya.stream.features.tables.commands import TableCommit, TableCreate
 from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer, Retention, SegmentLimits
+from polynya.stream.registry import AnyCommand
 from polynya.stream.replies import Code
-from polynya.stream.sense import ROWS, SPANS, _told, fault_of
 from polynya.wal import FrameKind, Journal
 from polynya.wal.frames import SegmentHeader, parse_segment_header
 
@@ -266,7 +266,7 @@ def test_the_quick_check_of_a_produce_finds_what_the_full_one_finds(
 ) -> None:
     """Each number of a command, its batch and its producer at the edges of its range."""
     command = replace(PRODUCED, producer=producer)
-    assert is_common_produce(command) and not _told(command)
+    assert is_common_produce(command) and not describe_fault(command)
     parts = {"": command, "batch": command.batch, "producer": producer}
     common = 0
     for part, value in parts.items():
@@ -274,7 +274,7 @@ def test_the_quick_check_of_a_produce_finds_what_the_full_one_finds(
             for number in {-1, 0, 1, 7, 8, 1 << 31, 1 << 32, low - 1, low, high, high + 1}:
                 changed: Any = replace(value, **{field: number})
                 changed = changed if part == "" else replace(command, **{part: changed})
-                assert fault_of(changed) == _told(changed), changed
+                assert fault_of(changed) == describe_fault(changed), changed
                 common += is_common_produce(changed)
     assert common > 20
     for batch in (replace(command.batch, payload=b""), replace(command.batch, lengths=b"1234")):
