@@ -10,7 +10,7 @@ from google_crc32c import value as crc32c
 
 from polynya.cold import ColdReader
 from polynya.objectstore import ObjectStore
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.commands import Append, Batch, Command, Encoding, PackWritten, Produce
 from polynya.stream.diskless_commands import (
     CommitSlices,

@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from polynya.base.limits import TABLE_LEASE_MS
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.commands import MetaChange
 from polynya.stream.replies import Code
 from polynya.stream.rules.meta import values_of, version_of

@@ -13,7 +13,7 @@ from polynya.stream.commands import Retention
 from polynya.stream.rules.topics import Topic, TopicState, retention_of_topic
 
 if TYPE_CHECKING:
-    from polynya.routing.service import NodeService
+    from polynya.service.node_service import NodeService
 
 
 class TopicPolicies:

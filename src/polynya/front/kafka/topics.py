@@ -86,6 +86,10 @@ class GroupHomes(Protocol):
         """Report whether this core acts for a group. Raise NotLeader while it has no leader."""
         ...
 
+
+class GroupVoters(Protocol):
+    """The nodes of the groups."""
+
     def voters_of(self, group: int) -> dict[int, bool]:
         """Return the nodes with a voter of a group; empty for a node alone."""
         ...
@@ -98,7 +102,10 @@ class TopicService(Service, Protocol):
     def meta_group(self) -> TopicSource: ...
 
     @property
-    def leaders(self) -> GroupHomes: ...
+    def rpc(self) -> GroupHomes: ...
+
+    @property
+    def directory(self) -> GroupVoters: ...
 
     async def call(self, group: int, command: Command) -> Reply: ...
 
@@ -125,7 +132,7 @@ def is_topic_name(name: str) -> bool:
 
 def acks_of(service: TopicService, topic: str) -> int:
     """Return on how many replicas a batch of a topic is when it is acknowledged: a majority."""
-    voters = service.leaders.voters_of(service.group_of(partition_name(topic, 0)))
+    voters = service.directory.voters_of(service.group_of(partition_name(topic, 0)))
     return len(voters) // 2 + 1
 
 
@@ -408,7 +415,7 @@ class TopicCatalog:
         cancelled."""
         while True:
             try:
-                if self._service.leaders.is_home(META_GROUP):
+                if self._service.rpc.is_home(META_GROUP):
                     await self.refresh(local=True)
                     for topic in [each for each in self.names.values() if not each.is_settled]:
                         if self._is_in_other_hands(topic):
