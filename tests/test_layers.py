@@ -99,16 +99,7 @@ PURE = {
     ),
 }
 # a front knows the machine's commands and replies, never its state
-FRONT_STREAM = {
-    "commands",
-    "diskless_commands",  # the profiles
-    "consumer_groups",  # the calls to a group's coordinator
-    "group_commands",  # … and the parts of them that the log has too
-    "replies",
-    "rules",
-    "table_commands",
-    "subscriptions",
-}
+FRONT_STREAM = {"command", "features", "parts", "replies"}
 HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
@@ -266,11 +257,14 @@ CIRCLES = {
         "one member",
     ),
     "stream": (
-        "consumer_groups.rules diskless.commits machine rules.conditions rules.eviction rules.forks "
-        "rules.kafka_writes rules.lifetimes rules.paging rules.profiles rules.publishing rules.retention rules.segments "
-        "rules.table_failures rules.table_lifetimes rules.table_watches "
-        "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
-        "subscriptions.links subscriptions.rules",
+        "features.appends.conditions features.appends.kafka features.appends.rules "
+        "features.consumer_groups.rules features.forks.rules features.lifetimes.creation "
+        "features.lifetimes.rules features.packs.rules features.pages.eviction "
+        "features.pages.rules features.profiles.commits features.profiles.rules "
+        "features.retention.rules features.retention.trimming features.segments.rules "
+        "features.subscriptions.links features.subscriptions.rules features.tables.failures "
+        "features.tables.lifetimes features.tables.rules features.tables.watches "
+        "features.topics.rules machine snapshots.encode",
         "the table of commands is in the machine, and the rules that it names change most of its "
         "parts; hints alone close the circle",
     ),
@@ -282,14 +276,8 @@ CIRCLES = {
         "http.routes.long_poll http.routes.pages http.routes.parameters http.routes.preconditions "
         "http.routes.read "
         "http.routes.read_request http.routes.refusals "
-        "http.routes.retention http.routes.sse http.routes.table http.server "
-        "kafka.admin.cluster kafka.admin.partitions kafka.admin.settings kafka.admin.topics "
-        "kafka.auth.handlers kafka.groups.admin kafka.groups.coordinators kafka.groups.membership "
-        "kafka.groups.offsets "
-        "kafka.connection kafka.dispatch kafka.fetch kafka.leaders kafka.metadata kafka.offsets "
-        "kafka.owners kafka.produce kafka.repeated_fetches kafka.server kafka.topic_frames",
-        "an exchange or call, its connection and the handlers of its routes or keys name each "
-        "other in hints",
+        "http.routes.retention http.routes.sse http.routes.table http.server",
+        "an exchange, its connection and the handlers of its routes name each other in hints",
     ),
 }
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, Address, CoreStart
 from polynya.config.model import Config
-from polynya.front.kafka.server import Broker
+from polynya.front.kafka.brokers import Broker
 from polynya.node.kafka import BROKERS_SECONDS, NodeBrokers, brokers_check
 from polynya.routing.directory import Leaders
-from polynya.stream.commands import NodeRecord, NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, NodeState
 
 PLACE = "one.example:9092"
 

@@ -18,7 +18,9 @@ from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unava
 from polynya.replica.log import encode_command
 from polynya.routing import in_flight, messages
 from polynya.routing.send import THROUGH
-from polynya.stream.commands import Acknowledge, Append, Batch
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
+from polynya.stream.parts import Batch
 from polynya.transport.errors import encode_error
 
 

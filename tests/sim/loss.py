@@ -10,7 +10,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from polynya.stream.state.profile_epochs import profile_of
 from sim.store import SimStore
 from sim.tier import CLUSTER
 
@@ -19,9 +18,10 @@ from polynya.backup.streams import BackupPiece, BackupStreams, streams_of
 from polynya.objectstore import MemoryStore, claim_root
 from polynya.recovery.from_store import FromStore
 from polynya.recovery.restore import Restorer
+from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import where_of
 from polynya.stream.state import index
+from polynya.stream.state.profile_epochs import profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

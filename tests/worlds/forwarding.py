@@ -15,7 +15,9 @@ from polynya.routing import messages
 from polynya.routing.forwarding import Forwarding, ForwardingAppender
 from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.any_command import AnyCommand
-from polynya.stream.commands import Acknowledge, Append, Command
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from polynya.base.owners import owner
 from polynya.routing.directory import Directory
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
 
 
 class OwnerHints:

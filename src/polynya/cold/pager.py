@@ -11,13 +11,13 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.cold.groups import Groups
-from polynya.cold.merge_planner import MergeSettings
-from polynya.cold.page_planner import FULL_SHARE, next_page
+from polynya.cold.merge_planner import PAGE_FULL_SHARE, next_page
+from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import Steps
-from polynya.stream.commands import PageEntries
+from polynya.stream.features.pages.commands import PageEntries
+from polynya.stream.features.pages.rules import LATE_MS, mark_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
-from polynya.stream.rules.paging import LATE_MS, mark_of
 from polynya.stream.state import index
 from polynya.stream.state.entries import ENTRY_BYTES
 from polynya.stream.state.feature_level import level_of
@@ -123,7 +123,7 @@ class Pager:
         stream = machine.by_uid.get(uid)
         entries = 0 if stream is None else index.count(stream.cold)
         known, until_ms = self._looked.get(uid, (0, 0))
-        grown = abs(entries - known) >= max(1, self._settings.page_entries // FULL_SHARE)
+        grown = abs(entries - known) >= max(1, self._settings.page_entries // PAGE_FULL_SHARE)
         return not grown and self._groups.now_ms() < until_ms
 
     def _planned(self, machine: Machine, entries: bytes, begin: int, end: int) -> _Planned | None:

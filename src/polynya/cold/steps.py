@@ -4,6 +4,7 @@ indexes. Each step is idempotent."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -11,8 +12,10 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import WRITE_MS_MAX
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
-from polynya.stream.commands import ColdSlice, Command, PackWritten
+from polynya.stream.command import Command
+from polynya.stream.features.packs.commands import PackWritten
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.entries import as_v1
 from polynya.stream.state.feature_level import ENTRY_LEVEL
@@ -24,6 +27,8 @@ BESIDE_SECONDS_MAX = 2.0  # longest pause of a step that clients wait for
 HOME_SECONDS = (
     1.0  # for an intent, longer than most elections take; then another home may be faster
 )
+
+YIELD_SECONDS = 0.0001
 
 T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown
@@ -150,3 +155,9 @@ def entries_for(
 def pause_after(failures: int) -> float:
     """Return the seconds to wait after `failures` failed passes in a row."""
     return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(failures, 16))
+
+
+def let_the_loop_run() -> None:
+    """Sleep briefly. A thread that only yields the GIL takes it back before the loop wakes, for up
+    to 5 ms."""
+    time.sleep(YIELD_SECONDS)

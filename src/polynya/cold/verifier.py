@@ -13,12 +13,11 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import MIB
-from polynya.cold.flusher import SURVEY_STREAMS
-from polynya.cold.groups import Groups
+from polynya.cold.groups import SURVEY_STREAMS, Groups, survey
 from polynya.cold.requests import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
+from polynya.stream.features.pages.eviction import ghosts, slice_of, stubs, whole_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import ghosts, slice_of, stubs, whole_of
 from polynya.stream.state.index import Index, pack_numbers
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.page import read_page
@@ -118,12 +117,10 @@ class PackVerifier:
         table: dict[str, list[ColdSlice]] = {}
         for machine in list(self._machines(groups)):
             await self._survey_evicted(machine, table)
-            streams = list(machine.streams.values())
-            for begin in range(0, len(streams), SURVEY_STREAMS):
-                for stream in streams[begin : begin + SURVEY_STREAMS]:
+            async for streams in survey(machine.streams.values()):
+                for stream in streams:
                     for cold in machine.whole_index_of(stream):
                         table.setdefault(cold.pack, []).append(cold)
-                await asyncio.sleep(0)
         pages = await self._survey_pages(table)
         return _Table(table, sorted(table), time.monotonic(), pages)
 

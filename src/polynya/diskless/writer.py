@@ -20,8 +20,8 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import PolynyaError, Unavailable
-from polynya.cold.flusher import THREAD_FROM_BYTES, let_the_loop_run
-from polynya.cold.steps import HomeLate, Steps
+from polynya.cold.flusher import THREAD_FROM_BYTES
+from polynya.cold.steps import HomeLate, Steps, let_the_loop_run
 from polynya.diskless.buffer import (
     BuiltPack,
     BuiltSlice,
@@ -34,7 +34,7 @@ from polynya.diskless.buffer import (
 from polynya.diskless.commit import GIVE_UP_SECONDS, Commits, StoredPack
 from polynya.diskless.homes import LedGroups, OwnerGroups
 from polynya.objectstore.api import ObjectStore, StoreError
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.pack import pack_key
 from polynya.wire.slices import Slice, built_slice

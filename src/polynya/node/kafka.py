@@ -15,10 +15,13 @@ from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
 from polynya.cost import APPEND, Counts
-from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection, TopicDefaults
+from polynya.front.kafka.brokers import Broker
+from polynya.front.kafka.connections import KafkaProtection
+from polynya.front.kafka.context import TopicDefaults
+from polynya.front.kafka.server import KafkaFront
 from polynya.routing.directory import Leaders
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.commands import NodeState
+from polynya.stream.features.placement.commands import NodeState
 
 LEADERS_SECONDS = 1.0  # between two looks for the leaders of groups without a replica here
 CORES_MAX = 256  # of a node, in the ids of brokers
@@ -197,13 +200,13 @@ def kafka_listeners(
         connections_max=connections_max,
         protection=protection,
     )
-    measured = metric_sources.counted(front.counters, metric_sources.KAFKA)
+    measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
     own = start.kafka_direct[start.core : start.core + 1]
-    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), (front.clients,))]
+    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), (front.context.clients,))]
 
 
 def _appended(front: KafkaFront) -> Callable[[], Counts]:
-    counters = front.counters
+    counters = front.context.counters
     return lambda: {
         (APPEND, "kafka", "requests"): counters.batches,
         (APPEND, "kafka", "bytes"): counters.bytes_in,

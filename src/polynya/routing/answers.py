@@ -18,12 +18,14 @@ from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.routing import messages
 from polynya.routing.directory import Leaders
 from polynya.routing.rpc import Rpc
-from polynya.stream.commands import Command, Retention
-from polynya.stream.placement import META_GROUP
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables.lifetimes import live_tables
+from polynya.stream.features.tables.rules import Lag, lag_of
+from polynya.stream.features.tables.state import Table
+from polynya.stream.features.topics.state import TopicNews
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
-from polynya.stream.rules.table_lifetimes import live_tables
-from polynya.stream.rules.tables import Lag, Table, lag_of
-from polynya.stream.rules.topics import TopicNews
 
 
 class LocalAnswers:

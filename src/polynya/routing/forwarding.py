@@ -25,7 +25,8 @@ from polynya.routing.diskless import DisklessRoutes
 from polynya.routing.group_locations import CoreAddress, GroupLocations
 from polynya.routing.in_flight import Attempt, InFlight, WaitingAttempts
 from polynya.routing.send import THROUGH, Target, Targets, TargetTransport
-from polynya.stream.commands import Append, AppendIf, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, AppendIf, Produce
 from polynya.stream.replies import Code, Done, Reply
 
 _WRONG_PROFILE = int(Code.WRONG_PROFILE)

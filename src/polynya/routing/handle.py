@@ -11,7 +11,8 @@ from polynya.routing.answers import LocalAnswers
 from polynya.routing.proposals import Proposals
 from polynya.routing.rpc import CoreTransport, Rpc
 from polynya.routing.tails import RemoteTails
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Done
 
 

@@ -21,7 +21,8 @@ from polynya.routing.directory import Leaders, SoleDirectory
 from polynya.routing.diskless import DisklessRoutes, DisklessWriter
 from polynya.routing.rpc import CoreTransport
 from polynya.routing.send import SoleTargets
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wal import DiskFull
 

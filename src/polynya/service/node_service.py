@@ -28,9 +28,11 @@ from polynya.routing.proposals import Proposals, ReceivedProposals, SoleRouter, 
 from polynya.routing.rpc import CoreTransport, NoTransport, Rpc
 from polynya.routing.tails import serve_tails
 from polynya.service.bucket_profiles import BucketProfiles
-from polynya.stream.commands import Command, Create, Retention
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.tables.rules import Lag
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.tables import Lag
 from polynya.wal import DiskFull
 
 

@@ -16,17 +16,17 @@ from polynya.local.local import LocalGroups
 from polynya.routing.directory import Leaders
 from polynya.routing.proposals import Proposals
 from polynya.routing.rpc import Rpc
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Command,
     LinkSubscription,
     SubscriptionLinked,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.features.subscriptions.state import LinkInfo, Subscription
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions.state import LinkInfo, Subscription
 from polynya.subscriptions import messages
 from polynya.subscriptions.messages import LinksQuery
 

@@ -4,7 +4,6 @@ step."""
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import time
@@ -205,16 +204,15 @@ class Client:
         *,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
+        body: object = None,
         params: Mapping[str, str | int] | None = None,
         seconds: float = ANSWER_SECONDS,
         applies: bool | None = None,
     ) -> httpx.Response:
-        """Return the response with any status. `applies`: the request may change something; None:
-        if its method is not GET or HEAD. Raises `exits.Ended` without a response."""
-        from polynya.client.messages import HttpRequest
-
-        target = f"{path}?{urlencode(params)}" if params else path
-        request = HttpRequest(method, target, dict(headers or {}), content or b"", seconds)
+        """Return the response with any status. `body` is sent as JSON, `content` as it is.
+        `applies`: the request may change something; None: if its method is not GET or HEAD. Raises
+        `exits.Ended` without a response."""
+        request = _request(method, path, headers, content, body, params, seconds)
         if applies is None:
             applies = method not in ("GET", "HEAD")
         return self._response(request, self.wire.send(request), applies=applies)
@@ -231,12 +229,7 @@ class Client:
     ) -> httpx.Response:
         """Send a request that applies nothing, with a JSON `body`, on an asyncio transport to the
         same server. Return the response with any status. Raises `exits.Ended` without one."""
-        from polynya.client.messages import HttpRequest
-
-        target = f"{path}?{urlencode(params)}" if params else path
-        headers = {} if body is None else {"content-type": JSON_TYPE}
-        content = b"" if body is None else json.dumps(body).encode()
-        request = HttpRequest(method, target, headers, content, seconds)
+        request = _request(method, path, None, None, body, params, seconds)
         return self._response(request, await wire.send(request), applies=False)
 
     def _response(
@@ -265,13 +258,20 @@ class Client:
         stream: str = "",
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
+        body: object = None,
         params: Mapping[str, str | int] | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> httpx.Response:
         """Return a successful response. A missing `stream` is reported with similar names. Raises
         `exits.Ended`."""
         answer = self.send(
-            method, path, headers=headers, content=content, params=params, seconds=seconds
+            method,
+            path,
+            headers=headers,
+            content=content,
+            body=body,
+            params=params,
+            seconds=seconds,
         )
         if answer.is_success:
             return answer
@@ -291,16 +291,16 @@ class Client:
             return refused
         return refused if told.is_success else told
 
-    def act(self, path: str, *, headers: Mapping[str, str], content: bytes) -> httpx.Response:
+    def act(self, path: str, body: object) -> httpx.Response:
         """Send a cluster operation to the given port, or to the admin port if only that accepts it.
         Raises `exits.Ended`."""
         try:
-            return self.call("POST", path, headers=headers, content=content)
+            return self.call("POST", path, body=body)
         except exits.Refused as refused:
             if refused.code != "ADMIN_PORT_ONLY":
                 raise
         with self.admin() as admin:
-            return admin.call("POST", path, headers=headers, content=content)
+            return admin.call("POST", path, body=body)
 
     def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:
         """Convert a read error of the client library; `what` starts its message."""
@@ -453,6 +453,26 @@ class Client:
         except (ValueError, KeyError, TypeError):
             return f"Check that {self.server} is a Polynya node."
         return "'polynya ls' lists the streams, 'polynya create' creates one."
+
+
+def _request(
+    method: str,
+    path: str,
+    headers: Mapping[str, str] | None,
+    content: bytes | None,
+    body: object,
+    params: Mapping[str, str | int] | None,
+    seconds: float,
+) -> HttpRequest:
+    import msgspec
+
+    from polynya.client.messages import HttpRequest
+
+    target = f"{path}?{urlencode(params)}" if params else path
+    if body is None:
+        return HttpRequest(method, target, dict(headers or {}), content or b"", seconds)
+    all_headers = {"content-type": JSON_TYPE, **(headers or {})}
+    return HttpRequest(method, target, all_headers, msgspec.json.encode(body), seconds)
 
 
 def _trust(servers: list[str], ca_file: str) -> ssl.SSLContext | bool:

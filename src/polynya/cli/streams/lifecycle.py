@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
-from polynya.cli.remote.client import JSON_TYPE, NAMES_LOOKED_AT, Client, server_option, stream_path
+from polynya.cli.remote.client import NAMES_LOOKED_AT, Client, server_option, stream_path
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
@@ -389,10 +388,7 @@ def profile_command(client: Client, stream: str, profile: str | None, as_json: b
     if profile is None:
         found = client.call("GET", path, stream=stream).json()
     else:
-        body = msgspec.json.encode({"profile": profile})
-        found = client.call(
-            "POST", path, content=body, headers={"content-type": JSON_TYPE}, stream=stream
-        ).json()
+        found = client.call("POST", path, body={"profile": profile}, stream=stream).json()
     if as_json:
         output.json_line(found)
     elif profile is None:
