@@ -14,7 +14,7 @@ from kio.schema.types import ProducerId
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records, i16, i32, i32Timedelta, i64
 
-from polynya.front.kafka.server import Broker
+from polynya.front.kafka.brokers import Broker
 from polynya.wire.kafka.batches import Record, build_batch
 
 TOPIC = "traced"

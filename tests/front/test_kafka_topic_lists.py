@@ -33,7 +33,11 @@ async def listed(front: KafkaFront) -> list[str]:
     """The topics in Metadata of all of them."""
     header = Header(3, VERSION, 7, "test", 0)
     call: Any = SimpleNamespace(
-        front=front, caller=EVERYBODY, version=VERSION, api=APIS[header.key], header=header
+        context=front.context,
+        caller=EVERYBODY,
+        version=VERSION,
+        api=APIS[header.key],
+        header=header,
     )
     pieces: Any = await metadata(call, MetadataRequest(topics=None))
     _, message = read_answer("Metadata", VERSION, b"".join(pieces)[4:])
@@ -50,11 +54,11 @@ async def test_either_core_lists_what_the_other_one_has_just_created_or_dropped(
         for first, second in ((here, there), (there, here)):
             names = []
             for name in ("a", "b"):  # the second one within the time that a local list may be old
-                await first.topics.create(name, 1, [])
+                await first.context.topics.create(name, 1, [])
                 names.append(name)
                 assert await listed(second) == names
             for name in ("a", "b"):
-                await first.topics.drop(first.topics.names[name])
+                await first.context.topics.drop(first.context.topics.names[name])
                 names.remove(name)
                 assert await listed(second) == names
 
