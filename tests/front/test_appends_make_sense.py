@@ -58,7 +58,7 @@ HEADERS = {
 
 
 class _Context:
-    """What a handler needs of a front; keeps the commands that it proposes."""
+    """The part of a front that a handler needs. It keeps the proposed commands."""
 
     def __init__(self) -> None:
         self.proposed: list[Append] = []

@@ -417,7 +417,7 @@ def test_a_long_poll_at_now_waits_for_what_comes_and_knows_of_deletion() -> None
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
 def test_a_live_reader_whose_incarnation_is_none_leaves_nothing_behind(live: str) -> None:
-    """A reader that stays attached would keep a stream with a TTL for ever."""
+    """Detach the reader: an attached one would keep a stream with a TTL alive."""
 
     async def story(world: World) -> None:
         await world.put("s")
