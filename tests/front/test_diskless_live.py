@@ -124,7 +124,7 @@ def test_a_fetch_at_the_tail_waits_for_the_commit_and_reads_once(
         for name in names:
             await writer.turn(name)
         wire = await world.wire()
-        reads = Reads(world.core.service, monkeypatch)
+        reads = Reads(world.core.service.reads, monkeypatch)
         waiting = asyncio.create_task(
             wire.ask("Fetch", 11, **fetch_fields("t", 0, 0, max_wait_ms=30_000, min_bytes=1))
         )
