@@ -35,12 +35,12 @@ ROOMS = {  # room: the rooms that it may import
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
     "admin": "access backup base cold config console cost engine files front lakehouse local objectstore observability routing service stream system tiering transport wire",
     "cluster": "base config cost engine files front objectstore observability raft replica routing service stream system tiering transport wal wire",
-    "front": "access base cost local routing service stream subscriptions wire",
-    "subscriptions": "base routing stream wal",
+    "front": "access base cost local service stream subscriptions wire",
+    "subscriptions": "base local routing stream wal",
     "tiering": (
         "backup base cold config diskless engine objectstore observability service stream transport"
     ),
-    "service": "base cold engine local routing stream transport",
+    "service": "base cold engine local routing stream transport wal",
     "routing": "base cold engine local replica stream transport wal",
     "local": "base cold stream",
     "engine": "backup base config files observability raft replica stream system transport wal wire",

@@ -57,7 +57,7 @@ def is_topic_name(name: str) -> bool:
 
 def acks_of(service: TopicService, topic: str) -> int:
     """Return on how many replicas a batch of a topic is when it is acknowledged: a majority."""
-    voters = service.leaders.voters_of(service.group_of(partition_name(topic, 0)))
+    voters = service.directory.voters_of(service.group_of(partition_name(topic, 0)))
     return len(voters) // 2 + 1
 
 
@@ -346,7 +346,7 @@ class TopicCatalog:
         cancelled."""
         while True:
             try:
-                if self._service.leaders.is_home(META_GROUP):
+                if self._service.rpc.is_home(META_GROUP):
                     await self.refresh(local=True)
                     for topic in [each for each in self.names.values() if not each.is_settled]:
                         if self._is_in_other_hands(topic):
