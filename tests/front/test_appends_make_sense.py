@@ -15,7 +15,7 @@ from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes import append as appends
 from polynya.front.http.routes.append_template import compile_template
 from polynya.replica.log import decode_heard, encode_command
-from polynya.stream.commands import Append
+from polynya.stream.features.appends.commands import Append
 from polynya.stream.sense import fault_of
 from polynya.wire.http1 import BadRequest, HeadParser
 

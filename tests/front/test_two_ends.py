@@ -11,7 +11,7 @@ from worlds.transactions import plant_end
 
 from polynya.base.names import group_of
 from polynya.local.api import LiveEvent
-from polynya.stream.commands import Touch
+from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 
 GROUPS = 2

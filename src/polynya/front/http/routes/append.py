@@ -25,7 +25,8 @@ from polynya.front.http.routes.bodies import (
 )
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.local.api import AppendTo, StreamInfo
-from polynya.stream.commands import Append, Batch, Encoding, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.conditions import CONDITIONS, Condition
 from polynya.wire.headers import (

@@ -11,7 +11,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.routes.bodies import RECORDS_BODY
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.commands import Batch, Encoding
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.headers import RECORDS, BadField
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records, values_of
 from polynya.wire.record_fields import (
