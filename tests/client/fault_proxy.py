@@ -20,12 +20,12 @@ REPLAYED_BYTES_MAX = 1 << 20
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Probabilities from 0 to 1.
 
-    refuse   a connection is closed at once
-    cut      it ends after some bytes in either direction (truncation)
-    reset    such a cut is an RST
-    replay   a second connection repeats the bytes, as a retrying balancer does
-    delay    a piece is delayed by some milliseconds
-    repeat   a piece on its way to the client is sent twice"""
+    * `refuse`: a connection is closed at once
+    * `cut`: it ends after some bytes in either direction (truncation)
+    * `reset`: such a cut is an RST
+    * `replay`: a second connection repeats the bytes, as a retrying balancer does
+    * `delay`: a piece is delayed by some milliseconds
+    * `repeat`: a piece on its way to the client is sent twice"""
 
     refuse: float = 0.0
     cut: float = 0.0
