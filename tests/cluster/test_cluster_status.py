@@ -1,4 +1,4 @@
-"""What keeps a cluster from being well is found, and said for people."""
+"""Detection of a cluster's problems and their descriptions for people."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from polynya.cluster.status import (
 )
 from polynya.replica import zones
 from polynya.replica.memory import waits
-from polynya.stream.commands import NodeRecord, NodeState, Placement
-from polynya.stream.placement import ClusterMap, born
+from polynya.stream.features.placement.cluster_map import ClusterMap, born
+from polynya.stream.features.placement.commands import NodeRecord, NodeState, Placement
 
 
 def a_map(groups: int) -> ClusterMap:
@@ -50,7 +50,7 @@ def told(*replicas: Replica) -> Told:
 
 
 def links_to(nodes: list[int], raft: SimpleNamespace) -> SimpleNamespace:
-    """Those of a transport that rejects nobody."""
+    """Return the links of a transport that rejects no peer."""
     return SimpleNamespace(nodes=nodes, raft=raft, refusals={}, twins={})
 
 

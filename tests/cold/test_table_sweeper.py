@@ -1,5 +1,5 @@
-"""What lost jobs left under a table's folder goes, and nothing that any snapshot, log or reader may
-still be at: with real tables."""
+"""Removal of lost jobs' leftovers under a table's folder, with real tables. Files that a snapshot,
+log or reader may still use stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polynya.lakehouse.jobs.commit import run_job
 from polynya.lakehouse.jobs.rewrites.redo import Redefined
 from polynya.lakehouse.jobs.worker import compact, merge, rebuild
 from polynya.objectstore import StoreSettings, open_store
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 
 HOUR_MS = 3_600_000
 

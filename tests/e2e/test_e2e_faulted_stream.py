@@ -17,15 +17,17 @@ from polling import wait_until
 from polynya.base.names import group_of
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import open_storage
-from polynya.stream.commands import Append, Batch, Create, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Batch, Encoding
 
 pytestmark = pytest.mark.process
 FLAGS = ("--cores", "1", "--cold-flush-max-age-ms", "100")
 
 
 def journal_a_damaged_batch(data: Path) -> None:
-    """As a core would that got it damaged: the frame is in order, the batch's checksum is not its
-    payload's."""
+    """Journal a batch that arrived damaged: the frame is valid, the batch's checksum does not
+    match its payload."""
     identity = json.loads((data / "node.json").read_text())
     groups = int(identity["groups"])
 

@@ -15,7 +15,7 @@ from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes import append as appends
 from polynya.front.http.routes.append_request import compile_template
 from polynya.replica.log import decode_heard, encode_command
-from polynya.stream.commands import Append
+from polynya.stream.features.appends.commands import Append
 from polynya.stream.sense import fault_of
 from polynya.wire.http1 import BadRequest, HeadParser
 
@@ -58,7 +58,7 @@ HEADERS = {
 
 
 class _Context:
-    """What a handler needs of a front; keeps the commands that it proposes."""
+    """The part of a front that a handler needs. It keeps the proposed commands."""
 
     def __init__(self) -> None:
         self.proposed: list[Append] = []

@@ -19,8 +19,9 @@ from polynya.base.names import canonical_name, partition_name
 from polynya.cold import ColdReader
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import Create, Encoding
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
 
 TEXT = "text/plain"

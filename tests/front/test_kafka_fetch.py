@@ -1,5 +1,5 @@
-"""How fetches wait and read: kept tail watches, parked fetches, offsets behind the end, and slices
-that are fetched ahead."""
+"""Waiting and reading of fetches: kept tail watches, parked fetches, offsets beyond the end, and
+prefetched slices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.tails import UNUSED_SECONDS
-from polynya.stream.commands import Delete
+from polynya.stream.features.lifetimes.commands import Delete
 from polynya.wire.kafka.batches import batches_of
 
 Found = list[tuple[int, int, int]]  # error, high watermark, batches of each partition

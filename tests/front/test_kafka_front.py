@@ -29,7 +29,10 @@ from polynya.base.names import partition_name
 from polynya.front.kafka import produce as produces
 from polynya.front.kafka.errors import Error
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut, Touch
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create, Touch
+from polynya.stream.features.topics.commands import TopicDrop, TopicPut
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state.model import KafkaState, OpenTransaction
 from polynya.wire.kafka import batches, record_checks
@@ -519,7 +522,7 @@ def test_a_client_id_may_be_any_bytes() -> None:
 
 
 def test_bytes_behind_a_body_are_ignored() -> None:
-    """As librdkafka 2.16 sends some with Metadata."""
+    """Send trailing bytes as librdkafka 2.16 does with Metadata."""
 
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
@@ -663,7 +666,8 @@ def test_metadata_creates_a_topic_that_a_client_names() -> None:
 
 
 def test_a_creation_that_somebody_began_is_finished() -> None:
-    """As after a crash between the topic and its streams, or between some of its streams."""
+    """Finish a creation that crashed between the topic and its streams, or between some of the
+    streams."""
 
     async def story(world: KafkaWorld) -> None:
         service = world.core.service

@@ -369,7 +369,7 @@ def test_a_gap_that_cannot_be_read_ends_the_events_and_nothing_else_is_said() ->
         await world.post("s", b"1")
         feeds.sinks[uid] = sinks
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(world.service, "read_nowait", _damaged)
+            patch.setattr(world.service.reads, "read_nowait", _damaged)
             await world.post("s", b"2")
             assert await reader.chunk() == b""
             assert await reader.ended()
@@ -378,7 +378,7 @@ def test_a_gap_that_cannot_be_read_ends_the_events_and_nothing_else_is_said() ->
     play(story)
 
 
-def _damaged(query: object) -> None:
+def _damaged(group: int, query: object) -> None:
     raise CorruptData("a slice is not what it was")
 
 
@@ -420,7 +420,7 @@ def test_a_long_poll_at_now_waits_for_what_comes_and_knows_of_deletion() -> None
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
 def test_a_live_reader_whose_incarnation_is_none_leaves_nothing_behind(live: str) -> None:
-    """A reader that stays attached would keep a stream with a TTL for ever."""
+    """Detach the reader: an attached one would keep a stream with a TTL alive."""
 
     async def story(world: World) -> None:
         await world.put("s")

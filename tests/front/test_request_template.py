@@ -14,7 +14,7 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes.append import parse_append
 from polynya.front.http.routes.append_request import RequestTemplate, compile_template
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
 
 HEAD = (

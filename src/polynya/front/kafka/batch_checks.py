@@ -9,7 +9,7 @@ import google_crc32c
 from polynya.base.limits import KIB, TIME_MS_MAX
 from polynya.front.kafka.configs import TIMES_AFTER, TIMES_BEFORE, ProduceRules
 from polynya.front.kafka.errors import Error
-from polynya.stream.commands import Batch, Encoding, Producer
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.wire.kafka import batches
 from polynya.wire.kafka.batches import BatchHeader, InvalidBatch
 from polynya.wire.kafka.generated.produce import PartitionProduceResponse

@@ -21,9 +21,9 @@ from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal, StreamInfo
 from polynya.service.api import Service
-from polynya.stream.commands import Encoding
+from polynya.stream.features.topics.state import Topic
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import place_all
 from polynya.wire.kafka.generated.fetch import (
     FetchableTopicResponse,

@@ -14,9 +14,9 @@ from polynya.front.kafka.brokers import sent_away, zone_tag
 from polynya.front.kafka.call import Call, count, in_thread
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_too_far, tell_of_produce
-from polynya.stream.commands import Produce
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Reply
-from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,

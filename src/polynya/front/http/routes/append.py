@@ -21,7 +21,7 @@ from polynya.front.http.routes.bodies import (
 from polynya.front.http.routes.conditions import read_condition
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.commands import Batch, Encoding
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.conditions import CONDITIONS
 from polynya.wire.headers import (
     RECORDS,

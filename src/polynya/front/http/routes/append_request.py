@@ -27,7 +27,8 @@ from polynya.front.http.routes.bodies import batch_of
 from polynya.front.http.routes.conditions import on_condition, tag_headers
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.routing.handle import StreamHandle
-from polynya.stream.commands import Append, Batch, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import Batch, Producer
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.conditions import Condition
 from polynya.wire.http1 import Head

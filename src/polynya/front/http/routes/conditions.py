@@ -17,7 +17,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.local.api import StreamInfo
 from polynya.service.api import Service
-from polynya.stream.commands import Append, AppendIf
+from polynya.stream.features.appends.commands import Append, AppendIf
 from polynya.stream.replies import Reply
 from polynya.wire.conditions import (
     CONDITIONS,

@@ -23,8 +23,9 @@ from polynya.front.http.routes.bodies import (
 from polynya.front.http.routes.conditions import must_be_new
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.local.api import Refusal
-from polynya.stream.commands import Batch, Create
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import (
     OCTET_STREAM,

@@ -8,7 +8,8 @@ from polynya.base.names import KAFKA_PREFIX
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.refusals import fail_reply
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Delete, Encoding
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
 

@@ -10,8 +10,8 @@ from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.commands import Retention
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Retention
 from polynya.wire.headers import FOREVER, format_instant, none_match
 from polynya.wire.kafka.values import values_type
 

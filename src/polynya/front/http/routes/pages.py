@@ -14,7 +14,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import JOINED_BYTES_MAX, Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.local.api import Page, ReadQuery, Refusal
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.headers import RECORDS, accepts_lines, accepts_records, none_match
 from polynya.wire.json_records import array_parts, as_lines
 

@@ -17,7 +17,7 @@ from polynya.front.http.routes.conditions import (
     tag_headers,
 )
 from polynya.local.api import Refusal
-from polynya.stream.commands import KAFKA_CONTENT_TYPE
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import FOREVER, OCTET_STREAM, format_instant
 

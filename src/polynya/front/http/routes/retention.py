@@ -19,7 +19,8 @@ from polynya.front.http.routes.conditions import is_other_incarnation, refuse_co
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
-from polynya.stream.commands import Retention, SetRetention
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
 from polynya.wire.times import parse_time_ms
