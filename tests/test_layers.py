@@ -268,17 +268,6 @@ CIRCLES = {
         "the table of commands is in the machine, and the rules that it names change most of its "
         "parts; hints alone close the circle",
     ),
-    "front": (
-        "http.api.buckets http.auth.authorization http.connection http.protocol.exchange "
-        "http.routes.append http.routes.append_records http.routes.append_template "
-        "http.routes.bucket http.routes.conditions http.routes.create http.routes.decoded_pages "
-        "http.routes.delete http.routes.head http.routes.listing http.routes.live_response "
-        "http.routes.long_poll http.routes.pages http.routes.parameters http.routes.preconditions "
-        "http.routes.read "
-        "http.routes.read_request http.routes.refusals "
-        "http.routes.retention http.routes.sse http.routes.table http.server",
-        "an exchange, its connection and the handlers of its routes name each other in hints",
-    ),
 }
 
 
