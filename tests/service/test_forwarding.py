@@ -554,8 +554,8 @@ def test_a_node_of_a_release_that_does_not_pass_on_is_only_asked_who_leads():
 
 
 def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
-    """It heard its leader while it had forgotten what it promised; whoever was asked then did not
-    lead yet."""
+    """Redirect to the leader after recovery: the replica heard it while still amnesiac; the peer
+    that it asked was not leading yet."""
 
     async def work(world: World) -> None:
         world.fit = lambda group: False

@@ -234,7 +234,7 @@ class Node:
             self.kill()
 
     def _keeps_its_word(self) -> None:
-        """What was durable in the life before is there in this one."""
+        """Check that data durable in the previous incarnation is still there."""
         for number, (index, term) in self.durable.items():
             if self.core.replicas.has(number):
                 raft = self.core.members[number].raft
@@ -284,8 +284,7 @@ class Node:
             self.disk.power_cut(power)
 
     def _crash(self, crash: Crash) -> None:
-        """In the middle of whatever it does: nobody hears of it any more, and it does nothing
-        more."""
+        """Crash the node in the middle of its work: it sends and does nothing more."""
         self.alive = False
         self.dying = crash
         self.process.stop()
@@ -303,7 +302,7 @@ class Node:
             self._switch_off(crash.power)
 
     def pause(self, seconds: float, *, timers_first: bool = False) -> None:
-        """It stands still for so long; if it dies meanwhile, no longer."""
+        """Pause the node for `seconds`, or until it crashes."""
         process, loop = self.process, asyncio.get_running_loop()
         process.stop()
         loop.call_later(seconds, lambda: process.go_on(timers_first=timers_first), context=NOBODY)
@@ -317,7 +316,7 @@ class Node:
 
     @property
     def remembers(self) -> bool:
-        """Whether no group of it is amnesiac."""
+        """Report whether none of its groups is amnesiac."""
         return self.alive and not any(member.raft.amnesiac for member in self.core.members.values())
 
     def _applied(self, group: int, command: Command, reply: Reply) -> None:
@@ -463,7 +462,7 @@ class Node:
             self.process.hand(lambda: self.spawn(self._try_snapshot()))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """For as long as this life."""
+        """Start a task for this incarnation."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -486,7 +485,7 @@ class Node:
             self.core.fail(error)
 
     def state(self) -> dict[int, bytes]:
-        """Of all groups, places in the own journal aside."""
+        """Return the state of all groups without positions of the own journal."""
         return {
             number: placeless(machine) for number, machine in self.engine.local.machines.items()
         }
@@ -651,7 +650,7 @@ class World(Network, Steered, Copied):
 
     @property
     def has_profiles(self) -> bool:
-        """Whether streams may be diskless."""
+        """Report whether streams may be diskless."""
         return self.store is not None and self.release >= level_of(SetProfile)
 
     def leader(self, group: int) -> Node | None:
@@ -668,7 +667,8 @@ class World(Network, Steered, Copied):
             await asyncio.sleep(0.01)
 
     async def wait_moving(self, condition: Callable[[], Any]) -> None:
-        """For as long as something moves: with small bounds and long ways it takes a while."""
+        """Wait for a condition while the cluster makes progress: small bounds and slow links take
+        time."""
         for _ in range(30):
             before = reached(self.alive())
             try:
@@ -723,7 +723,7 @@ class World(Network, Steered, Copied):
                 assert same, f"the replicas of group {number} differ at {group.applied_index}"
 
     def _is_held(self, number: int) -> None:
-        """What is committed is durable on a majority, but for those whose disks were lost."""
+        """Check that committed entries are durable on a majority, apart from lost disks."""
         rafts = {
             node.number: node.core.members[number].raft
             for node in self.nodes.values()

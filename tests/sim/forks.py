@@ -139,7 +139,7 @@ def hash_of(key: str) -> int:
 
 
 class Forkers:
-    """Of one episode."""
+    """Clients of one episode that create and read forks."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode, self._world = episode, episode.world

@@ -1,12 +1,11 @@
-"""What the product cuts into slices, chunks, batches and passes is cut otherwise in most simulated
-worlds: its bounds are drawn from the seed.
+"""In most simulated worlds the seed draws the product's bounds of slices, chunks, batches and
+passes.
 
-With the bounds of the product a simulated group is encoded in one slice, sent in one chunk, read in
-one page: what may happen between two of them never does. So constants of modules are others while
-an episode runs, fields of settings too, and pauses between slices take time. Every knob has a
-random stream of its own: one more of them leaves all others as they were. The stream is drawn from
-the knob's key, which stays when what it turns is renamed.
-"""
+With the default bounds a simulated group is encoded in one slice, sent in one chunk and read in
+one page, so nothing ever happens in between. The knobs patch module constants and settings for
+an episode, and make pauses between slices take time. Every knob has a random stream of its own,
+so a further knob does not change the others. The stream is drawn from the knob's key, which
+survives the renaming of its target."""
 
 from __future__ import annotations
 
@@ -185,7 +184,7 @@ SLICED = (
 
 
 class Knobs(msgspec.Struct, frozen=True):
-    """What is not as usual, by name."""
+    """Values that differ from the defaults, by name."""
 
     seed: int
     constants: dict[str, Any] = {}
@@ -205,7 +204,7 @@ class Knobs(msgspec.Struct, frozen=True):
         )
 
     def names(self) -> list[str]:
-        """Of what is turned."""
+        """List the names of the changed values."""
         return [*self.constants, *self.settings, *self.world]
 
     def without(self, names: Sequence[str]) -> Knobs:

@@ -121,7 +121,7 @@ class World:
         return self.protocols
 
     def passed(self) -> list[tuple[int, int, Any]]:
-        """What was to be passed on, of what was asked: kind, group, numbers."""
+        """Return the forwarded requests: kind, group, numbers."""
         return self._passed
 
     def answer_all(self, index: int, replies: list[Reply]) -> None:
@@ -133,7 +133,7 @@ class World:
         return answers
 
     def appender(self, group: int) -> tuple[list[tuple[int, Any]], Callable[[int], list[Any]]]:
-        """What reaches the stream straight, as (number, done), and a function that appends a
+        """Return the list of direct appends as (number, done), and a function that appends a
         number."""
         straight: list[tuple[int, Any]] = []
         to = ForwardingAppender(

@@ -20,8 +20,7 @@ from polynya.base.errors import NotLeader, Unavailable
 from polynya.config.core_start import CoreStart
 from polynya.engine.snapshots.capture import captured
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
 from polynya.service.assembly import CoreRuntime
 from polynya.service.node_service import NodeService

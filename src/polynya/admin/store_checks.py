@@ -15,8 +15,7 @@ from polynya.base.names import spelled_name
 from polynya.cold import Swept, VerifiedPart
 from polynya.front.http.api.tables import ReadObject
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import StoreUnavailable
 from polynya.service.node_service import NodeService
 from polynya.stream.machine import Machine
