@@ -1,8 +1,8 @@
 """The topics as one core knows them, and the steps that create, change and delete them.
 
 The meta group has the truth. A core follows its node's replica by what changed since, and asks the
-leader for a topic that it does not know. Any core that finds a topic between two steps (`polynya.stream.features.topics.rules`)
-finishes it.
+leader for a topic that it does not know. Any core that finds a topic between two steps finishes it
+(`polynya.stream.features.topics.rules`).
 """
 
 from __future__ import annotations
