@@ -51,9 +51,6 @@ class _Service:
     async def info(self, name: str, *, local: bool = False) -> Any:
         raise AssertionError("appends ask for nothing")
 
-    def appender(self, name: str) -> Any:
-        return self._append
-
     def open(self, name: str) -> Any:
         return SimpleNamespace(name=name, append=self._append)
 

@@ -34,7 +34,9 @@ class House:
             return
         self.subscriptions = Subscriptions(service, allow_loopback=True)
         self.subscriptions._wakes.webhooks = Post(node)  # type: ignore[assignment]
-        self._stranded = StaleReaders(service, node.forwarding)
+        self._stranded = StaleReaders(
+            service.local, service.directory, node.forwarding.targets, service.rpc
+        )
         node.engine.after_turn.append(self.subscriptions.pump)
         for work in (self._settle(), self._retain(), self._look(), self.subscriptions._keep()):
             node.spawn(work)

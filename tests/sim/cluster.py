@@ -59,8 +59,7 @@ from polynya.engine.storage import open_storage
 from polynya.local.api import Page, ReadQuery
 from polynya.raft import Role
 from polynya.replica.log import encode_command
-from polynya.routing.forwarding import Forwarding
-from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
+from polynya.routing.group_locations import BirthMap, GroupLocations
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
@@ -71,7 +70,6 @@ from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.parts import Encoding, Producer, SegmentLimits
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
-from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
 
@@ -174,23 +172,16 @@ class Node:
             transport=self.way,
             fatal=partial(self._fatal, self.life),
             cluster=cluster,
+            locations=GroupLocations(
+                self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost
+            ),
             writer=SimWriter(self, storage.journal),
         )
         self.engine.snapshotter._keep_bytes = world.keep_bytes
         self.engine.snapshotter.fold = self._fold
         self.engine.snapshotter._small_streams = world.small_streams
-        self.forwarding = Forwarding(
-            CoreAddress(self.number, 0, 1, GROUPS),
-            self.core.replicas,
-            self.way,
-            self.engine.local,
-            diskless=self.engine.service.proposals.diskless,
-            address=address,
-            group_locations=GroupLocations(
-                self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost
-            ),
-        )
-        self.engine.service.join(self.forwarding, self.forwarding.group_locations.is_up)
+        assert self.engine.service.forwarding is not None
+        self.forwarding = self.engine.service.forwarding
         self.forwarding.start()
         assert self.engine.replica_lifecycle is not None
         self.core.replicas.on_dropped += [self.forwarding.gone, self._forget]
@@ -199,7 +190,7 @@ class Node:
             self.core,
             self.engine.replica_lifecycle,
             self.reconfiguration,
-            self.forwarding.group_locations,
+            self.forwarding.directory.locations,
             range(GROUPS + 1),
         )
         self.spawn(self.reconciler.run())
@@ -208,7 +199,7 @@ class Node:
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
         self.core.leadership.follow(
             self.forwarding.demand,
-            self.forwarding.group_locations.may_lead,
+            self.forwarding.directory.locations.may_lead,
             self.forwarding.targets.core_at,
         )
         self.core.leadership.listen(self.way)

@@ -53,8 +53,7 @@ from polynya.local import local_streams, rehydration
 from polynya.local.reads import local_reads
 from polynya.raft import Settings
 from polynya.replica import member
-from polynya.routing import attempts, bundles
-from polynya.routing.requests import local_answers
+from polynya.routing import answers, bundles, in_flight
 from polynya.service import retention_job
 from polynya.stream.state import chunked, pack_tables, sorted_rows
 
@@ -81,7 +80,7 @@ CONSTANTS: dict[
     "BUNDLE_COMMANDS_MAX": ((member,), "BUNDLE_COMMANDS_MAX", (1, 2)),
     "BUNDLE_BYTES": ((member,), "BUNDLE_BYTES", (1, 150)),
     "BUNDLE_BYTES_MAX": ((bundles,), "BUNDLE_BYTES_MAX", (1, 100)),
-    "HOPS_MAX": ((attempts,), "HOPS_MAX", (1,)),
+    "HOPS_MAX": ((in_flight,), "HOPS_MAX", (1,)),
     "COPIES_MAX": ((local_reads,), "COPIES_MAX", (1,)),
     "LOADS_AT_ONCE": ((rehydration,), "LOADS_AT_ONCE", (1,)),
     "RECALL_STREAMS": ((rehydration, retention_job), "RECALL_STREAMS", (1,)),
@@ -178,7 +177,7 @@ SLICED = (
     flusher,
     merger,
     evictor,
-    local_answers,
+    answers,
     local_streams,
     retention_job,
 )

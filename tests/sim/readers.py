@@ -95,7 +95,7 @@ class Readers(Moves):
         """Report whether the replica serves all groups locally, as far as it knows the map."""
         return all(
             node.core.reads.fit(group)
-            and node.number in node.forwarding.group_locations.map.replicas_of(group)
+            and node.number in node.forwarding.directory.locations.map.replicas_of(group)
             for group in (1, 2)
         )
 

@@ -26,7 +26,7 @@ _JOINED_BYTES = 64 * 1024  # from here on a pass over a copy costs more than to 
 _OVERHEAD = 12  # bytes before those that the length counts
 _CODECS = 0x07
 _CONTROL = 0x20
-_TRANSACTIONAL = 0x10
+TRANSACTIONAL = 0x10
 _LOG_APPEND_TIME = 0x08
 CODEC_MAX = 4  # none, gzip, snappy, lz4, zstd
 
@@ -56,10 +56,6 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & _CONTROL)
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def is_log_append_time(self) -> bool:
@@ -101,7 +97,7 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
         raise CorruptBatch(
             f"a record batch has at least {HEADER_BYTES} bytes, this one {len(batch)}"
         )
-    header = header_of(batch)
+    header = BatchHeader(*_HEADER.unpack_from(batch))
     if header.magic != MAGIC:
         raise InvalidBatch(f"the records have magic {header.magic}; only magic 2 is stored")
     size = header.length + _OVERHEAD
@@ -119,7 +115,7 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
             f"{header.records} records with last offset delta {header.last_offset_delta}: "
             "the delta is one less than the records, and there is at least one"
         )
-    if header.codec > CODEC_MAX or header.is_control:
+    if header.attributes & _CODECS > CODEC_MAX or header.attributes & _CONTROL:
         raise InvalidBatch("a producer sends no control batch, and codecs 0 to 4 alone")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise InvalidBatch("an idempotent batch has an epoch and a sequence from 0 on")

@@ -100,16 +100,24 @@ def lenient_string(data: memoryview, at: int) -> tuple[str | None, int]:
     size = _I16.unpack_from(data, at)[0]
     if size == -1:
         return None, at + 2
-    end = _end(data, at + 2, size)
+    end = at + 2 + size
+    if size < 0 or end > len(data):
+        _end(data, at + 2, size)
     return str(data[at + 2 : end], "utf-8", "replace"), end
 
 
 def compact_string(data: memoryview, at: int) -> tuple[str | None, int]:
     """Read a string with a varint length plus one; 0 is null."""
-    size, at = uvarint(data, at)
+    size = data[at]
+    if size < 0x80:
+        at += 1
+    else:
+        size, at = uvarint(data, at)
     if size == 0:
         return None, at
-    end = _end(data, at, size - 1)
+    end = at + size - 1
+    if end > len(data):
+        _end(data, at, size - 1)
     return str(data[at:end], "utf-8"), end
 
 
@@ -127,7 +135,9 @@ def compact_records(data: memoryview, at: int) -> tuple[memoryview | None, int]:
     size, at = uvarint(data, at)
     if size == 0:
         return None, at
-    end = _end(data, at, size - 1)
+    end = at + size - 1
+    if end > len(data):
+        _end(data, at, size - 1)
     return data[at:end], end
 
 
@@ -166,7 +176,11 @@ def array(data: memoryview, at: int) -> tuple[int, int]:
 
 def compact_array(data: memoryview, at: int) -> tuple[int, int]:
     """Read the varint length of an array, which is one more than its elements; -1 is null."""
-    size, at = uvarint(data, at)
+    size = data[at]
+    if size < 0x80:
+        at += 1
+    else:
+        size, at = uvarint(data, at)
     if size - 1 > len(data) - at:
         raise Malformed(f"an array of {size - 1} elements in {len(data) - at} bytes")
     if size > 2:
@@ -189,6 +203,8 @@ def tag(data: memoryview, at: int) -> tuple[int, int, int]:
 
 def tags(data: memoryview, at: int) -> tuple[int, int]:
     """Read the number of tagged fields."""
+    if not data[at]:  # as usual
+        return 0, at + 1
     count, at = uvarint(data, at)
     if count > 1:
         _elements.get().take(count)
@@ -197,6 +213,8 @@ def tags(data: memoryview, at: int) -> tuple[int, int]:
 
 def skip_header_tags(data: memoryview, at: int) -> int:
     """Return the position after the tagged fields of a header, of which none is known."""
+    if not data[at]:
+        return at + 1
     count, at = uvarint(data, at)
     if count > KAFKA_HEADER_TAGS_MAX:
         raise Malformed(f"{count} tagged fields; expected at most {KAFKA_HEADER_TAGS_MAX}")
@@ -207,6 +225,8 @@ def skip_header_tags(data: memoryview, at: int) -> int:
 
 def skip_tags(data: memoryview, at: int) -> int:
     """Return the position after the tagged fields, of which none is known."""
+    if not data[at]:
+        return at + 1
     count, at = tags(data, at)
     for _ in range(count):
         at = tag(data, at)[2]
@@ -257,7 +277,10 @@ def put_compact_string(put: Put, value: str | None) -> None:
         put(b"\0")
         return
     data = value.encode()
-    put_uvarint(put, len(data) + 1)
+    if len(data) < 0x7F:
+        put(_SMALL[len(data) + 1])
+    else:
+        put_uvarint(put, len(data) + 1)
     put(data)
 
 
@@ -298,7 +321,10 @@ def put_array(put: Put, count: int) -> None:
 
 def put_compact_array(put: Put, count: int) -> None:
     """Write the varint length of an array; -1 is null."""
-    put_uvarint(put, count + 1)
+    if count < 0x7F:
+        put(_SMALL[count + 1])
+    else:
+        put_uvarint(put, count + 1)
 
 
 def put_integers(put: Put, values: list[int]) -> None:
@@ -309,6 +335,9 @@ def put_integers(put: Put, values: list[int]) -> None:
 def put_tags(put: Put, fields: Iterable[tuple[int, list[Bytes]]]) -> None:
     """Write tagged fields, each with its number and its pieces, in order of the numbers."""
     written = list(fields)
+    if not written:
+        put(b"\0")
+        return
     put_uvarint(put, len(written))
     for number, pieces in written:
         put_uvarint(put, number)
