@@ -266,7 +266,8 @@ CIRCLES = {
         "one member",
     ),
     "stream": (
-        "consumer_groups.rules diskless.commits machine rules.conditions rules.eviction rules.forks "
+        "consumer_groups.rules diskless.commits machine placement state.claims state.feature_level "
+        "state.meta rules.meta rules.conditions rules.eviction rules.forks "
         "rules.kafka_writes rules.lifetimes rules.paging rules.profiles rules.publishing rules.retention rules.segments "
         "rules.table_failures rules.table_lifetimes rules.table_watches "
         "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "

@@ -10,7 +10,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from polynya.stream.state.profile_epochs import profile_of
 from sim.store import SimStore
 from sim.tier import CLUSTER
 
@@ -22,6 +21,7 @@ from polynya.recovery.restore import Restorer
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import where_of
 from polynya.stream.state import index
+from polynya.stream.state.profile_epochs import profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -149,7 +149,7 @@ class Evictor:
         found: list[int] = []
         oldest_ms = before_ms
         recent = self._groups.recent
-        streams = list(machine.streams.values())
+        streams = list(machine.directory.streams.values())
         for begin in range(0, len(streams), SURVEY_STREAMS):
             for stream in streams[begin : begin + SURVEY_STREAMS]:
                 if (
@@ -165,7 +165,7 @@ class Evictor:
         return found
 
     def _take(self, machine: Machine, uid: int) -> IdleState | None:
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         if stream is None or not is_evictable(stream):
             return None
         state = state_of(stream)

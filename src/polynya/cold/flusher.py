@@ -204,7 +204,7 @@ class Flusher:
     async def _hot_streams(self) -> AsyncIterator[tuple[int, list[Stream]]]:
         """Yield all streams with hot batches in chunks, because there may be a hundred thousand."""
         for group, machine in list(self._groups.machines().items()):
-            streams = list(machine.hot.values())
+            streams = list(machine.directory.hot.values())
             for begin in range(0, len(streams), SURVEY_STREAMS):
                 yield group, streams[begin : begin + SURVEY_STREAMS]
                 await asyncio.sleep(0)
@@ -248,7 +248,7 @@ class Flusher:
 
     def _stream(self, group: int, uid: int) -> Stream | None:
         machine = self._groups.machines().get(group)
-        return machine.by_uid.get(uid) if machine else None
+        return machine.directory.by_uid.get(uid) if machine else None
 
     # --- flushing ---------------------------------------------------------------------------------
 
@@ -400,7 +400,7 @@ class Flusher:
         if self._hot[0] != turns:
             self._hot = (
                 turns,
-                sum(machine.hot_bytes for machine in self._groups.machines().values()),
+                sum(machine.directory.hot_bytes for machine in self._groups.machines().values()),
             )
         return self._hot[1] - self._groups.faulted.bytes
 

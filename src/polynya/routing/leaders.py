@@ -82,7 +82,7 @@ class Leaders:
         if self._forwarding is not None:
             return self._forwarding.leaders.epoch_of(group) or -1
         # all groups have the same base, and a single node has no terms
-        return next((machine.epoch_base for machine in self._machines.values()), -1)
+        return next((machine.counters.epoch_base for machine in self._machines.values()), -1)
 
     def newest_epoch(self, group: int) -> int:
         """Return an epoch that is no lower than that of any leader that this core's replica has

@@ -4,31 +4,28 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from polynya.stream.commands import Command, MetaChange
 from polynya.stream.replies import Code, Reply
 
-
-class MetaState(Protocol):
-    """The part of a machine that these rules change."""
-
-    meta: dict[str, bytes]
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
 
 
-def apply_meta_change(machine: MetaState, command: MetaChange, place: int) -> Reply:
+def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Reply:
     """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the
     current version."""
-    version = version_of(machine.meta, command.scope)
+    version = version_of(machine.meta.settings, command.scope)
     if version != command.version:
         return Reply(Code.NOT_YET, detail=version)
     for key, value in command.changes:
         name = f"{command.scope}/{key}"
         if value is None:
-            machine.meta.pop(name, None)
+            machine.meta.settings.pop(name, None)
         else:
-            machine.meta[name] = value
-    machine.meta[command.scope] = b"%d" % (version + 1)
+            machine.meta.settings[name] = value
+    machine.meta.settings[command.scope] = b"%d" % (version + 1)
     return Reply(Code.OK, detail=version + 1)
 
 
@@ -47,4 +44,4 @@ def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
     }
 
 
-RULES: dict[type[Command], Callable[[MetaState, Any, int], Reply]] = {MetaChange: apply_meta_change}
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {MetaChange: apply_meta_change}

@@ -43,7 +43,7 @@ class Failure(msgspec.Struct, array_like=True, gc=False):
 
 def apply_fault(machine: Machine, command: TableFault, place: int) -> Reply:
     """Note why a job failed that has not committed. Detail: the table."""
-    machine.level = max(machine.level, feature_level.level_of(TableFault))  # see `apply_evict`
+    machine.counters.raise_level(feature_level.level_of(TableFault))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)

@@ -72,15 +72,16 @@ def add_batch(
         batch.flags,
     )
     if encoding == Encoding.KAFKA:  # a standalone node gets no `SetLevel`
-        machine.level = max(machine.level, _KAFKA_LEVEL)
+        machine.counters.raise_level(_KAFKA_LEVEL)
     stream.next_record = record + records
     stream.next_byte = byte + size
-    machine.hot_bytes += size
+    directory = machine.directory
+    directory.hot_bytes += size
     if stream.hot:
         stream.hot.append(hot)
     else:
         stream.hot = [hot]
-        machine.hot[stream.uid] = stream
+        directory.hot[stream.uid] = stream
     if stream.links is not None:
         note_append(machine.subscriptions, stream)
     return size
@@ -89,9 +90,10 @@ def add_batch(
 def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = add_batch) -> Reply:
     """Append to a stream. This is the hot path: about 2 us with a producer. Nothing changes before
     every check passes. `add` adds an accepted batch: that of the command, or one in a pack."""
-    stream = machine.streams.get(command.name)
+    directory = machine.directory
+    stream = directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return directory.absent(command.name)
     now_ms = command.now_ms
     producer = command.producer
     batch = command.batch
@@ -103,7 +105,11 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
         or stream.ttl_seconds is not None
     ) and (reply := judge_state(stream, command)) is not None:
         return reply
-    if machine.diskless and add is add_batch and (reply := judge_logged(machine, stream, batch)):
+    if (
+        machine.diskless.streams
+        and add is add_batch
+        and (reply := judge_logged(machine, stream, batch))
+    ):
         return reply
     content_type = command.content_type
     if (
@@ -133,9 +139,10 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
         stream.closed = True
         if producer is not None:
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
-    if uid in machine.watched:
+    tails = machine.tails
+    if uid in tails.watched:
         live = batch if add is add_batch else None
-        machine.effects.append(tail_moved(stream, live, record, size, time_ms=now_ms))
+        tails.effects.append(tail_moved(stream, live, record, size, time_ms=now_ms))
     epoch = last = -1
     if producer is not None:
         epoch = producer.epoch
@@ -159,10 +166,11 @@ def body_crc(machine: Machine, batch: Batch | None) -> int:
     Records with keys, headers or times are not: the server's time may be in them."""
     if batch is None or batch.encoding == Encoding.KAFKA:
         return 0
-    if machine.level < RECEIPT_LEVEL:
-        if not machine.standalone:
+    counters = machine.counters
+    if counters.level < RECEIPT_LEVEL:
+        if not counters.standalone:
             return 0
-        machine.level = RECEIPT_LEVEL
+        counters.level = RECEIPT_LEVEL
     return batch.crc
 
 
@@ -215,8 +223,8 @@ def judge_state(stream: Stream, command: Append) -> Reply | None:
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     """Create a stream: CREATED, or EXISTS when it has the same configuration. A fork with any other
     reply than CREATED did not happen."""
-    known = machine.streams.get(command.name)
-    if known is None and command.name in machine.evicted:
+    known = machine.directory.streams.get(command.name)
+    if known is None and command.name in machine.directory.evicted:
         return Reply(Code.EVICTED)
     replaces = (
         known is not None
@@ -278,7 +286,7 @@ def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
 
 def _judge_new(machine: Machine, command: Create) -> Reply | None:
     fork, producer = command.fork, command.producer
-    if fork is not None and fork.attempt in machine.attempts:
+    if fork is not None and fork.attempt in machine.forks.refused:
         return Reply(Code.ATTEMPT_REFUSED)
     if producer is not None and producer.sequence != 0:
         return Reply(
@@ -293,7 +301,7 @@ def _judge_new(machine: Machine, command: Create) -> Reply | None:
 def _new_stream(machine: Machine, command: Create) -> Stream:
     fork = command.fork
     stream = Stream(
-        uid=machine.next_uid(),
+        uid=machine.counters.next_uid(),
         name=command.name,
         content_type=intern(command.content_type),  # few distinct values
         encoding=command.encoding,
@@ -317,9 +325,8 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
     if command.producer_id_max >= 0:
         stream.kafka = KafkaState(command.producer_id_max)
     if is_internal(stream.name):  # a standalone node gets no `SetLevel`
-        machine.level = max(machine.level, INTERNAL_LEVEL)
-    machine.streams[stream.name] = stream
-    machine.by_uid[stream.uid] = stream
+        machine.counters.raise_level(INTERNAL_LEVEL)
+    machine.directory.add(stream)
     machine.changes.streams.add(stream.uid)
     if machine.subscriptions.watches:
         link_created(machine.subscriptions, stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from polynya.base.levels import LEVELS, check_level
 from polynya.base.names import is_internal
@@ -27,12 +27,8 @@ from polynya.stream.commands import (
 from polynya.stream.diskless_commands import CommitSlices, Profile, SetProfile
 from polynya.stream.replies import Code, Reply
 
-
-class LevelState(Protocol):
-    """The part of a machine that these rules change."""
-
-    group: int
-    level: int
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
 
 
 ENTRY_LEVEL = 3  # of index entries of version 2
@@ -90,12 +86,12 @@ def tag_of(kind: type[Command]) -> int:
     return tag
 
 
-def apply_set_level(machine: LevelState, command: SetLevel, place: int) -> Reply:
+def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
     """Raise the group's level; it never goes down. Raises ConfigError for a level that this release
     does not support."""
     check_level(command.level, machine.group)
-    machine.level = max(machine.level, command.level)
-    return Reply(Code.OK, detail=machine.level)
+    machine.counters.raise_level(command.level)
+    return Reply(Code.OK, detail=machine.counters.level)
 
 
-RULES: dict[type[Command], Callable[[LevelState, Any, int], Reply]] = {SetLevel: apply_set_level}
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {SetLevel: apply_set_level}

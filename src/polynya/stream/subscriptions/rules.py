@@ -65,7 +65,12 @@ def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
         return Reply(Code.TOO_MANY)
     streams = dict.fromkeys(command.config.streams)
     subscription = Subscription(
-        command.id, machine.next_uid(), command.config, command.base_url, command.now_ms, streams
+        command.id,
+        machine.counters.next_uid(),
+        command.config,
+        command.base_url,
+        command.now_ms,
+        streams,
     )
     homes[command.id] = subscription
     machine.changes.homes.add(command.id)
@@ -259,7 +264,7 @@ _TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], C
 
 def apply_meta_set(machine: Machine, command: MetaSet, place: int) -> Reply:
     """Set a key that has no value yet: OK, or EXISTS with the present value as detail."""
-    value = machine.meta.setdefault(command.key, command.value)
+    value = machine.meta.settings.setdefault(command.key, command.value)
     return Reply(Code.OK if value == command.value else Code.EXISTS, detail=value)
 
 
