@@ -15,13 +15,15 @@ import statistics
 import sys
 import tempfile
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.connection import Connection
-from polynya.front.http.server import HttpFront, Protection
+from polynya.front.http.protocol.exchange import Protection
+from polynya.front.http.server import HttpFront
 from polynya.stream.replies import Reply
 
 STREAMS = 500
@@ -52,6 +54,9 @@ class _Service:
 
     def appender(self, name: str) -> Any:
         return self._append
+
+    def open(self, name: str) -> Any:
+        return SimpleNamespace(name=name, append=self._append)
 
     def _append(self, command: Any, done: Any) -> None:
         producer = command.producer
@@ -86,7 +91,7 @@ def measure(content_type: str, body: bytes, requests: int, limits: Limits | None
     front = HttpFront(_Service(), protection=protection)  # type: ignore[arg-type]
     receivers = []
     for _ in range(STREAMS):
-        connection = Connection(front)
+        connection = Connection(front.context)
         connection.connection_made(_Transport())
         receivers.append(connection.data_received)
     sent = _requests(content_type, body, token)

@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from time import process_time
 
 from polynya.base import limits
-from polynya.cold.page_planner import next_page
+from polynya.cold.merge_planner import next_page
 from polynya.stream.commands import ColdSlice, Create, Encoding, PackWritten, PageEntries
 from polynya.stream.machine import Machine
 from polynya.stream.rules.paging import LATE_MS, mark_of

@@ -24,7 +24,6 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 import uvloop
@@ -96,12 +95,7 @@ class Nats:
     def __enter__(self) -> Nats:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

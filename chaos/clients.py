@@ -33,7 +33,7 @@ class Wrong(Exception):
 
 
 class Later(Wrong):
-    """It says that it cannot answer now."""
+    """Raised when the node says that it cannot answer now."""
 
 
 class _Lines(dict[int, Connection]):
@@ -142,7 +142,8 @@ class Clients:
         return await read_all(self.connect(node), stream, local=local)
 
     async def rollovers(self, node: int) -> int:
-        """Of all leased streams, as one node tells. Raises Lost, Unsent, Wrong."""
+        """Return the rollovers of all leased streams, as one node reports them. Raises Lost,
+        Unsent, Wrong."""
         found = 0
         with closing(self.connect(node)) as connection:
             for stream in self.leased:
@@ -208,7 +209,7 @@ class Clients:
         connections.close()
 
     def _judge(self, append: Append, answer: Answer) -> bool:
-        """Whether it is acknowledged."""
+        """Report whether the append is acknowledged."""
         now = self.now()
         outcome = answer.headers.get("stream-outcome")
         if answer.status in (200, 204):
@@ -318,7 +319,7 @@ class Clients:
     # --- following --------------------------------------------------------------------------------
 
     async def _follow(self, tail: Tail) -> None:
-        """For ever; after each connection on another node."""
+        """Follow the tail endlessly, after each connection on another node."""
         draw = Random(f"{tail.name} {self.seed}")
         node = draw.choice(list(self.addresses))
         while not self._tails_stopping.is_set():
@@ -417,8 +418,8 @@ def _number(token: str) -> int:
 
 
 async def read_all(connection: Connection, stream: str, *, local: bool = False) -> list[str]:
-    """From the first to the last record, or to the last that the node has by itself (`local`); the
-    connection is closed then. Raises Lost, Unsent, Later, Wrong."""
+    """Read all records from the first to the last, or to the last that this node's replica has
+    (`local`), then close the connection. Raises Lost, Unsent, Later, Wrong."""
     records: list[str] = []
     try:
         while True:

@@ -57,8 +57,8 @@ class Disk:
             os.close(folder)
 
     def restore(self) -> None:
-        """Power is back: what the disk has. Nobody may use it meanwhile; processes that are just
-        ending are waited for."""
+        """Restore the power: the disk has what it had synced. Waits for processes that are still
+        ending, as none may use it meanwhile."""
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
@@ -94,7 +94,7 @@ class Disk:
 
 
 def why_not(folder: Path) -> str:
-    """What a file system of its own lacks here; empty when it works."""
+    """Return why this machine cannot mount a file system of its own; empty when it can."""
     if os.geteuid():
         return "mounting a file system needs root"
     missing = [
@@ -158,7 +158,7 @@ def flip_in_the_middle(journal: Path, draw: Random) -> str:
 
 
 def tear_the_tail(journal: Path, draw: Random) -> str:
-    """What a write looks like that the power took: half a frame behind the last."""
+    """Write what an interrupted write leaves: half a frame behind the last."""
     segment = max(journal.glob("*.journal"))
     frames = frames_of(segment)
     offset = sum(frames[-1]) if frames else SEGMENT_HEADER_BYTES

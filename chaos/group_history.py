@@ -1,8 +1,7 @@
-"""What the members of a Kafka consumer group were given and were told, and whether that is true.
+"""The history of the members of a Kafka consumer group, and its check.
 
 Offsets are places in the log of a partition, as in `chaos.history`. Times are of one monotonic
-clock, in seconds.
-"""
+clock, in seconds."""
 
 from __future__ import annotations
 

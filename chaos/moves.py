@@ -1,5 +1,5 @@
-"""What operators do while all goes wrong: nodes come and go, groups move, leaderships change; and
-each comes to an end once all is well again."""
+"""The operators' work during faults: nodes join and leave, groups move, leaderships change. Each
+operation completes once the cluster is healthy."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def possible(cluster: Cluster) -> list[str]:
 
 
 async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random) -> str:
-    """By any node that is up; why it was refused, empty when it was not, `UNKNOWN …` when nobody
-    knows. Raises Failed for an answer that says none of that."""
+    """Send an order by any node that is up. Return why it was refused: empty when it was accepted,
+    `UNKNOWN …` when the outcome is unknown. Raises Failed for any other answer."""
     deadline = asyncio.get_running_loop().time() + ASK_SECONDS
     said = "nobody could be asked"
     while asyncio.get_running_loop().time() < deadline:
@@ -108,8 +108,9 @@ async def _placed(cluster: Cluster, draw: Random, most: int = GROUPS) -> tuple[i
 async def _insist(
     cluster: Cluster, path: str, body: dict[str, Any], draw: Random, end: Callable[[bool], None]
 ) -> str:
-    """For what must be known before the cluster can be called well: what has no certain answer now
-    is asked for again once all is healed. `end` is told whether it was taken."""
+    """Repeat an order until its outcome is certain, for orders on which the health check depends.
+    Those without an answer now are repeated once all is healed. `end` gets whether it was
+    accepted."""
     refused = await order(cluster, path, body, draw)
     if refused.startswith(UNKNOWN):
         cluster.unsure.append((path, body, end))

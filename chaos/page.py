@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chaos.found import FOUND
-from chaos.results import PARTS, Again, Chaos, Mutant, Results
+from chaos.results import PARTS, Again, Chaos, Mutant, Results, Simulation
 from chaos.tiers import table
-from chaos.totals import Simulation
 
 HERE = Path(__file__).parent
 WRONG_CHARACTERS = 200  # shown of what was wrong in a run

@@ -18,7 +18,8 @@ Pair = tuple[int, int]  # from one node to another
 
 
 class Network(Protocol):
-    """What tells who connects (0: nobody here), and from where a proxy goes on."""
+    """A network that identifies a connection's source node (0: none of the cluster) and the
+    address from which a proxy connects."""
 
     def sender(self, place: Place) -> int: ...
 
@@ -26,8 +27,8 @@ class Network(Protocol):
 
 
 class Way(msgspec.Struct):
-    """What happens to bytes from one node to another. Delays in seconds, drawn for each chunk; they
-    never overtake. `rate`: of bytes a second; 0: as many as there are."""
+    """The treatment of bytes from one node to another. Delays in seconds, drawn for each chunk;
+    chunks never overtake. `rate`: bytes a second; 0: unlimited."""
 
     delay: tuple[float, float] = (0.0, 0.0)
     rate: float = 0.0
@@ -76,7 +77,7 @@ class Wires:
         self._servers.append(server)
 
     def carried(self) -> set[Pair]:
-        """Who has a connection to whom."""
+        """Return the pairs of nodes that have a connection."""
         return {pair for pair, _ in self._open}
 
     def delay(self, pair: Pair, low: float, high: float) -> None:

@@ -80,7 +80,7 @@ class Episode(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a run found. `wrong` is empty when all held."""
+    """The findings of a run. `wrong` is empty when all checks held."""
 
     seed: int
     network: str
@@ -105,8 +105,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Run:
-    """Of one seed: the nodes, what happens to them, and what is found. A line is printed for each
-    episode."""
+    """A run of one seed: the nodes, the faults, and the findings. Prints a line for each episode."""
 
     def __init__(self, options: Options, folder: Path, name: str) -> None:
         self.options, self.folder, self.name = options, folder, name
@@ -377,8 +376,8 @@ class Run:
                 node.start()
 
     async def _bury(self, cluster: Cluster) -> None:
-        """Who was removed has ended. One that was down meanwhile does not hear of it when it starts
-        again: the others do not let it in."""
+        """Wait until the removed nodes have ended. One that was down meanwhile does not learn of
+        its removal when it starts again: the others refuse it."""
         for number, starts in list(cluster.leaving.items()):
             node = cluster.nodes[number]
             if node.starts > starts:
@@ -387,8 +386,8 @@ class Run:
                 cluster.let_go(number)
 
     async def _until_well(self, cluster: Cluster, seconds: float) -> str:
-        """What is wrong after that time; empty as soon as nothing is, and those that were removed
-        have ended."""
+        """Return what is wrong after that time; empty as soon as the cluster is healthy and the
+        removed nodes have ended."""
         deadline = self._now() + seconds
         while True:
             unwell = await cluster.unwell()

@@ -283,14 +283,8 @@ CIRCLES = {
         "http.routes.long_poll http.routes.pages http.routes.parameters http.routes.preconditions "
         "http.routes.read "
         "http.routes.read_request http.routes.refusals "
-        "http.routes.retention http.routes.sse http.routes.table http.server "
-        "kafka.admin.cluster kafka.admin.partitions kafka.admin.settings kafka.admin.topics "
-        "kafka.auth.handlers kafka.groups.admin kafka.groups.coordinators kafka.groups.membership "
-        "kafka.groups.offsets "
-        "kafka.connection kafka.dispatch kafka.fetch kafka.leaders kafka.metadata kafka.offsets "
-        "kafka.owners kafka.produce kafka.repeated_fetches kafka.server kafka.topic_frames",
-        "an exchange or call, its connection and the handlers of its routes or keys name each "
-        "other in hints",
+        "http.routes.retention http.routes.sse http.routes.table http.server",
+        "an exchange, its connection and the handlers of its routes name each other in hints",
     ),
 }
 

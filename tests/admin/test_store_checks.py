@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from sim import tier as sim_tier
 from sim.clock import WALL_MS
@@ -20,6 +21,7 @@ from polynya.admin.store_checks import StoreChecks
 from polynya.base.errors import Unavailable
 from polynya.cli.storage.cluster_store import WholeStore, spelled_groups
 from polynya.cli.terminal import exits
+from polynya.client.http import Options
 from polynya.cold import Collector, PackVerifier, verifier
 from polynya.front.http.protocol.extension import Request
 from polynya.stream.commands import PackWritten, ReleasePack
@@ -32,6 +34,8 @@ NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 class Asked:
     """The admin port of a node, in place of `Client`: what is posted goes to the checks of that
     node."""
+
+    options = Options(servers=("http://127.0.0.1:1",))
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -55,22 +59,15 @@ class Asked:
         )
         self.checks[node.number, node.life] = StoreChecks(node.engine.service, tier)
 
-    def asynchronous(self, seconds: float) -> Asked:
-        return self
-
-    async def __aenter__(self) -> Asked:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-    async def post(self, path: str, *, content: bytes, headers: dict[str, str]) -> httpx.Response:
+    async def send_on(
+        self, wire: object, method: str, path: str, *, body: object, seconds: float
+    ) -> httpx.Response:
         verb = path.rpartition("/")[2]
         self.posted.append(verb)
         if self.on_post is not None:
             await self.on_post(verb)
         node = self.world.nodes[self.number]
-        request = Request("POST", path, (verb,), {}, {}, content, "")
+        request = Request(method, path, (verb,), {}, {}, msgspec.json.encode(body), "")
         try:
             answer = await self.checks[node.number, node.life].handle(request)
         except Unavailable as fault:

@@ -13,7 +13,7 @@ from operations import END, OPENED, ok, token
 
 from polynya.client import NOW, StreamNotFound
 from polynya.client.aio.client import AsyncReader
-from polynya.client.blocking.client import Reader
+from polynya.client.blocking.generated.client import Reader
 from polynya.client.messages import HttpRequest, HttpResponse, Retry
 from polynya.client.reading import Live, ReadPosition, read, tail
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polynya.cold import FlushSettings
 from polynya.cold.planner import (
     SLICES_MAX,
     STREAMS_MAX,
     Candidate,
-    FlushSettings,
     Waiting,
     choose,
     cut_runs,

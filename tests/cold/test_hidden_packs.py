@@ -18,7 +18,7 @@ from polynya.cold import (
     evictor,
     merger,
 )
-from polynya.cold.hidden_packs import VAIN_RETURNS_MAX
+from polynya.cold.sparse_packs import VAIN_RETURNS_MAX
 from polynya.stream.commands import Return
 from polynya.stream.rules.eviction import evicted_view, slice_of
 

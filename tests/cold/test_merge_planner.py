@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polynya.cold import MergeSettings
 from polynya.cold.merge_planner import (
     FAN_IN,
     LINE_ENTRIES_MIN,
     OPEN_ENTRIES_MAX,
     MergeRun,
-    MergeSettings,
     cut_segments,
     plan_packs,
     plan_runs,

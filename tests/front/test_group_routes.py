@@ -45,7 +45,7 @@ class Groups:
         self.member = joined.member
         plan = [(self.member, ASSIGNMENT)]
         await self.coordinator.call(Sync("g", 1, self.member, None, None, None, plan))
-        entry = OffsetEntry(self.world.front.topics.names["t"].id, 0, 1, -1, "m")
+        entry = OffsetEntry(self.world.front.context.topics.names["t"].id, 0, 1, -1, "m")
         await self.coordinator.call(Commit("g", 1, self.member, None, [entry]))
 
     async def ask(
@@ -83,7 +83,7 @@ def test_a_group_is_described_with_its_lag() -> None:
         lags = GroupLags(world.core.service, groups.coordinator)
         await lags.measure()
         assert of_group_lags(lags)() == {'polynya_group_lag{group="g",topic="t"}': 2}
-        await world.front.topics.drop(world.front.topics.names["t"])
+        await world.front.context.topics.drop(world.front.context.topics.names["t"])
         assert (await groups.ask("GET", "g"))["offsets"] == []
         await lags.measure()
         assert not lags.found

@@ -12,7 +12,8 @@ from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play, produ
 
 from polynya.front.kafka import connection
 from polynya.front.kafka import produce as produces
-from polynya.front.kafka.dispatch import PRODUCE, Call
+from polynya.front.kafka.call import Call
+from polynya.front.kafka.dispatch import PRODUCE
 from polynya.replica.log import decode_heard, encode_command
 from polynya.stream.commands import Batch, Encoding, Produce
 from polynya.wire.kafka.batches import batches_of, header_of

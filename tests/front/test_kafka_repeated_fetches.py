@@ -155,7 +155,7 @@ def test_a_new_epoch_or_a_lost_leadership_is_looked_at(
         for count in (1, 1):
             assert await fetch(wire, 0, 0, max_wait_ms=1) == IDLE
             assert decoded.count == count
-        world.front.brokers = NewEpoch()
+        world.use(NewEpoch())
         for count in (2, 2):
             assert await fetch(wire, 0, 0, max_wait_ms=1) == IDLE
             assert decoded.count == count

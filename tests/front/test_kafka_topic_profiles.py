@@ -12,9 +12,10 @@ from worlds.kafka import KafkaWorld, batch, play, produce_fields
 
 from polynya.base.errors import Unavailable
 from polynya.base.names import partition_name
-from polynya.front.kafka import topics
-from polynya.front.kafka.admin.profile_change import ALIVE_MS, ALIVE_MS_EACH
-from polynya.front.kafka.topics import TopicCatalog, TopicRefused
+from polynya.front.kafka.topics import catalog as topics
+from polynya.front.kafka.topics.catalog import TopicCatalog
+from polynya.front.kafka.topics.profile_change import ALIVE_MS, ALIVE_MS_EACH
+from polynya.front.kafka.topics.steps import TopicRefused
 from polynya.local.api import StreamInfo
 from polynya.local.profile_changes import CHANGE_MS_MAX
 from polynya.stream.commands import Command

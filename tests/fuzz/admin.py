@@ -6,10 +6,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import psutil
 from free_ports import free_ports
 from fuzz.bytes import Outcome
-from fuzz.http import MAY_FAIL, Keeper, Vandal, aftermath, play_all
+from fuzz.http import MAY_FAIL, Keeper, Vandal
+from fuzz.play import Cores, play_all
 from fuzz.requests import ADMIN_PATHS, body, request, target
 from product import polynya, running_node
 
@@ -61,8 +61,7 @@ def fuzz_admin(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0
     made = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data))
     remote = f"127.0.0.1:{free_ports(1)[0]}"
     with running_node(data, "--cores", "2", "--admin-listen", remote) as node:
-        cores = psutil.Process(node.process.pid).children()
-        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        cores = Cores(node.process.pid)
         clients: list[Keeper | Vandal] = [
             Keeper(random.Random(f"{seed}-{number}"), number, [node.url], MAY_FAIL)
             for number in range(KEEPERS)
@@ -73,5 +72,5 @@ def fuzz_admin(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0
             vandal.token = made.out.strip()
             clients.append(vandal)
         play_all(outcome, seed, clients, [node.admin], rounds, seconds)
-        outcome.wrong += aftermath(cores, before, [node.log])
+        outcome.wrong += cores.aftermath(node.log)
     return outcome

@@ -13,34 +13,25 @@ import json
 import random
 import re
 import socket
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 from fuzz.bytes import Outcome, damaged
-from fuzz.cluster import ODD, fuzz_cluster
+from fuzz.cluster import fuzz_cluster
+from fuzz.play import Cores, Wrong, play_all
 from fuzz.requests import body, chunked, large, request
-from fuzz.turns import EVERY_ACTS, silence
-from polling import wait_until
 from product import running_node
 
 from polynya.front.http.protocol.errors import ERRORS
 
 PATIENCE_SECONDS = 40.0  # for an answer: beyond it is a hang
-GROWTH_BYTES_MAX = 300 << 20
 KEEPERS, VANDALS = 3, 3
 SITTERS_MAX = 60
 QUIET_SECONDS = 0.5
 MAY_FAIL = frozenset({"NO_SQL", "HTTP_VERSION"})  # with a 5xx, whatever the client did
 NOT_NOW = frozenset({"UNAVAILABLE", "OUTCOME_UNKNOWN", "CLUSTER_STARTING"})  # in a cluster
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
-
-
-class Wrong(Exception):
-    """The server did what it must not."""
 
 
 class Line:
@@ -627,15 +618,14 @@ def fuzz_http(
                 [each.log for each in cluster.nodes.values()],
             )
             pids = [each.process.pid for each in cluster.nodes.values()]
-        cores = [core for pid in pids for core in psutil.Process(pid).children()]
-        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        cores = Cores(*pids)
         allowed = MAY_FAIL if nodes == 1 else MAY_FAIL | NOT_NOW
         first = Keeper(random.Random(seed), 0, urls, allowed)
         for name in ("fuzz/a", "fuzz/b"):
             first._ask("PUT", f"/v1/stream/{name}", Content_Type="application/json")
         first.hang_up()
         _run(outcome, seed, urls, allowed, rounds, seconds)
-        outcome.wrong += aftermath(cores, before, logs)
+        outcome.wrong += cores.aftermath(*logs)
     return outcome
 
 
@@ -653,68 +643,3 @@ def _run(
         for number, kind in enumerate(kinds)
     ]
     play_all(outcome, seed, clients, urls, rounds, seconds)
-
-
-def play_all(
-    outcome: Outcome,
-    seed: int,
-    clients: list[Keeper | Vandal],
-    watched: list[str],
-    rounds: int,
-    seconds: float,
-) -> None:
-    """Let clients act side by side, and look at the turns of the nodes `watched`."""
-    end = time.monotonic() + seconds
-
-    def play(client: Keeper | Vandal) -> None:
-        done = 0
-        try:
-            while (done < rounds or time.monotonic() < end) and not outcome.wrong:
-                client.act()
-                done += 1
-                if not done % EVERY_ACTS:
-                    outcome.wrong += silence(watched)
-            client.finish()
-        except (Wrong, OSError, AssertionError) as wrong:
-            outcome.wrong.append(
-                f"seed {seed}, {type(client).__name__} {client.number}, act {done}: "
-                f"{type(wrong).__name__}: {wrong}"
-            )
-
-    threads = [threading.Thread(target=play, args=(client,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for client in clients:
-        outcome.counts += client.counts
-
-
-def aftermath(
-    cores: list[psutil.Process], before: dict[int, tuple[int, int]], logs: list[list[str]]
-) -> list[str]:
-    """Of processes that are gone or have kept something, and of what they said."""
-    found = []
-    for core in cores:
-        if not core.is_running() or core.status() == psutil.STATUS_ZOMBIE:
-            found.append(f"core {core.pid} has ended")
-            continue
-        memory, files = before[core.pid]
-        if core.memory_info().rss - memory > GROWTH_BYTES_MAX:
-            found.append(
-                f"core {core.pid} has {core.memory_info().rss - memory >> 20} MiB more than before"
-            )
-        with contextlib.suppress(AssertionError):
-            wait_until(
-                lambda core=core, files=files: core.num_fds() <= files + 20,
-                what="connections to be closed",
-                seconds=30,
-            )
-            continue
-        found.append(f"core {core.pid} has {core.num_fds()} open files, {files} before")
-    for log in logs:
-        lines = list(log)
-        found += [
-            "".join(lines[at : at + 25]) for at, line in enumerate(lines) if ODD.search(line)
-        ][:3]
-    return found

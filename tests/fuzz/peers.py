@@ -21,8 +21,8 @@ import psutil
 from fuzz.bytes import Outcome
 from fuzz.cluster import GROUPS, FuzzCluster, fuzz_cluster
 from fuzz.impostor import Impostor
+from fuzz.play import silence
 from fuzz.strangers import Strangers
-from fuzz.turns import silence
 from polling import wait_until
 
 from polynya.transport import Hello

@@ -9,15 +9,12 @@ import contextlib
 import random
 import socket
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from struct import pack
 
-import psutil
 from fuzz.bytes import Outcome, damaged, noise, text
-from fuzz.http import Wrong, aftermath
-from fuzz.turns import EVERY_ACTS, silence
+from fuzz.play import Cores, Wrong, play_all
 from product import polynya, running_node
 from worlds.text_client import TextClient, text_place
 
@@ -153,34 +150,12 @@ def fuzz_text(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0)
     flags = ("--cores", "2", "--auth-required", "--text-listen", "on")
     with running_node(data, *flags) as node:
         place = text_place(node)
-        cores = psutil.Process(node.process.pid).children()
-        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        cores = Cores(node.process.pid)
         clients = [
             kind(random.Random(f"{seed}-{number}"), number, place, token)
             for number, kind in enumerate([Keeper] * KEEPERS + [Vandal] * VANDALS)
         ]
-        end = time.monotonic() + seconds
-
-        def play(client: Keeper | Vandal) -> None:
-            done = 0
-            try:
-                while (done < rounds or time.monotonic() < end) and not outcome.wrong:
-                    client.act()
-                    done += 1
-                    if not done % EVERY_ACTS:
-                        outcome.wrong += silence([node.admin], token)
-                client.finish()
-            except (Wrong, OSError) as wrong:
-                who = f"seed {seed}, {type(client).__name__} {client.number}, act {done}"
-                outcome.wrong.append(f"{who}: {type(wrong).__name__}: {wrong}")
-
-        threads = [threading.Thread(target=play, args=(client,)) for client in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for client in clients:
-            outcome.counts += client.counts
-        outcome.wrong += aftermath(cores, before, [node.log])
+        play_all(outcome, seed, clients, [node.admin], rounds, seconds, token=token)
+        outcome.wrong += cores.aftermath(node.log)
         outcome.wrong += [line for line in node.log if "text protocol failed" in line][:3]
     return outcome

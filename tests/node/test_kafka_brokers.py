@@ -9,7 +9,7 @@ from typing import Any, cast
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, Address, CoreStart
 from polynya.config.model import Config
-from polynya.front.kafka.server import Broker
+from polynya.front.kafka.brokers import Broker
 from polynya.node.kafka import BROKERS_SECONDS, NodeBrokers, brokers_check
 from polynya.routing.leaders import Leaders
 from polynya.stream.commands import NodeRecord, NodeState

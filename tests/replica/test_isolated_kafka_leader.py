@@ -14,11 +14,12 @@ from worlds.stream import kafka_batch
 from polynya.base.names import partition_name
 from polynya.front.kafka.admin.partitions import offset_for_leader_epoch
 from polynya.front.kafka.auth.caller import EVERYBODY
-from polynya.front.kafka.dispatch import Call
+from polynya.front.kafka.brokers import Broker
+from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.offsets import offset_commit, offset_fetch
 from polynya.front.kafka.offsets import EARLIEST, LATEST, list_offsets
-from polynya.front.kafka.server import Broker, KafkaFront
+from polynya.front.kafka.server import KafkaFront
 from polynya.stream.commands import Produce
 from polynya.stream.replies import Code
 from polynya.stream.state.feature_level import level_of
@@ -70,7 +71,9 @@ class Asker:
         )
         self.call = cast(
             Call,
-            SimpleNamespace(front=self.front, caller=EVERYBODY, version=VERSION, worked=0),
+            SimpleNamespace(
+                context=self.front.context, caller=EVERYBODY, version=VERSION, worked=0
+            ),
         )
 
     async def list(self, timestamp: int) -> tuple[int, int]:
@@ -122,7 +125,7 @@ async def partitioned() -> tuple[World, Node, Asker]:
     leader = world.leader(group)
     assert leader is not None
     asker = Asker(leader, group)
-    await asker.front.topics.create("t", 1, [])
+    await asker.front.context.topics.create("t", 1, [])
     await produce(leader)
     assert await asker.commit(1) == Error.NONE
     return world, leader, asker
@@ -152,7 +155,7 @@ async def test_a_replaced_leader_gives_no_old_offsets_to_kafka_clients(
     new = next(node for node in others if node.core.replicas.is_leader(group))
     await produce(new)
     newer = Asker(new, group)
-    assert await newer.front.topics.find("t") is not None
+    assert await newer.front.context.topics.find("t") is not None
     assert await newer.commit(2) == Error.NONE
     assert await newer.list(LATEST) == (Error.NONE, 2)
     assert await newer.committed() == (Error.NONE, 2)

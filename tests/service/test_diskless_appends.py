@@ -17,7 +17,6 @@ from polynya.routing import diskless
 from polynya.stream.commands import (
     KAFKA_CONTENT_TYPE,
     Batch,
-    Command,
     Create,
     Encoding,
     Produce,
@@ -149,23 +148,6 @@ async def test_a_kafka_batch_is_stored_as_it_came(world: World) -> None:
     assert [
         (bytes(span.payload), span.records, span.record_time_ms_max) for span in page.spans
     ] == [(payload, 3, 7)]
-
-
-@story
-async def test_commands_that_are_proposed_together_take_both_ways(world: World) -> None:
-    group = world.service.group_of(A)
-    other = next(
-        name
-        for name in (f"test/{number}" for number in range(100))
-        if world.service.group_of(name) == group
-    )
-    await create(world, A)
-    await world.create(other)
-    commands: list[Command] = [world.append_of(A, b"1"), world.append_of(other, b"1")]
-    future: asyncio.Future[list[Reply]] = asyncio.get_running_loop().create_future()
-    world.service.propose_all(group, commands, lambda found: future.set_result(list(found)))  # type: ignore[arg-type]
-    assert [each.code for each in await future] == [Code.OK, Code.OK]
-    assert (world.writer.counters.appends, world.hot_bytes) == (1, 1)
 
 
 @story

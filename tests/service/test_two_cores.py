@@ -4,17 +4,13 @@ away."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import pytest
 from stories.service import node_story
 from worlds.service import Code, Node, name_in
-from worlds.stream import kafka_batch, kafka_producer
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Command, Produce
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 
@@ -158,31 +154,3 @@ def test_what_changes_something_on_a_core_that_dies_is_not_called_refused(change
             await waiting
 
     story()
-
-
-@node_story
-async def test_commands_that_are_proposed_together_are_answered_together(node: Node) -> None:
-    service = node.worlds[0].service
-    for name in (HERE, THERE):
-        await node.worlds[0].create(name)
-        group = service.group_of(name)
-        answers: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
-        commands: list[Command] = [
-            Produce(name, service.now_ms(), kafka_batch(3), kafka_producer(7, 0, 0, 3)),
-            Produce(name, service.now_ms(), kafka_batch(0)),  # no member could apply it
-            Produce("test/none", service.now_ms(), kafka_batch(1)),
-            Produce(name, service.now_ms(), kafka_batch(2), kafka_producer(7, 0, 3, 2)),
-        ]
-        service.propose_all(group, commands, answers.set_result)
-        first, fault, missing, last = await answers
-        assert (first.code, first.first_record, last.code, last.first_record) == (
-            Code.OK,
-            0,
-            Code.OK,
-            3,
-        )
-        assert isinstance(fault, Exception)
-        assert missing.code == Code.NOT_FOUND
-    none: list[Any] = []
-    service.propose_all(1, [], none.append)
-    assert none == [[]]

@@ -33,7 +33,7 @@ from sim.switched import SwitchedEpisode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from chaos.totals import Simulation  # noqa: E402  (not a part of the package)
+from chaos.results import Simulation  # noqa: E402  (not a part of the package)
 
 SHOWN = 25  # of the last events of an episode that failed
 KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by option

@@ -74,11 +74,18 @@ class AttackedNode:
         line.socket.close()
 
     def ask(
-        self, method: str, path: str, body: bytes = b"", content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        content_type: str = "application/json",
+        *,
+        accept: str = "*/*",
     ) -> int:
         """Return the status of an HTTP request, once its answer has been read."""
         line = http.client.HTTPConnection(*self.http, timeout=120)
         bearer = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
+        bearer["Accept"] = accept
         try:
             line.request(method, path, body, bearer)
             answer = line.getresponse()

@@ -36,16 +36,15 @@ The planners are pure. `flusher`, `merger`, `reader` and `collector` do the I/O 
 `groups.Groups`, the interface that a core offers them.
 """
 
-from polynya.cold.collector import Collector, CollectorSettings, Swept
-from polynya.cold.evictor import Evictor, EvictSettings
+from polynya.cold.collector import Collector, Swept
+from polynya.cold.evictor import Evictor
 from polynya.cold.faults import FaultedStreams
 from polynya.cold.fetches import PackGone
 from polynya.cold.flusher import Flusher
 from polynya.cold.groups import Groups
-from polynya.cold.merge_planner import MergeSettings
 from polynya.cold.merger import Merger
-from polynya.cold.planner import FlushSettings
 from polynya.cold.reader import ColdReader
+from polynya.cold.settings import CollectorSettings, EvictSettings, FlushSettings, MergeSettings
 from polynya.cold.states import StateReader
 from polynya.cold.verifier import PackVerifier, VerifiedPart
 

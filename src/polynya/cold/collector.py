@@ -16,6 +16,7 @@ from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cold.fetches import PackGone
 from polynya.cold.groups import Groups
 from polynya.cold.pages import NamedPacks, load
+from polynya.cold.settings import CollectorSettings
 from polynya.cold.table_sweeper import TableSweeper
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.proof import time_of
@@ -33,18 +34,6 @@ LOOK_MAX = 4096  # settled packs of a group that one pass looks at; the next pas
 DELETE_MAX = 256  # objects per pass
 RELEASE_MAX = 4  # pages of a group in one pass
 ORPHANS_MAX = 10_000  # per sweep; the next sweep finds the rest
-
-
-class CollectorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of the collector, in ms of log time."""
-
-    interval_ms: int = 10_000
-    grace_ms: int = 60_000  # condemned packs stay for readers that still use them
-    snapshot_wait_ms: int = 60_000  # releases pending this long request snapshots
-    # younger packs may still be in flight in the log of an earlier process
-    settle_after_ms: int = 30_000
-    orphan_ms: int = 3_600_000  # younger objects may still be logged
-    sweep_every_ms: int = 3_600_000
 
 
 class CollectCounters(msgspec.Struct):

@@ -12,10 +12,9 @@ from struct import pack
 import msgspec
 from google_crc32c import value as crc32c
 
-from polynya.base import limits
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.cold.flusher import SURVEY_STREAMS
-from polynya.cold.groups import Groups
+from polynya.cold.groups import Groups, survey
+from polynya.cold.settings import EvictSettings
 from polynya.cold.steps import Steps, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import Encoding, Evict
@@ -30,24 +29,6 @@ log = logging.getLogger("polynya.cold")
 
 ENCODED_AT_ONCE = 128  # streams encoded between two yields, about a millisecond
 SLOTS_MAX = 256  # per command; the state machine applies it in one step
-PASSES = 8  # passes per idle time
-
-
-class EvictSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for when streams are idle and how they are grouped into blocks. Times in ms of log
-    time."""
-
-    after_ms: int = limits.EVICT_AFTER_MS  # 0: never evict
-    block_streams: int = limits.EVICT_BLOCK_STREAMS
-    block_bytes: int = limits.EVICT_BLOCK_BYTES
-    state_bytes_max: int = limits.EVICT_STATE_BYTES_MAX
-    # fewer streams of a group wait as long again, to share an object with others
-    few: int = limits.EVICT_FEW
-    interval_ms_max: int = limits.EVICT_INTERVAL_MS_MAX
-
-    @property
-    def interval_ms(self) -> int:
-        return max(1, min(self.interval_ms_max, self.after_ms // PASSES))
 
 
 class EvictCounters(msgspec.Struct):
@@ -149,9 +130,8 @@ class Evictor:
         found: list[int] = []
         oldest_ms = before_ms
         recent = self._groups.recent
-        streams = list(machine.directory.streams.values())
-        for begin in range(0, len(streams), SURVEY_STREAMS):
-            for stream in streams[begin : begin + SURVEY_STREAMS]:
+        async for streams in survey(machine.directory.streams.values()):
+            for stream in streams:
                 if (
                     stream.activity_ms <= before_ms
                     and stream.uid not in recent
@@ -159,7 +139,6 @@ class Evictor:
                 ):
                     found.append(stream.uid)
                     oldest_ms = min(oldest_ms, stream.activity_ms)
-            await asyncio.sleep(0)
         if len(found) < self._settings.few and oldest_ms > before_ms - self._settings.after_ms:
             return []
         return found

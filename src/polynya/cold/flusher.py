@@ -14,18 +14,25 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.cold.groups import Groups
+from polynya.cold.groups import SURVEY_STREAMS, Groups, survey
 from polynya.cold.planner import (
     STREAMS_MAX,
     Candidate,
-    FlushSettings,
     PackPlan,
     SlicePlan,
     Waiting,
     choose,
     plan_packs,
 )
-from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, entries_for, pause_after
+from polynya.cold.settings import FlushSettings
+from polynya.cold.steps import (
+    BACKOFF_SECONDS,
+    TRIES,
+    Steps,
+    entries_for,
+    let_the_loop_run,
+    pause_after,
+)
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import PublishSlices
 from polynya.stream.replies import Reply
@@ -36,14 +43,12 @@ from polynya.wire.slices import build_slice
 log = logging.getLogger("polynya.cold")
 
 THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in less than a millisecond
-YIELD_SECONDS = 0.0001
 YIELD_BATCHES = 256  # batches packed between two pauses, about 0.3 ms
 SLICE_COST_BATCHES = 10  # the fixed cost of a slice, in batches
 # above this and 4 * `from_bytes` hot bytes, flush before the interval ends
 PRESSURE_BYTES_MIN = 16 * limits.MIB
 REST_SECONDS = 0.5  # minimum pause after a failed pass
 PRESSURE_POLL_SECONDS = 0.05
-SURVEY_STREAMS = 4096  # streams scanned without yielding to the loop
 AGE_SCANS = 32  # per `age_ms_max`; an age scan visits every stream with hot batches
 
 # few groups hold a pack; a reader of several of its streams reads one range
@@ -202,12 +207,10 @@ class Flusher:
         return tails
 
     async def _hot_streams(self) -> AsyncIterator[tuple[int, list[Stream]]]:
-        """Yield all streams with hot batches in chunks, because there may be a hundred thousand."""
+        """Yield all streams with hot batches in chunks."""
         for group, machine in list(self._groups.machines().items()):
-            streams = list(machine.directory.hot.values())
-            for begin in range(0, len(streams), SURVEY_STREAMS):
-                yield group, streams[begin : begin + SURVEY_STREAMS]
-                await asyncio.sleep(0)
+            async for some in survey(machine.directory.hot.values()):
+                yield group, some
 
     async def _still_hot(self, tails: Tails) -> Tails:
         """Return the streams with a hot batch before their tail, without those set aside."""
@@ -467,9 +470,3 @@ def release_payload(plan: PackPlan) -> None:
         if work >= YIELD_BATCHES:
             let_the_loop_run()
             work = 0
-
-
-def let_the_loop_run() -> None:
-    """Sleep briefly. A thread that only yields the GIL takes it back before the loop wakes, for up
-    to 5 ms."""
-    time.sleep(YIELD_SECONDS)

@@ -1,15 +1,20 @@
-"""The interface that the cold tier needs from a core."""
+"""The interface that the cold tier needs from a core, and surveys of its streams."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from polynya.cold.faults import FaultedStreams
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import HotBatch
+
+SURVEY_STREAMS = 4096  # scanned without yielding to the loop
+
+T = TypeVar("T")
 
 
 class Groups(Protocol):
@@ -67,3 +72,12 @@ class Groups(Protocol):
     def want_snapshots(self) -> None:
         """Request snapshots soon, because releases wait for them."""
         ...
+
+
+async def survey(streams: Iterable[T]) -> AsyncIterator[list[T]]:
+    """Yield streams in chunks and let the loop run between, because there may be a hundred
+    thousand."""
+    listed = list(streams)
+    for begin in range(0, len(listed), SURVEY_STREAMS):
+        yield listed[begin : begin + SURVEY_STREAMS]
+        await asyncio.sleep(0)

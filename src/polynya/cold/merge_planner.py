@@ -1,4 +1,4 @@
-"""Choose the neighbours in an index that become one slice. Pure: lengths and bounds in, runs out.
+"""Choose the neighbours in an index that become one slice, or one page. Pure: lengths and bounds in, runs out.
 
 An index is cut from its beginning into lines. A line holds as many neighbours as one slice can. A
 line that the next slice does not fit into is closed: it becomes one slice, once. Only the last line
@@ -10,41 +10,35 @@ disappears, the lines after it may shift and are rewritten once more.
 
 The result has at most `OPEN_ENTRIES_MAX` entries in the last line of each segment, and fewer than
 `LINE_ENTRIES_MIN` in every other line.
+
+The entries of a long index become pages. Those of a page are never merged again, so only closed lines
+are chosen. The packs of a page are to be its own: so no pack is shared between it and the entry
+behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 
 import msgspec
 
-from polynya.base import limits
 from polynya.cold.planner import SLICES_MAX
-from polynya.cold.sparse_packs import PACKS_SPARE
+from polynya.cold.settings import MergeSettings
+from polynya.stream.parts import PAGED
+from polynya.stream.state import entries as form
+from polynya.stream.state import index
+from polynya.stream.state.entries import ENTRY, ENTRY_BYTES, SPAN_MS_MAX
 
 FAN_IN = 16  # entries that make a merge worth a request and a place in a pack
 GROWTH = 8
 OPEN_ENTRIES_MAX = 48  # regardless of size; a longer line is merged as a whole
 LINE_ENTRIES_MIN = 4  # of a closed line; merging slices that are nearly full saves too little
 SOURCES_MAX = 4096  # maximum number of slices read for one pack
+PAGE_FULL_SHARE = 16  # a page that nothing more fits into has at least this part of the entries
+_U32_MAX = 2**32 - 1
 
 Segment = tuple[int, int]  # entry numbers: first, end (exclusive)
-
-
-class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for how a core merges."""
-
-    slice_bytes_max: int = limits.SLICE_BYTES_MAX  # payload of a merged slice
-    # payload of a pack of merged slices, which is held in memory
-    pack_bytes_max: int = limits.FLUSH_BYTES
-    bytes_per_second: int = limits.MERGE_BYTES_PER_SECOND
-    interval_ms: int = limits.MERGE_INTERVAL_MS  # between two scans of the indexes; 0: never
-    # packs beyond those that the bytes fill, before small ones are emptied into larger ones
-    packs_spare: int = PACKS_SPARE
-    page_entries: int = limits.PAGE_ENTRIES  # of an index in one page; 0: no pages are written
-    # slices given to the driver of a table's job stay unmerged for this time
-    claim_rest_ms: int = 3_600_000
 
 
 class MergeRun(msgspec.Struct, frozen=True, gc=False):
@@ -145,3 +139,54 @@ def plan_packs(runs: Iterable[MergeRun], settings: MergeSettings) -> list[list[M
             size, entries = run.size, run.entries
         packs[-1].append(run)
     return packs
+
+
+def next_page(
+    entries: bytes, bounds: Container[int], *, slice_bytes_max: int, count_max: int
+) -> tuple[Segment | None, int]:
+    """Return the first range of these entries that may become a page, or None; and the number of
+    the entry at which to look for the next one. `bounds`: records that must stay the first of an
+    entry."""
+    rows = list(ENTRY.iter_unpack(entries))
+    begin = 0
+    while begin < len(rows) and not _fits(rows[begin]):
+        begin += 1
+    records = length = end = resume = 0
+    first_ms, last_ms, full = 2**63, 0, False
+    for end in range(begin, len(rows)):
+        row = rows[end]
+        records, length = records + row[3], length + row[4]
+        first_ms, last_ms = min(first_ms, row[2] - row[9]), max(last_ms, row[2])
+        if records > _U32_MAX or length > _U32_MAX or last_ms - first_ms > SPAN_MS_MAX:
+            full = True
+            break
+        joins = end == begin or _follows(rows[end - 1], row, bounds)
+        if end == begin + count_max or not _fits(row) or not joins:
+            break
+    else:
+        end = len(rows)
+        resume = begin  # more of the run may be behind these entries
+    resume = resume or max(end, begin + 1)
+    behind = end + (full or end == begin + count_max)  # whether the last line is closed
+    lengths = index.lengths(entries[begin * ENTRY_BYTES : behind * ENTRY_BYTES])
+    _, settled = plan_runs(lengths, [(0, len(lengths))], slice_bytes_max)
+    chosen = min(begin + settled, end)
+    while chosen > begin and chosen < len(rows) and rows[chosen - 1][5] == rows[chosen][5]:
+        chosen -= 1
+    spare = max(count_max // PAGE_FULL_SHARE, LINE_ENTRIES_MIN)
+    least = (
+        max(2, count_max // PAGE_FULL_SHARE, 3 * (end - begin) // 4) if full else count_max - spare
+    )
+    if chosen - begin < max(2, least):
+        return None, resume
+    return (begin, chosen), chosen
+
+
+def _fits(row: tuple[int, ...]) -> bool:
+    return row[-2] not in (PAGED, form.UNKNOWN)
+
+
+def _follows(before: tuple[int, ...], row: tuple[int, ...], bounds: Container[int]) -> bool:
+    """Report whether an entry may be in one page with the one before it."""
+    touches = (before[0] + before[3], before[1] + before[4]) == (row[0], row[1])
+    return touches and row[0] not in bounds

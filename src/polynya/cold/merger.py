@@ -25,25 +25,30 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
-from polynya.cold.evictor import EvictSettings
-from polynya.cold.flusher import SURVEY_STREAMS, let_the_loop_run
-from polynya.cold.groups import Groups
-from polynya.cold.hidden_packs import HiddenPacks, PackUses, packs_of
+from polynya.cold.groups import Groups, survey
 from polynya.cold.merge_planner import (
     FAN_IN,
+    PAGE_FULL_SHARE,
     MergeRun,
-    MergeSettings,
     Segment,
     cut_segments,
     plan_packs,
     plan_runs,
 )
-from polynya.cold.page_planner import FULL_SHARE
 from polynya.cold.pager import Pager
 from polynya.cold.planner import SLICES_MAX
 from polynya.cold.requests import cut_requests
-from polynya.cold.sparse_packs import PackLimits, choose_packs, is_worth, runs_in
-from polynya.cold.steps import Steps, entries_for, pause_after
+from polynya.cold.settings import EvictSettings, MergeSettings
+from polynya.cold.sparse_packs import (
+    HiddenPacks,
+    PackLimits,
+    PackUses,
+    choose_packs,
+    is_worth,
+    packs_of,
+    runs_in,
+)
+from polynya.cold.steps import Steps, entries_for, let_the_loop_run, pause_after
 from polynya.objectstore.api import NotFound, ObjectStore, StoreError
 from polynya.stream.commands import ColdSlice, ReplaceSlices
 from polynya.stream.machine import Machine
@@ -203,11 +208,10 @@ class Merger:
         found: list[MergeRun] = []
         for group, machine in list(self._groups.machines().items()):
             self._note_jobs(machine, now_ms)
-            streams = list(machine.directory.streams.values())
-            for begin in range(0, len(streams), SURVEY_STREAMS):
-                for stream in streams[begin : begin + SURVEY_STREAMS]:
+            async for streams in survey(machine.directory.streams.values()):
+                for stream in streams:
                     entries = index.count(stream.cold)
-                    if entries >= self._settings.page_entries // FULL_SHARE:
+                    if entries >= self._settings.page_entries // PAGE_FULL_SHARE:
                         self._long[stream.uid] = group
                     if entries < FAN_IN or stream.uid in self._damaged:
                         continue
@@ -217,7 +221,6 @@ class Merger:
                         found += self._runs_of(group, stream, settled.get(stream.uid, 0), now_ms)
                 if len(found) > 2 * RUNS_MAX:
                     found = nlargest(RUNS_MAX, found, key=_WORTH)
-                await asyncio.sleep(0)
         return nlargest(RUNS_MAX, found, key=_WORTH)
 
     async def _gather(self, busy: Container[int]) -> list[MergeRun]:
@@ -517,12 +520,10 @@ async def _each_stream(
 ) -> AsyncIterator[tuple[int, Machine, Stream]]:
     """Yield the streams that have slices, with their groups. Others work between."""
     for group, machine in machines:
-        streams = list(machine.directory.streams.values())
-        for begin in range(0, len(streams), SURVEY_STREAMS):
-            for stream in streams[begin : begin + SURVEY_STREAMS]:
+        async for streams in survey(machine.directory.streams.values()):
+            for stream in streams:
                 if stream.cold:
                     yield group, machine, stream
-            await asyncio.sleep(0)
 
 
 def _parsed(entries: Sequence[ColdSlice], data: Mapping[Place, memoryview]) -> list[Slice]:

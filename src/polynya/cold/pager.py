@@ -11,8 +11,8 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.cold.groups import Groups
-from polynya.cold.merge_planner import MergeSettings
-from polynya.cold.page_planner import FULL_SHARE, next_page
+from polynya.cold.merge_planner import PAGE_FULL_SHARE, next_page
+from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import Steps
 from polynya.stream.commands import PageEntries
 from polynya.stream.machine import Machine
@@ -123,7 +123,7 @@ class Pager:
         stream = machine.directory.by_uid.get(uid)
         entries = 0 if stream is None else index.count(stream.cold)
         known, until_ms = self._looked.get(uid, (0, 0))
-        grown = abs(entries - known) >= max(1, self._settings.page_entries // FULL_SHARE)
+        grown = abs(entries - known) >= max(1, self._settings.page_entries // PAGE_FULL_SHARE)
         return not grown and self._groups.now_ms() < until_ms
 
     def _planned(self, machine: Machine, entries: bytes, begin: int, end: int) -> _Planned | None:

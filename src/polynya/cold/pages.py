@@ -14,7 +14,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import PAGE_CACHE_BYTES
-from polynya.cold.damage import DamagedObjects
+from polynya.cold.faults import DamagedObjects
 from polynya.cold.fetches import Fetches, gone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.state.model import ColdSlice

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import msgspec
 
-from polynya.base import limits
+from polynya.cold.settings import FlushSettings
 from polynya.stream.state.model import HotBatch
 from polynya.stream.state.record_gaps import JUMP, joined_until
 from polynya.wire.slices import RECORDS_MAX
@@ -17,17 +17,6 @@ STREAMS_MAX = 4096  # per planning pass; the steps after it block the loop for a
 SLICES_MAX = 1024  # per pack; the state machine applies their publication in one step
 _OLDEST = attrgetter("oldest_ms")
 _ENCODING = attrgetter("encoding")
-
-
-class FlushSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for when and how a core flushes."""
-
-    from_bytes: int = limits.FLUSH_BYTES  # a core flushes once it has this many hot bytes
-    pack_bytes_max: int = limits.FLUSH_BYTES  # payload of one pack; one larger batch may exceed it
-    slice_bytes_max: int = limits.SLICE_BYTES_MAX
-    age_ms_max: int = limits.FLUSH_MAX_AGE_MS
-    interval_ms: int = limits.FLUSH_INTERVAL_MS  # 0: flush only on demand
-    concurrency: int = limits.FLUSH_MAX_CONCURRENCY
 
 
 class Waiting(msgspec.Struct, gc=False):

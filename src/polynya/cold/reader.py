@@ -9,7 +9,7 @@ from struct import pack
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import CACHE_BYTES
-from polynya.cold.damage import DamagedObjects
+from polynya.cold.faults import DamagedObjects
 from polynya.cold.fetches import Fetches, gone
 from polynya.cold.pages import PageReader
 from polynya.cold.requests import ReadCounters, SliceRequests

@@ -4,6 +4,7 @@ indexes. Each step is idempotent."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -24,6 +25,8 @@ BESIDE_SECONDS_MAX = 2.0  # longest pause of a step that clients wait for
 HOME_SECONDS = (
     1.0  # for an intent, longer than most elections take; then another home may be faster
 )
+
+YIELD_SECONDS = 0.0001
 
 T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown
@@ -150,3 +153,9 @@ def entries_for(
 def pause_after(failures: int) -> float:
     """Return the seconds to wait after `failures` failed passes in a row."""
     return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(failures, 16))
+
+
+def let_the_loop_run() -> None:
+    """Sleep briefly. A thread that only yields the GIL takes it back before the loop wakes, for up
+    to 5 ms."""
+    time.sleep(YIELD_SECONDS)

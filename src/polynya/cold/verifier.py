@@ -13,8 +13,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import MIB
-from polynya.cold.flusher import SURVEY_STREAMS
-from polynya.cold.groups import Groups
+from polynya.cold.groups import SURVEY_STREAMS, Groups, survey
 from polynya.cold.requests import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
 from polynya.stream.machine import Machine
@@ -118,12 +117,10 @@ class PackVerifier:
         table: dict[str, list[ColdSlice]] = {}
         for machine in list(self._machines(groups)):
             await self._survey_evicted(machine, table)
-            streams = list(machine.directory.streams.values())
-            for begin in range(0, len(streams), SURVEY_STREAMS):
-                for stream in streams[begin : begin + SURVEY_STREAMS]:
+            async for streams in survey(machine.directory.streams.values()):
+                for stream in streams:
                     for cold in machine.packs.whole_index_of(stream):
                         table.setdefault(cold.pack, []).append(cold)
-                await asyncio.sleep(0)
         pages = await self._survey_pages(table)
         return _Table(table, sorted(table), time.monotonic(), pages)
 

@@ -20,8 +20,8 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import PolynyaError, Unavailable
-from polynya.cold.flusher import THREAD_FROM_BYTES, let_the_loop_run
-from polynya.cold.steps import HomeLate, Steps
+from polynya.cold.flusher import THREAD_FROM_BYTES
+from polynya.cold.steps import HomeLate, Steps, let_the_loop_run
 from polynya.diskless.buffer import (
     BuiltPack,
     BuiltSlice,

@@ -139,7 +139,7 @@ class StandaloneEngine:
 
     def _add(self, group: int, command: Command, payload: bytes, done: Done) -> None:
         """Add a separate entry, which later appends may join."""
-        if isinstance(command, Append | Produce):
+        if isinstance(command, (Append, Produce)):
             entry: PendingEntry = AppendRun(
                 group,
                 command,

@@ -15,7 +15,10 @@ from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
 from polynya.cost import APPEND, Counts
-from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection, TopicDefaults
+from polynya.front.kafka.brokers import Broker
+from polynya.front.kafka.connections import KafkaProtection
+from polynya.front.kafka.context import TopicDefaults
+from polynya.front.kafka.server import KafkaFront
 from polynya.routing.leaders import Leaders
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.commands import NodeState
@@ -190,13 +193,13 @@ def kafka_listeners(
         connections_max=connections_max,
         protection=protection,
     )
-    measured = metric_sources.counted(front.counters, metric_sources.KAFKA)
+    measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
     own = start.kafka_direct[start.core : start.core + 1]
-    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), (front.clients,))]
+    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), (front.context.clients,))]
 
 
 def _appended(front: KafkaFront) -> Callable[[], Counts]:
-    counters = front.counters
+    counters = front.context.counters
     return lambda: {
         (APPEND, "kafka", "requests"): counters.batches,
         (APPEND, "kafka", "bytes"): counters.bytes_in,

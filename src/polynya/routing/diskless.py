@@ -121,7 +121,7 @@ class DisklessRoutes:
     def refused(self, group: int, command: Command, done: Done) -> None:
         """Handle the refusal of an append through the log: its stream is diskless."""
         again = _again(done)
-        if again is None or not isinstance(command, Append | Produce):
+        if again is None or not isinstance(command, (Append, Produce)):
             done(Unavailable("the profile of the stream changes; retry"))
             return
         name = command.name
@@ -230,7 +230,7 @@ class RemoteAppender:
         self._group = group
         self._through_log = through_log
 
-    def append(self, command: Append, done: Done) -> None:
+    def append(self, command: Append | Produce, done: Done) -> None:
         """Propose an append to the stream."""
         if command.name in self._diskless.names:
             self._diskless.append(self._group, command, done)

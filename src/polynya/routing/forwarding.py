@@ -204,7 +204,7 @@ class Forwarding:
             known and self._flights.may_join(group, target, is_local=is_local)
         ):
             return target, known
-        bundle = self._open.get(group) if isinstance(attempt.command, Append | Produce) else None
+        bundle = self._open.get(group) if isinstance(attempt.command, (Append, Produce)) else None
         # that bundle has not been sent yet
         joins = bundle is not None and bundle.target == target
         return target if joins else -1, known
@@ -216,7 +216,7 @@ class Forwarding:
         if target != self.place.core:
             self.forwarded += 1
             attempt.body = attempt.body or encode_command(command)
-            if isinstance(command, Append | Produce):
+            if isinstance(command, (Append, Produce)):
                 self._join(
                     attempt,
                     command,

@@ -6,7 +6,7 @@ from functools import partial
 
 from polynya.local.api import AppendTo
 from polynya.routing.forwarding import Forwarding
-from polynya.stream.commands import Append
+from polynya.stream.commands import Append, Produce
 from polynya.stream.replies import Done
 
 
@@ -21,7 +21,7 @@ class ForwardingAppender:
         self._group = group
         self._here = here
 
-    def append(self, command: Append, done: Done) -> None:
+    def append(self, command: Append | Produce, done: Done) -> None:
         """Propose an append to the stream."""
         forwarding, group = self._forwarding, self._group
         if group in forwarding.direct:

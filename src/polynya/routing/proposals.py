@@ -4,12 +4,12 @@ another node; and those of other cores for groups here."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from polynya.base.errors import NotLeader
 from polynya.base.futures import settle
-from polynya.local.api import AppendTo, DoneAll
+from polynya.local.api import AppendTo
 from polynya.local.appends import Appender
 from polynya.local.local import LocalGroups
 from polynya.replica.log import check_proposal, decode_command, encode_command
@@ -19,12 +19,13 @@ from polynya.routing.diskless import DisklessRoutes, DisklessWriter, RemoteAppen
 from polynya.routing.forwarding import Forwarding
 from polynya.routing.forwarding_appender import ForwardingAppender
 from polynya.routing.leaders import Leaders
-from polynya.routing.outcomes import Outcomes
 from polynya.routing.requests.core_requests import CoreTransport
 from polynya.routing.stream_groups import StreamGroups
 from polynya.stream.commands import Append, Command, Produce
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wal import DiskFull
+
+_APPENDS = (Append, Produce)  # `Append | Produce` would be built at each check
 
 
 class Proposals:
@@ -64,9 +65,8 @@ class Proposals:
         """Report whether this core sends appends of a stream to its writer."""
         return name in self.diskless.names
 
-    def appender(self, name: str) -> AppendTo:
-        """Return the bound appender of a stream; see `polynya.local.api.Service`."""
-        group = self._groups.get(name) or self._group_of(name)
+    def appender(self, group: int) -> AppendTo:
+        """Return the bound appender of a stream of a group; see `StreamHandle`."""
         forwarding = self._forwarding
         if group % self._cores == self._core:
             here = Appender(self._local.appends, group, self.diskless).append
@@ -77,10 +77,10 @@ class Proposals:
         return RemoteAppender(self.diskless, group, there).append
 
     def propose(self, name: str, command: Command, done: Done) -> None:
-        """Propose a command of this stream; see `polynya.local.api.Service`."""
-        group = self._group_of(name)
-        if isinstance(command, Append | Produce) and self._is_diskless(group, name):
-            self.diskless.append(group, command, done)
+        """Propose a command of this stream; see `polynya.service.api.Service`."""
+        group = self._groups.get(name) or self._group_of(name)
+        if isinstance(command, _APPENDS):
+            self._append(group, command, done)
         else:
             self.propose_to(group, command, done)
 
@@ -88,25 +88,12 @@ class Proposals:
         """Propose a command by group number; it may name no stream."""
         if self._forwarding is not None:
             self._forwarding.propose(group, command, done)
-        elif group % self._cores == self._core:
-            if isinstance(command, Append | Produce):
-                done = self.diskless.watching(group, command, done)
-            self._local.propose(group, command, done)
-        else:
+        elif group % self._cores != self._core:
             self._propose_at(group, command, done)
-
-    def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:
-        """Propose commands of streams of one group; see `polynya.local.api.Service`."""
-        outcomes = Outcomes(len(commands), done_all)
-        for number, command in enumerate(commands):
-            done = partial(outcomes.done, number)
-            try:
-                if isinstance(command, Append | Produce):
-                    self.propose(command.name, command, done)
-                else:
-                    self.propose_to(group, command, done)
-            except Exception as fault:  # the other commands still need their outcomes
-                done(fault)
+        else:
+            if isinstance(command, _APPENDS):
+                done = partial(self.diskless.answered, group, command, done)
+            self._local.propose(group, command, done)
 
     async def call(self, group: int, command: Command) -> Reply:
         """Propose a command as one step of a larger operation. Raise the fault that `done` would
@@ -118,10 +105,18 @@ class Proposals:
             raise DiskFull("the journal's disk is full; nothing was applied")
         return reply
 
-    def _is_diskless(self, group: int, name: str) -> bool:
-        if self._forwarding is None:
-            return name in self.diskless.names
-        return self._forwarding.is_diskless(group, name)
+    def _append(self, group: int, command: Append | Produce, done: Done) -> None:
+        """Propose an append for which its caller keeps no handle."""
+        diskless, forwarding = self.diskless, self._forwarding
+        if command.name in diskless.names or (
+            forwarding is not None and forwarding.is_diskless(group, command.name)
+        ):
+            diskless.append(group, command, done)
+        elif forwarding is None and group % self._cores == self._core:
+            done = partial(diskless.answered, group, command, done)
+            self._local.appends.propose(group, command, done)
+        else:
+            self.propose_to(group, command, done)
 
     def _propose_waited(self, group: int, command: Command, done: Done) -> None:
         """Propose an append that has waited: log time never goes back."""

@@ -4,23 +4,21 @@ the core that hosts it."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from itertools import product
 
 from msgspec import structs
 
-from polynya.cold import PackGone
 from polynya.local.api import Page, ReadQuery, Refusal, Sink, StreamInfo, Trimmed, TrimQuery
 from polynya.local.forks import create_fork
 from polynya.local.lifetimes.retention import set_bucket, trim
 from polynya.local.local import LocalGroups
-from polynya.local.reads.pieces import PlannedPage
 from polynya.routing import messages
 from polynya.routing.bucket_profiles import BucketProfiles
 from polynya.routing.forwarding import Forwarding
+from polynya.routing.handle import StreamHandle, StreamReads
 from polynya.routing.leaders import Leaders
 from polynya.routing.proposals import Proposals, ReceivedProposals
 from polynya.routing.remote_leaders import RemoteLeaders
-from polynya.routing.remote_tails import RemoteTails, serve_tails
+from polynya.routing.remote_tails import serve_tails
 from polynya.routing.requests.core_requests import CoreRequests, CoreTransport
 from polynya.routing.requests.fan_out import ReplicaFanOut
 from polynya.routing.requests.fork_sources import ForkSources
@@ -48,7 +46,6 @@ class NodeService:
         transport: CoreTransport | None,
     ) -> None:
         self.local = local
-        self._lifecycle, self._streams, self._reads = local.lifecycle, local.streams, local.reads
         self.groups = groups
         stream_groups = StreamGroups(groups)
         self.leaders = Leaders(local.machines, core, cores)
@@ -66,26 +63,21 @@ class NodeService:
         self.history = local.history
         self.group_of = stream_groups.of
         self._groups = stream_groups.known
-        self.appender = self.proposals.appender
+        self.appender = lambda name: self.proposals.appender(stream_groups.of(name))
         self.propose = self.proposals.propose
-        self.propose_all = self.proposals.propose_all
         self.call = self.proposals.call
         self.expect_diskless = self.proposals.expect_diskless
         self.buckets = self.meta_group.buckets
         # returns the URL of the node to use for a stream in a zone, unless it is this one
         self.hint: Callable[[str, str], str] | None = None
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
-        self._tails: dict[
-            tuple[bool, bool], RemoteTails
-        ] = {}  # by the arguments of `attach`: local, numbers
         self._received: ReceivedProposals | None = None
-        self._machines = local.machines  # of the local groups
-        self._reads.parents = ForkSources(self._reads, self.group_requests, self._answers)
+        self.reads = StreamReads(
+            local, self._replicas, self.group_requests, self._answers, transport
+        )
+        self.is_readable, self.detach = self.reads.is_readable, self.reads.detach
+        local.reads.parents = ForkSources(local.reads, self.group_requests, self._answers)
         if transport is not None:
-            for local_reads, numbers in product((False, True), repeat=2):
-                self._tails[local_reads, numbers] = RemoteTails(
-                    transport, local=local_reads, numbers=numbers
-                )
             self._received = ReceivedProposals(local, self.leaders, transport)
             serve_tails(transport, local, self.core_requests.payload)
             self._answers.serve(self.core_requests)
@@ -111,62 +103,27 @@ class NodeService:
             messages.LEADERS_OF, list[int], dict[int, tuple[int, int]], remote.answer
         )
 
-    def info_nowait(self, name: str) -> StreamInfo | Refusal | None:
-        group = self.group_of(name)
-        if not (self.is_readable(group) and self._lifecycle.settled(name)):
-            return None
-        return self._streams.info(group, name)
+    def open(self, name: str) -> StreamHandle:
+        return StreamHandle(name, self.group_of(name), self.proposals, self.reads)
 
-    def is_readable(self, group: int) -> bool:
-        return group in self._machines and self.local.readable(group)
+    def info_nowait(self, name: str) -> StreamInfo | Refusal | None:
+        return self.reads.info_nowait(self.group_of(name), name)
 
     async def info(self, name: str, *, local: bool = False) -> StreamInfo | Refusal:
-        group = self.group_of(name)
-        question = messages.Attach(group, name, local)
-        found: StreamInfo | Refusal = await self.group_requests.at_replica(
-            group, messages.INFO, question, self._answers.info, local=local
-        )
-        return found
+        return await self.reads.info(self.group_of(name), name, local=local)
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
         group = self._groups.get(query.name) or self.group_of(query.name)
-        return self._reads.read_nowait(group, query)
+        return self.reads.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
-        try:
-            return await self._read(query)
-        except PackGone:  # the index has changed since the plan: plan again, once
-            return await self._read(query)
-
-    async def _read(self, query: ReadQuery) -> Page | Refusal:
-        group = self.group_of(query.name)
-        question = messages.Query(group, query, self._reads.cold is not None)
-        answer: Page | Refusal | PlannedPage = await self.group_requests.at_replica(
-            group, messages.READ, question, self._answers.read, local=query.local
-        )
-        if isinstance(answer, PlannedPage):
-            return await self._reads.pieces.page(answer, query)
-        return answer
+        return await self.reads.read(self.group_of(query.name), query)
 
     async def attach(
         self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
     ) -> StreamInfo | Refusal:
         group = self.group_of(name)
-
-        async def here() -> StreamInfo | Refusal:
-            await self.local.prepare(group, local=local)
-            return self._streams.attach(group, name, sink, local=local)
-
-        async def there(place: int) -> StreamInfo | Refusal:
-            return await self._tails[local, numbers].attach(place, group, name, sink)
-
-        return await self._replicas.ask(group, here, there, local=local)
-
-    def detach(self, uid: int, sink: Sink) -> None:
-        for tails in self._tails.values():
-            tails.detach(uid, sink)
-        if uid >> 48 in self._machines:
-            self._streams.detach(uid, sink)
+        return await self.reads.attach(group, name, sink, local=local, numbers=numbers)
 
     async def list_streams(
         self, prefix: str, after: str, limit: int, *, local: bool = False

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from polynya.local.api import (
     AppendTo,
-    DoneAll,
     Page,
     ReadQuery,
     Refusal,
@@ -17,6 +16,7 @@ from polynya.local.api import (
     TrimQuery,
 )
 from polynya.routing.bucket_profiles import BucketProfiles
+from polynya.routing.handle import StreamHandle
 from polynya.stream.commands import Command, Retention
 from polynya.stream.replies import Reply
 
@@ -60,6 +60,10 @@ class Service(Protocol):
         node's state without contacting the leader."""
         ...
 
+    def open(self, name: str) -> StreamHandle:
+        """Return the handle of a stream, whether it exists or not, to be kept by the caller."""
+        ...
+
     def appender(self, name: str) -> AppendTo:
         """Return the bound appender of a stream, whether it exists or not. It proposes appends as
         `propose` does, and may be kept."""
@@ -83,11 +87,6 @@ class Service(Protocol):
 
     def is_readable(self, group: int) -> bool:
         """Report whether this core may answer reads of the group now, without other nodes."""
-        ...
-
-    def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:
-        """Propose commands of streams of one group, in this order. `done_all` runs once, with the
-        outcome of each as `propose` gives it; an error of encoding is an outcome too."""
         ...
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:

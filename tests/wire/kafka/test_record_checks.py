@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from random import Random
 
 import cramjam
 import google_crc32c
@@ -16,7 +17,12 @@ from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX
 from polynya.wire.kafka import batches, record_checks
 from polynya.wire.kafka.batches import HEADER_BYTES, InvalidBatch, Record, build_batch, header_of
 from polynya.wire.kafka.codecs import NAMES, SNAPPY
-from polynya.wire.kafka.record_checks import check_decoded, check_records
+from polynya.wire.kafka.record_checks import (
+    SMALL_BYTES,
+    check_decoded,
+    check_records,
+    uncompressed_bytes_max,
+)
 from polynya.wire.kafka.records import UnreadableBatch, decoded_records
 
 CODECS = (1, 2, 3, 4)
@@ -240,6 +246,43 @@ def test_an_lz4_frame_that_ends_early_is_refused() -> None:
     body = theirs(SENT, 3)[HEADER_BYTES:]
     with pytest.raises(InvalidBatch, match="end mark"):
         quick(made(body[:-9], records=300, codec=3))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_small_compressed_records_are_checked_completely(codec: int) -> None:
+    """Java, librdkafka and others would stand still at each of these."""
+    body = theirs(SENT[:100], codec)[HEADER_BYTES:]
+    damaged = bytearray(body)
+    damaged[len(body) // 2 : len(body) // 2 + 16] = b"\xff" * 16
+    for bad, records in (
+        (bytes(damaged), 100),
+        (body, 99),
+        (body, 101),
+        (theirs(SENT[:1] * 2, codec)[HEADER_BYTES:], 1),
+        (body[:24] + b"junk" * 20 + body[-24:], 100),
+        (body + b"behind", 100),
+    ):
+        with pytest.raises(InvalidBatch):
+            quick(made(bad, records=records, codec=codec))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_of_large_compressed_records_the_frame_is_checked(codec: int) -> None:
+    for records, is_checked in ((100, True), (300, False)):
+        batch = theirs(SENT[:records], codec)
+        wrong = made(batch[HEADER_BYTES:], records=records - 1, codec=codec)
+        assert uncompressed_bytes_max(batch) == SMALL_BYTES
+        if is_checked:
+            with pytest.raises(InvalidBatch):
+                quick(wrong)
+        else:
+            assert quick(wrong) == 1000, "the time of the header, as it came"
+        with pytest.raises(InvalidBatch):
+            full(wrong)
+    noise = Random(1).randbytes(2 * SMALL_BYTES)
+    batch = theirs([Record(None, noise, 5)], codec)
+    assert uncompressed_bytes_max(batch) == 0
+    assert quick(made(batch[HEADER_BYTES:], records=2, codec=codec)) == 1000
 
 
 @pytest.mark.parametrize("codec", CODECS)

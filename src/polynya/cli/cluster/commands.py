@@ -79,12 +79,10 @@ def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool
 
 def _look_again(client: Client) -> dict[str, Any] | None:
     """Fetch the view; print a notice and return None while the server does not respond."""
-    import httpx
-
     try:
         return _look(client)
-    except (exits.Unreachable, httpx.TransportError) as error:
-        output.notice(f"! {client.server} does not respond: {error}")
+    except exits.Unreachable as failure:
+        output.notice(f"! {_silence(client, failure)}")
         return None
 
 
@@ -301,8 +299,6 @@ def _outside(client: Client, told: dict[str, Any]) -> exits.Refused:
 
 def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
     """Return problems and notes. `patient`: report a server that does not respond as a problem."""
-    import httpx
-
     try:
         answer = client.send("GET", "/v1/cluster/health")  # works without an admin token
         if answer.status_code == 404:  # an older release without this route, during an upgrade
@@ -315,7 +311,13 @@ def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
         if not told["nodes"]:
             raise _outside(client, told)
         return list(told["problems"]), list(told.get("notes", ()))
-    except (exits.Unreachable, httpx.TransportError) as error:
+    except exits.Unreachable as failure:
         if not patient:
             raise
-        return [f"{client.server} does not respond: {error}"], []
+        return [_silence(client, failure)], []
+
+
+def _silence(client: Client, failure: exits.Unreachable) -> str:
+    """Describe a server that does not respond."""
+    why = failure.message.removeprefix(f"no response from {client.server}: ")
+    return f"{client.server} does not respond: {why}"

@@ -503,8 +503,6 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
 
 
 def _problems(client: Client) -> list[str]:
-    import httpx
-
     try:
         told = client.send("GET", "/v1/cluster/health").json()
         # without a token a node with access control shows no more than this
@@ -514,7 +512,7 @@ def _problems(client: Client) -> list[str]:
             *told["problems"],
             *(note for note in told["notes"] if note.startswith("read replica")),
         ] or _level_problems(client.send("GET", "/v1/cluster").json())
-    except (httpx.TransportError, ValueError, KeyError):
+    except (exits.Ended, ValueError, KeyError):
         return ["node 1 does not respond yet"]
 
 
@@ -568,34 +566,28 @@ def _interrupted(number: int, _: object) -> None:
 def _watch(nodes: list[DevNode], folder: Path) -> None:
     """Run until a signal: report nodes that stop or restart, and start nodes that were added."""
     while True:
+        known = {node.number for node in nodes}
         for node in _nodes_of(folder):
-            if (
-                node.number not in [each.number for each in nodes]
-                and (node.folder / START_SCRIPT).exists()
-            ):
+            if node.number not in known and (node.folder / START_SCRIPT).exists():
                 output.notice(f"node {node.number} was added: {node.url}")
                 nodes.append(node)
                 start_node(node)
         for node in nodes:
-            alive = is_running(node.folder)
-            if node.process is not None and node.process.poll() is None:
-                alive = True
+            alive = is_running(node.folder) or (
+                node.process is not None and node.process.poll() is None
+            )
             if alive == node.down:
                 node.down = not alive
-                start = (
-                    ""
-                    if not node.down or node.was_removed
-                    else f"; restart it with: {node.folder / 'start.sh'}"
-                )
-                word = (
-                    "up"
-                    if alive
-                    else "no longer a member: it was removed from the cluster"
-                    if node.was_removed
-                    else "down"
-                )
-                output.notice(f"node {node.number} is {word}{start}")
+                output.notice(f"node {node.number} is {_state_of(node)}")
         time.sleep(LOOK_SECONDS)
+
+
+def _state_of(node: DevNode) -> str:
+    if not node.down:
+        return "up"
+    if node.was_removed:
+        return "no longer a member: it was removed from the cluster"
+    return f"down; restart it with: {node.folder / START_SCRIPT}"
 
 
 def _variable(key: str) -> Any:

@@ -377,14 +377,8 @@ def settings_of(told: dict[str, Any]) -> str:
 
 
 def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    import msgspec
-
     try:
-        told: dict[str, Any] = client.act(
-            f"/v1/cluster/{path}",
-            headers={"content-type": "application/json"},
-            content=msgspec.json.encode(body),
-        ).json()
+        told: dict[str, Any] = client.act(f"/v1/cluster/{path}", body).json()
     except KeyboardInterrupt:
         output.notice(
             "it is unknown whether the cluster accepted the operation: check 'polynya cluster "

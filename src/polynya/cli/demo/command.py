@@ -253,18 +253,13 @@ class _Follower:
 
 
 def _tables(client: Client, data: str) -> None:
-    import msgspec
-
     from polynya.cli.tables.pipeline import told
     from polynya.cli.tables.shared import coordinator_of, explained
     from polynya.cli.tables.spark_options import spark_factory
     from polynya.lakehouse.jobs.worker import compact
 
     with _step(f"creating the table {TABLE} of the streams under {PREFIX}") as say:
-        body = msgspec.json.encode({"prefix": PREFIX})
-        answer = client.call(
-            "PUT", f"/v1/tables/{TABLE}", content=body, headers={"content-type": JSON_TYPE}
-        )
+        answer = client.call("PUT", f"/v1/tables/{TABLE}", body={"prefix": PREFIX})
         say("created" if answer.status_code == 201 else "already exists")
     with (
         _step("flushing packs and running the PySpark pipeline into Iceberg and Delta") as say,

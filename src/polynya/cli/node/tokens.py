@@ -18,7 +18,7 @@ import click
 
 from polynya.base.errors import ConfigError
 from polynya.cli.node.setting_flags import config_option
-from polynya.cli.remote.client import JSON_TYPE, Client
+from polynya.cli.remote.client import Client
 from polynya.cli.remote.targets import find_target
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -397,12 +397,7 @@ class _Node:
     def _told(
         self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        import msgspec
-
-        content = None if body is None else msgspec.json.encode(body)
-        found: dict[str, Any] = self._admin.call(
-            method, path, headers={"content-type": JSON_TYPE}, content=content
-        ).json()[key]
+        found: dict[str, Any] = self._admin.call(method, path, body=body).json()[key]
         return found
 
 

@@ -20,8 +20,8 @@ from polynya.cli.remote.targets import (
     load_contexts,
     read_token,
     save_contexts,
+    server_urls,
 )
-from polynya.cli.remote.urls import server_urls
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_context

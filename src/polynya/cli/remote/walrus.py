@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from polynya.cli.remote.targets import Target, find_target
-from polynya.cli.remote.urls import server_urls
+from polynya.cli.remote.targets import Target, find_target, server_urls
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.complete import complete_context
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from polynya.base.errors import CorruptData
-from polynya.cli.remote.client import Client, is_json, server_option, stream_path
+from polynya.cli.remote.client import Client, is_json, patiently, server_option, stream_path
 from polynya.cli.storage.backup import backup_option, carried_out, config_option
-from polynya.cli.streams.append import BatchProducer, patiently
+from polynya.cli.streams.append import BatchProducer
 from polynya.cli.terminal import exits, output, progress
 from polynya.cli.terminal.output import as_json as as_json_option
 from polynya.cli.terminal.values import SECONDS
@@ -217,26 +217,16 @@ async def _carry(
     todo = iter(moves)
 
     async def work() -> None:
-        with client.another() as own:
-            for stream, target in todo:
-                carrier = Carrier(own, library.manifest.id, stream, target, retry)
-                try:
-                    done.streams.append(
-                        await carrier.run(partial(library.pieces, machine, stream), done)
-                    )
-                except exits.Unreachable:
-                    raise
-                except (exits.Refused, exits.Unknown) as failure:
-                    done.failed.append((carrier.name, failure))
-                except CorruptData as fault:
-                    done.failed.append(
-                        (
-                            carrier.name,
-                            exits.Refused(
-                                str(fault), hint="'polynya verify' checks the whole backup."
-                            ),
-                        )
-                    )
+        for stream, target in todo:
+            carrier = Carrier(client, library.manifest.id, stream, target, retry)
+            try:
+                row = await carrier.run(partial(library.pieces, machine, stream), done)
+                done.streams.append(row)
+            except (exits.Refused, exits.Unknown) as failure:
+                done.failed.append((carrier.name, failure))
+            except CorruptData as fault:
+                hint = "'polynya verify' checks the whole backup."
+                done.failed.append((carrier.name, exits.Refused(str(fault), hint=hint)))
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -382,14 +372,8 @@ class Carrier:
         self, method: str, headers: dict[str, str] | None = None, content: bytes | None = None
     ) -> httpx.Response:
         """Send a request that changes nothing."""
-        import httpx
-
-        try:
-            return self._client.send(
-                method, stream_path(self.name), headers=headers, content=content
-            )
-        except httpx.TransportError as error:
-            raise self._client.failed(error, applied=False) from None
+        path = stream_path(self.name)
+        return self._client.send(method, path, headers=headers, content=content, applies=False)
 
     def _expected(self) -> int:
         """Return the producer sequence that the server expects. Raises `exits.Refused` if the

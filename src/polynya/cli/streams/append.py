@@ -9,9 +9,8 @@ import secrets
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
 
@@ -20,7 +19,7 @@ from polynya.cli.remote.client import (
     JSON_TYPE,
     Client,
     is_json,
-    never_sent,
+    patiently,
     server_option,
     stream_path,
 )
@@ -37,10 +36,7 @@ BATCH_BYTES = 1 << 20  # line bytes per append
 BATCH_LINES = 10_000
 BAR_BYTES = 4 << 20  # smaller files finish before a bar can be read
 LINES_READ_AHEAD = 20_000  # the reader of stdin waits here while the server is slower
-RETRY_PAUSE_SECONDS = 0.1
-RETRY_PAUSE_SECONDS_MAX = 2.0
 RECORDS = "application/vnd.polynya.records+json"
-T = TypeVar("T")
 
 
 @click.command("append")
@@ -221,20 +217,6 @@ def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> 
     return wanted
 
 
-def patiently(ask: Callable[[], T], seconds: float) -> T:
-    """Call `ask`, retrying while the server is busy."""
-    deadline = time.monotonic() + seconds
-    pause = RETRY_PAUSE_SECONDS
-    while True:
-        try:
-            return ask()
-        except exits.Busy:
-            if time.monotonic() + pause > deadline:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
-
-
 class BatchProducer:
     """An idempotent producer for one stream: one batch in flight, retried until its outcome is
     known.
@@ -300,27 +282,25 @@ class BatchProducer:
 
     def _sent(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
         """Send an append, and retry until a response gives its outcome."""
-        import httpx
-
-        deadline = time.monotonic() + self._retry_seconds
-        pause = RETRY_PAUSE_SECONDS
         perhaps = False  # an attempt may have been applied
-        while True:
+
+        def attempt() -> httpx.Response:
+            nonlocal perhaps
             try:
-                answer = self._client.send(
-                    "POST", stream_path(self._stream), headers=headers, content=body
-                )
+                path = stream_path(self._stream)
+                answer = self._client.send("POST", path, headers=headers, content=body)
                 failure = self._client.refused(answer) if answer.is_error else None
                 if failure is None or isinstance(failure, exits.Refused):
                     return answer
-                perhaps |= isinstance(failure, exits.Unknown)
-            except httpx.TransportError as error:
-                failure = self._client.failed(error, applied=True)
-                perhaps |= not never_sent(error)
-            if time.monotonic() + pause > deadline:
-                raise self._given_up(failure, perhaps=perhaps)
-            time.sleep(pause)
-            pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
+                raise failure
+            except exits.Unknown:
+                perhaps = True
+                raise
+
+        try:
+            return patiently(attempt, self._retry_seconds, (exits.Unreachable, exits.Unknown))
+        except (exits.Unreachable, exits.Unknown) as failure:
+            raise self._given_up(failure, perhaps=perhaps) from None
 
     def _given_up(self, failure: exits.Ended, *, perhaps: bool) -> exits.Ended:
         """Return the error after the last retry. `perhaps`: the batch may have been applied.

@@ -395,7 +395,7 @@ def _played(
         retry = Retry(seconds=RETRY_SECONDS)
         stop.listen()
         async with AsyncClient(
-            client.server, token=client.token, verify=client.verify, retry=retry
+            client.server, token=client.token, verify=client.options.verify, retry=retry
         ) as session:
             with steps("creating streams") as step:
                 try:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
 from polynya.base.names import DISKLESS, REPLICATED
-from polynya.cli.remote.client import JSON_TYPE, Client, bucket_path, server_option
+from polynya.cli.remote.client import Client, bucket_path, server_option
 from polynya.cli.streams.retention import spelled_retention
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -72,8 +71,7 @@ def profile_command(
         client.call("DELETE", path)
         found = {"name": bucket, "profile": None}
     elif profile is not None:
-        body = msgspec.json.encode({"profile": profile})
-        found = client.call("PUT", path, content=body, headers={"content-type": JSON_TYPE}).json()
+        found = client.call("PUT", path, body={"profile": profile}).json()
     else:
         found = client.call("GET", path).json()
     if as_json:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from polynya.cli.remote.client import JSON_TYPE, Client, server_option
+from polynya.cli.remote.client import Client, server_option
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_group, complete_topic
@@ -174,12 +173,7 @@ def group_reset_command(
     polynya group reset-offsets readers --shift-by -100 --topic orders:0,2
     """
     body = {**_place(**places), "topics": list(topics) or None, "dry_run": dry_run}
-    answer = client.call(
-        "POST",
-        f"{_path(id)}/offsets",
-        content=json.dumps(body).encode(),
-        headers={"content-type": JSON_TYPE},
-    ).json()
+    answer = client.call("POST", f"{_path(id)}/offsets", body=body).json()
     if as_json:
         output.json_line(answer)
         return

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from polynya.base.offsets import parse_token
-from polynya.cli.remote.client import JSON_TYPE, Client, bucket_path, server_option, stream_path
+from polynya.cli.remote.client import Client, bucket_path, server_option, stream_path
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
@@ -64,7 +63,8 @@ def trim_command(
     polynya trim orders --keep-bytes 1GiB
     """
     body = _trim_body(before, keep_bytes, keep_age)
-    answer = _send(client, "POST", f"{stream_path(stream)}/retention", body, stream=stream)
+    path = f"{stream_path(stream)}/retention"
+    answer = client.call("POST", path, body=body, stream=stream).json()
     if as_json:
         output.json_line({"name": stream, **answer})
         return
@@ -140,13 +140,8 @@ def set_command(
     body: dict[str, Any] = {"age_seconds": keep_age, "bytes": keep_bytes}
     if by_record_time:
         body["record_time"] = True
-    answer = _send(
-        client,
-        "PUT",
-        _path(stream, bucket),
-        body,
-        stream=stream or "",
-    )
+    path = _path(stream, bucket)
+    answer = client.call("PUT", path, body=body, stream=stream or "").json()
     output.outcome(
         {"name": stream or bucket, **answer},
         f"{_named(stream, bucket)} keeps {spelled_retention(answer)}",
@@ -219,16 +214,6 @@ def _path(stream: str | None, bucket: str | None) -> str:
 
 def _named(stream: str | None, bucket: str | None) -> str:
     return stream if stream is not None else f"bucket {bucket}"
-
-
-def _send(
-    client: Client, method: str, path: str, body: dict[str, Any], *, stream: str
-) -> dict[str, Any]:
-    headers = {"content-type": JSON_TYPE}
-    answer: dict[str, Any] = client.call(
-        method, path, content=msgspec.json.encode(body), headers=headers, stream=stream
-    ).json()
-    return answer
 
 
 def spelled_retention(retention: dict[str, Any]) -> str:

@@ -106,9 +106,7 @@ def sub_create_command(
     if lease is not None:
         body["lease_ttl_ms"] = round(lease * 1000)
     is_missing = wake_stream is not None and not _is_wake_stream(client, wake_stream)
-    answer = client.call(
-        "PUT", _path(id), content=_encoded(body), headers={"content-type": JSON_TYPE}
-    )
+    answer = client.call("PUT", _path(id), body=body)
     created = answer.status_code == 201
     if wake_stream is not None and is_missing:
         _create_wake_stream(client, wake_stream, id)
@@ -282,12 +280,6 @@ def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
 
 def _path(key: str) -> str:
     return f"{ROOT}/{quote(key, safe='')}"
-
-
-def _encoded(body: dict[str, Any]) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(body)
 
 
 def _watched(row: dict[str, Any]) -> str:

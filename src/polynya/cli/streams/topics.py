@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from polynya.cli.remote.client import JSON_TYPE, Client, server_option
+from polynya.cli.remote.client import Client, server_option
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream, complete_topic
@@ -49,7 +48,8 @@ def topic_create_command(
     polynya topic create orders --partitions 6
     polynya topic create clicks --config content.type=application/json
     """
-    answer = _send(client, "PUT", topic, partitions, _given(configs))
+    body = {"partitions": partitions, "configs": _given(configs)}
+    answer = client.call("PUT", _path(topic), body=body)
     count = output.counted(answer.json()["partitions"], "partition")
     _say(
         answer,
@@ -87,7 +87,7 @@ def topic_adopt_command(
     polynya topic adopt clicks --from web/clicks-0 --from web/clicks-1
     """
     body = {"streams": list(streams), "configs": _given(configs)}
-    answer = _sent(client, "PUT", topic, body)
+    answer = client.call("PUT", _path(topic), body=body)
     count = output.counted(len(streams), "stream")
     _say(answer, f"{topic} has adopted {count}", f"{topic} already has {count}", as_json=as_json)
     _say_notes(answer.json(), as_json=as_json)
@@ -185,7 +185,8 @@ def topic_alter_command(
     wanted: dict[str, str | None] = {**_given(configs), **dict.fromkeys(unset)}
     if partitions is None and not wanted:
         raise click.UsageError("pass --partitions, --config or --unset: what to change")
-    changed = _send(client, "PATCH", topic, partitions, wanted).json()
+    body = {"partitions": partitions, "configs": wanted}
+    changed = client.call("PATCH", _path(topic), body=body).json()
     count = output.counted(changed["partitions"], "partition")
     said = f"topic {topic} has {count}, {_spelled(changed['configs']) or 'no configs'}"
     output.outcome(changed, said, as_json=as_json)
@@ -209,21 +210,6 @@ def topic_rm_command(client: Client, topics: tuple[str, ...], as_json: bool) -> 
 
 def _path(topic: str) -> str:
     return f"{ROOT}/{quote(topic, safe='')}"
-
-
-def _send(
-    client: Client,
-    method: str,
-    topic: str,
-    partitions: int | None,
-    configs: dict[str, str | None],
-) -> Any:
-    return _sent(client, method, topic, {"partitions": partitions, "configs": configs})
-
-
-def _sent(client: Client, method: str, topic: str, body: dict[str, Any]) -> Any:
-    headers = {"content-type": JSON_TYPE}
-    return client.call(method, _path(topic), content=json.dumps(body).encode(), headers=headers)
 
 
 def _say(answer: Any, new: str, known: str, *, as_json: bool) -> None:

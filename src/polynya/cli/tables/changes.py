@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
@@ -64,7 +63,6 @@ schema_option = click.option(
     ),
 )
 SKIPPED_TOLD = 10  # fields of a schema file that a notice names
-_JSON = {"content-type": "application/json"}
 
 
 @click.command("schema")
@@ -232,9 +230,7 @@ def declared(column: str) -> tuple[str, str]:
 
 
 def _alter(client: Client, name: str, wanted: dict[str, Any], said: str, *, as_json: bool) -> None:
-    answer = client.call(
-        "POST", f"{path_of(name)}/alter", content=msgspec.json.encode(wanted), headers=_JSON
-    )
+    answer = client.call("POST", f"{path_of(name)}/alter", body=wanted)
     output.outcome(shown(answer.json()["table"]), said, as_json=as_json)
 
 

@@ -109,7 +109,6 @@ def table_create_command(
     polynya table create rides --prefix rides/ --partition 'day(timestamp)' --partition stream
     polynya table create fares --from rides/ --sql fares.sql
     """
-    import msgspec
 
     if statement is not None or function is not None:
         if hold or columns or schema is not None:
@@ -125,10 +124,7 @@ def table_create_command(
     types = declared_columns(columns, schema)
     wanted |= {"columns": types} if types else {}
     wanted |= {"partitions": partitions} if partitions else {}
-    content = msgspec.json.encode(wanted)
-    answer = client.call(
-        "PUT", path_of(name), content=content, headers={"content-type": "application/json"}
-    )
+    answer = client.call("PUT", path_of(name), body=wanted)
     told = answer.json()
     if as_json:
         more = {key: told[key] for key in ("covered", "taken_by", "taken_from") if key in told}
@@ -460,15 +456,10 @@ def sql_command(client: Client, query: str, local: bool, as_json: bool) -> None:
 
 
 def _ask_server(client: Client, statement: str, *, as_json: bool) -> None:
-    import msgspec
-
     from polynya.base.limits import SQL_ROWS_MAX
 
-    body = msgspec.json.encode({"sql": statement, "rows": SQL_ROWS_MAX})
-    headers = {"content-type": "application/json"}
-    answer = client.call(
-        "POST", "/v1/sql", content=body, headers=headers, seconds=SQL_SECONDS
-    ).json()
+    body = {"sql": statement, "rows": SQL_ROWS_MAX}
+    answer = client.call("POST", "/v1/sql", body=body, seconds=SQL_SECONDS).json()
     columns = [column["name"] for column in answer["columns"]]
     rows = [tuple(row) for row in answer["rows"]]
     _print_rows(columns, iter([rows] if rows else []), as_json=as_json)

@@ -11,11 +11,19 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
-from polynya.cli.remote.targets import Target, contexts_path, find_target, load_contexts
-from polynya.cli.remote.urls import server_urls
+from polynya.cli.remote.targets import (
+    Target,
+    contexts_path,
+    find_target,
+    load_contexts,
+    server_urls,
+)
 
+VARIABLE = "_POLYNYA_COMPLETE"
+PROGRAM = "polynya"
+SHELLS = ("bash", "zsh", "fish")
 ANSWER_SECONDS = 0.7  # timeout of one completion
 NAMES_MAX = 100
 ANSWER_BYTES_MAX = 1 << 20
@@ -127,3 +135,27 @@ def _quietly(work: Callable[[], Any]) -> Any:
         click.ClickException,
     ):
         return None
+
+
+@click.command("completion")
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
+def completion_command(shell: str) -> None:
+    """Print the completion script of SHELL. Stream names are fetched from the server while you
+    type.
+
+    \b
+    polynya completion bash > ~/.local/share/bash-completion/completions/polynya
+    polynya completion zsh > ~/.zfunc/_polynya       (and fpath+=~/.zfunc before compinit in ~/.zshrc)
+    polynya completion fish > ~/.config/fish/completions/polynya.fish
+    source <(polynya completion bash)                (for this shell alone)
+    """
+    from polynya.cli.app import cli
+
+    found = get_completion_class(shell)
+    assert found is not None
+    # Click's script for fish splits a help text at every comma and shows only the first part.
+    click.echo(
+        found(cli, {}, PROGRAM, VARIABLE)
+        .source()
+        .replace('(string split "," $', '(string split --max 1 "," $')
+    )

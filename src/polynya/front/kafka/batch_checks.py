@@ -19,6 +19,7 @@ from polynya.wire.kafka.record_checks import (
     check_records,
     is_compressed,
     oldest_of,
+    uncompressed_bytes_max,
 )
 
 _KAFKA_KIND = 1
@@ -43,9 +44,9 @@ class SentBatch:
     @property
     def work(self) -> int:
         """The bytes that `check` looks at one by one; those of a full check count as too many."""
-        if not is_compressed(self._data):
-            return len(self._data) * (1 + self.rules.has_times)
-        return AT_ONCE_BYTES + 1 if self.rules.is_decoded else 0
+        if self.rules.is_decoded and is_compressed(self._data):
+            return AT_ONCE_BYTES + 1
+        return uncompressed_bytes_max(self._data) * (1 + self.rules.has_times)
 
     def check(self) -> _Checked | InvalidBatch:
         """Check the batch. This is all that takes long, and it may run in a thread."""

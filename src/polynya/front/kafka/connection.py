@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from polynya.base.limits import (
     KAFKA_OPEN_REQUEST_BYTES_MAX,
@@ -21,15 +21,11 @@ from polynya.base.limits import (
 from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
 from polynya.front.kafka.auth.caller import OPEN, Caller
 from polynya.front.kafka.auth.handlers import authenticate_raw
-from polynya.front.kafka.dispatch import PRODUCE, Call, dispatch
-from polynya.wire.kafka.primitives import Bytes, Malformed
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.auth.sasl import Exchange
-    from polynya.front.kafka.repeated_fetches import RepeatedFetch
-    from polynya.front.kafka.request_memory import Frame, Holding
-    from polynya.front.kafka.server import KafkaFront
-    from polynya.front.kafka.tails import ParkedFetch
+from polynya.front.kafka.call import Call, Session, Slot
+from polynya.front.kafka.connections import Connections
+from polynya.front.kafka.dispatch import PRODUCE, dispatch
+from polynya.front.kafka.request_memory import Frame, Holding
+from polynya.wire.kafka.primitives import Malformed
 
 _SHARED_BYTES = 64 * 1024
 _LENGTH, _KEY = 4, 2
@@ -43,27 +39,17 @@ _UNREAD_BYTES_MAX = 1024 * 1024  # answers in the transport; beyond it requests 
 class Connection(asyncio.BufferedProtocol):
     """A connection of a Kafka client."""
 
-    def __init__(self, front: KafkaFront) -> None:
-        self.front = front
+    def __init__(self, owner: Connections) -> None:
+        self.context = owner.context
+        self.session = Session()
+        self._owner = owner
         self.transport: asyncio.Transport | None = None
-        self.caller: Caller = front.caller()
-        self.sasl: Exchange | None = None  # the authentication in progress
-        self.is_sasl_raw = False  # its messages come without a header
-        # partitions of failed batches, until the answer has left: what the client pipelined behind
-        # them is refused, as a gap would otherwise be judged without the failed batch
-        self.failed: dict[str, Slot] = {}
-        self.proposed: dict[str, int] = {}  # batches without an outcome, by partition
-        # when a partition first, and last, lacked an earlier batch
-        self.gaps: dict[str, tuple[float, float]] = {}
-        self.producing: asyncio.Task[None] | None = None  # the last Produce that has to wait
-        self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
-        self.parked: ParkedFetch | None = None  # the Fetch that waits for records
-        self.repeated: RepeatedFetch | None = None  # the last Fetch, if it got no records
+        self.caller: Caller = owner.caller()
         self._shared = bytearray(_SHARED_BYTES)
         self._filled = 0  # bytes of `_shared`
         self._frame: Frame | None = None  # a large request that arrives
         self._slots: deque[Slot] = deque()
-        self._since = self._opened = front.tick
+        self._since = self._opened = owner.tick
         self._unread = 0
         self._write_paused = False
         self._read_paused = False
@@ -78,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(_UNREAD_BYTES_MAX)
-        if not self.front.admit(self):
+        if not self._owner.admit(self):
             self._over = True
             self.transport.abort()
 
@@ -87,10 +73,10 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         self._release_frame()
         self._slots.clear()
-        self.failed.clear()
+        self.session.failed.clear()
         self._writable.set()
         self.caller.release()
-        self.front.forget(self)
+        self._owner.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -98,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._shared)[self._filled :]
 
     def buffer_updated(self, size: int) -> None:
-        self._since = self.front.tick
+        self._since = self._owner.tick
         if self._over:
             self._filled = 0
             return
@@ -112,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _complain(self, error: Malformed) -> None:
-        self.front.complain("closed a Kafka connection: the request is malformed", self, error)
+        self.complain("closed a Kafka connection: the request is malformed", error)
 
     def eof_received(self) -> bool:
         return False  # close
@@ -161,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._request(memoryview(bytes(view[begin:end])), None)
                 at = end
             elif _LENGTH + size > _SHARED_BYTES:
-                self._frame = self.front.begin(self, view[begin : self._filled], size)
+                self._frame = self._owner.begin(self, view[begin : self._filled], size)
                 at = self._filled
             else:
                 break
@@ -174,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         """Refuse a request by the size and the key that it begins with. Raises Malformed."""
         most = KAFKA_REQUEST_BYTES_MAX if key == PRODUCE else KAFKA_SMALL_REQUEST_BYTES_MAX
         about = f"with key {key}"
-        if self.caller.is_unknown or self.is_sasl_raw:
+        if self.caller.is_unknown or self.session.is_sasl_raw:
             most, about = KAFKA_OPEN_REQUEST_BYTES_MAX, "before authentication"
         elif key in OPEN:
             most = KAFKA_OPEN_REQUEST_BYTES_MAX
@@ -194,8 +180,8 @@ class Connection(asyncio.BufferedProtocol):
     def _request(self, data: memoryview, holding: Holding | None) -> None:
         slot = Slot(self, holding)
         self._slots.append(slot)
-        if self.is_sasl_raw:
-            self.front.spawn(authenticate_raw(self, slot, bytes(data)))
+        if self.session.is_sasl_raw:
+            self.context.spawn(authenticate_raw(self, slot, bytes(data)))
             return
         try:
             dispatch(Call(self, slot, data))
@@ -209,18 +195,18 @@ class Connection(asyncio.BufferedProtocol):
         full = full or self._muted or self._held
         if self._frame is not None:
             full = full or self._frame.is_stuck
-        elif not full and self.front.memory.is_short:
-            full = self.front.memory.is_full_for(self.caller.key(self.remote))
+        elif not full and self._owner.memory.is_short:
+            full = self._owner.memory.is_full_for(self.caller.key(self.remote))
         transport = self.transport
         if transport is None or full == self._read_paused or transport.is_closing():
             return
         self._read_paused = full
         if full:
             transport.pause_reading()
-            self.front.waiting.add(self)
+            self._owner.waiting.add(self)
         else:
-            self.front.waiting.discard(self)
-            self._since = self.front.tick
+            self._owner.waiting.discard(self)
+            self._since = self._owner.tick
             transport.resume_reading()
 
     def steer(self) -> None:
@@ -240,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unmute(self) -> None:
         self._muted = False
-        self._since = self.front.tick
+        self._since = self._owner.tick
         self._go_on()
         self._steer()
 
@@ -262,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
     def _release_frame(self) -> None:
         frame, self._frame = self._frame, None
         if frame is not None:
-            self.front.release(frame.holding)
+            self._owner.release(frame.holding)
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -272,10 +258,10 @@ class Connection(asyncio.BufferedProtocol):
         while slots and (answer := slots[0].answer) is not None:
             pieces += answer
             slot = slots.popleft()
-            if self.failed:
-                self.failed = {name: each for name, each in self.failed.items() if each is not slot}
+            if self.session.failed:
+                self.session.forget_failed(slot)
         if pieces and self.transport is not None and not self.transport.is_closing():
-            self._since = self.front.tick
+            self._since = self._owner.tick
             self.transport.writelines(pieces)
         if self._over and not slots:
             self.close()
@@ -286,8 +272,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end(self) -> None:
         self._over = True
-        if self.parked is not None:
-            self.parked.wake()
+        if self.session.parked is not None:
+            self.session.parked.wake()
 
     @property
     def is_ending(self) -> bool:
@@ -299,14 +285,6 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         if not self._slots:
             self.close()
-
-    def concluded(self, name: str) -> None:
-        """Count the outcome of a batch that was proposed to this partition."""
-        left = self.proposed[name] - 1
-        if left:
-            self.proposed[name] = left
-        else:
-            del self.proposed[name]
 
     def close(self) -> None:
         """Close after the bytes that were written."""
@@ -323,6 +301,22 @@ class Connection(asyncio.BufferedProtocol):
     async def wait_writable(self) -> bool:
         """Wait until the client has read earlier answers; return False if it is gone."""
         await self._writable.wait()
+        return self.transport is not None
+
+    def release(self, holding: Holding) -> None:
+        """Return the memory of a large request."""
+        self._owner.release(holding)
+
+    def authenticated(self) -> None:
+        """Count the connection among those of known callers."""
+        self._owner.authenticated(self)
+
+    def complain(self, said: str, error: Exception | None = None) -> None:
+        """Log why the connection is closed."""
+        self._owner.complain(said, self, error)
+
+    @property
+    def is_open(self) -> bool:
         return self.transport is not None
 
     @property
@@ -345,37 +339,14 @@ class Connection(asyncio.BufferedProtocol):
             self._unread, self._since = unread, tick
         waited = tick - self._since
         if unread and waited > STALL_SECONDS:
-            self.front.complain("closed a Kafka connection: the client does not read", self)
+            self.complain("closed a Kafka connection: the client does not read")
             transport.abort()
         elif (self._frame is not None or self._filled) and not self._read_paused:
             if waited > PARTIAL_SECONDS:
-                self.front.complain("closed a Kafka connection: a request stays incomplete", self)
+                self.complain("closed a Kafka connection: a request stays incomplete")
                 transport.abort()
         elif not self._slots and waited > IDLE_SECONDS:
             self.close()
         elif self.caller.is_unknown and tick - self._opened > AUTHENTICATION_SECONDS:
-            self.front.complain("closed a Kafka connection: no authentication in time", self)
+            self.complain("closed a Kafka connection: no authentication in time")
             transport.abort()
-
-
-class Slot:
-    """The place of an answer in the order of a connection's answers."""
-
-    __slots__ = ("answer", "connection", "holding")
-
-    def __init__(self, connection: Connection, holding: Holding | None) -> None:
-        self.connection = connection
-        self.answer: list[Bytes] | None = None
-        self.holding = holding  # of a large request
-
-    def send(self, pieces: list[Bytes]) -> None:
-        """Answer with these pieces; none for a request that gets no answer."""
-        self.drop()
-        self.answer = pieces
-        self.connection.advance()
-
-    def drop(self) -> None:
-        """Return the memory of the request."""
-        holding, self.holding = self.holding, None
-        if holding is not None:
-            self.connection.front.release(holding)

@@ -4,7 +4,6 @@ bytes."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
@@ -14,18 +13,15 @@ from polynya.base.limits import (
     MIB,
     PAGE_BYTES_MAX,
 )
-from polynya.front.kafka.adopted import (
-    AT_ONCE_BYTES,
-    build_batches,
-    foreign_bytes,
-    read_batches,
-)
+from polynya.front.kafka.brokers import zone_tag
+from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, tell_of_fetch
-from polynya.front.kafka.owners import zone_tag
 from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
-from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
+from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal, StreamInfo
+from polynya.service.api import Service
+from polynya.stream.commands import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import place_all
@@ -38,13 +34,13 @@ from polynya.wire.kafka.generated.fetch import (
 )
 from polynya.wire.kafka.messages import encode_response
 from polynya.wire.kafka.primitives import Bytes, Malformed
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
+from polynya.wire.plain_batches import NO_TIME, record_batches
+from polynya.wire.record_pages import StoredSpan
 
 _IDS_SINCE = 13  # the first version of Fetch that names topics by id
 _WAIT_SECONDS_MAX = 60.0
 _AGAIN_SECONDS = 0.1  # during an election
+AT_ONCE_BYTES = 64 << 10  # of records that HTTP wrote; batches of more are built in a thread
 READ_UNCOMMITTED = 0  # the isolation level of readers that want open transactions too
 
 
@@ -101,7 +97,7 @@ class _Wanted:
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes]:
     """Answer with batches, and with the leaders of partitions that another broker leads. An answer
     without records is kept for a repeat of the request."""
-    call.connection.repeated = None
+    call.session.repeated = None
     response, waiting = await _fetch(call, request)
     tell_of_fetch(call, response)
     if not waiting or call.throttle_ms or len(call.data) > KAFKA_REPEATED_FETCH_BYTES_MAX:
@@ -109,7 +105,7 @@ async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes
     assert call.api is not None
     pieces = encode_response(call.api, call.version, call.header.correlation, response)
     wait = (request.min_bytes, _wait_seconds(request))
-    call.connection.repeated = RepeatedFetch(call, pieces, waiting, wait)
+    call.session.repeated = RepeatedFetch(call, pieces, waiting, wait)
     return pieces
 
 
@@ -125,7 +121,7 @@ async def _fetch(call: Call, request: FetchRequest) -> tuple[FetchResponse, list
     if request.session_id:
         return FetchResponse(error_code=Error.FETCH_SESSION_ID_NOT_FOUND), []
     connection = call.connection
-    async with connection.fetching:
+    async with call.session.fetching:
         if not await connection.wait_writable():
             return FetchResponse(), []
         response, wanted = await _wanted(call, request)
@@ -138,15 +134,15 @@ async def _fetch(call: Call, request: FetchRequest) -> tuple[FetchResponse, list
             await reading.read()
         await reading.settle()
         if zone := request.rack_id or zone_tag(call.header.client_id):
-            call.front.clients.send(zone, reading.size)
+            call.context.clients.send(zone, reading.size)
         return response, [] if request.rack_id else reading.waiting()
 
 
 async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
     """Return the empty answer, and its partitions whose topics are known."""
     response, wanted = FetchResponse(), []
-    racks = racks_of(call.front, request.rack_id)
-    catalog = call.front.topics
+    racks = racks_of(call.context, request.rack_id)
+    catalog = call.context.topics
     for asked in request.topics:
         by_id = call.version >= _IDS_SINCE
         missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
@@ -170,11 +166,12 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
                 await asyncio.sleep(0)
             if not is_there:
                 each.refuse(missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION)
-            elif error := epoch_error_of(call.front, name, partition.current_leader_epoch):
+            elif error := epoch_error_of(call.context, name, partition.current_leader_epoch):
                 each.refuse(error)
             elif (
                 topic is not None
-                and (follower := follower_of(call.front, topic, name, request.rack_id, racks)) >= 0
+                and (follower := follower_of(call.context, topic, name, request.rack_id, racks))
+                >= 0
             ):
                 each.is_read = True
                 each.answer.preferred_read_replica, each.answer.high_watermark = follower, -1
@@ -185,10 +182,10 @@ class _Reading:
     """The reads of one request, and its waits between them."""
 
     def __init__(self, call: Call, request: FetchRequest, wanted: list[_Wanted]) -> None:
-        self._service = call.front.service
-        self._brokers = call.front.brokers
-        self._tails = call.front.tails
-        self._connection = call.connection
+        self._service = call.context.service
+        self._brokers = call.context.brokers
+        self._tails = call.context.tails
+        self._session = call.session
         self._wanted = wanted
         self._uncommitted = request.isolation_level == READ_UNCOMMITTED
         self._min_bytes = request.min_bytes
@@ -313,7 +310,7 @@ class _Reading:
         """Wait until the partitions have grown enough, or the time is over. Those that have
         changed are to be read again."""
         parked = ParkedFetch(self._min_bytes - self._size)
-        self._connection.parked = parked
+        self._session.parked = parked
         followed: list[tuple[_Wanted, Tail]] = []
         try:
             for each in self._wanted:
@@ -328,7 +325,7 @@ class _Reading:
                     parked.wake()
             await parked.wait_until(until)
         finally:
-            self._connection.parked = None
+            self._session.parked = None
             for each, tail in followed:
                 tail.parked.pop(parked, None)
                 each.is_read = each.is_read and not each.has_changed(tail)
@@ -361,3 +358,39 @@ class _Reading:
                 each.refuse(Error.OFFSET_OUT_OF_RANGE)
             else:
                 each.place(info)
+
+
+# --- records that HTTP wrote ---------------------------------------------------------------------
+
+
+def foreign_bytes(page: Page) -> int:
+    """Return the bytes of a page that are not in record batches."""
+    if page.info.encoding == Encoding.KAFKA:
+        return 0
+    return sum(len(span.payload) for span in page.spans if span.encoding != Encoding.KAFKA)
+
+
+def build_batches(page: Page) -> None:
+    """Replace the records that HTTP wrote by record batches."""
+    for span in page.spans:
+        encoding = page.info.encoding if span.encoding == OWN_ENCODING else span.encoding
+        times = (span.time_ms or NO_TIME, span.append_times)
+        span.payload = record_batches(
+            StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths, *times)
+        )
+        span.encoding = Encoding.KAFKA
+
+
+async def read_batches(service: Service, query: ReadQuery) -> Page | Refusal:
+    """Read a page whose spans are record batches."""
+    page = service.read_nowait(query)
+    if page is None:
+        page = await service.read(query)
+    if not isinstance(page, Page):
+        return page
+    size = foreign_bytes(page)
+    if size > AT_ONCE_BYTES:
+        await asyncio.to_thread(build_batches, page)
+    elif size:
+        build_batches(page)
+    return page

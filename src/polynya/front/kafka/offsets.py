@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -12,11 +11,10 @@ from msgspec.structs import replace
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
-from polynya.front.kafka.adopted import AT_ONCE_BYTES, read_batches
+from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
-from polynya.front.kafka.fetch import READ_UNCOMMITTED
+from polynya.front.kafka.fetch import AT_ONCE_BYTES, READ_UNCOMMITTED, read_batches
 from polynya.front.kafka.leaders import epoch_error_of
-from polynya.front.kafka.turns import in_turns
 from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.commands import Encoding
@@ -29,9 +27,6 @@ from polynya.wire.kafka.generated.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from polynya.wire.kafka.records import UnreadableBatch, decoded_records
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
 
 LATEST, EARLIEST, NEWEST_TIME, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _NONE = (-1, -1)  # timestamp, offset
@@ -66,19 +61,19 @@ async def _fill(
     if not call.caller.may(Verb.READ, name):
         answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
         return
-    topic = await call.front.topics.find(name)
+    topic = await call.context.topics.find(name)
     if topic is None or not 0 <= asked.partition_index < topic.partitions:
         answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
         return
-    front, stream = call.front, topic.stream(asked.partition_index)
-    answer.error_code = epoch_error_of(front, stream, asked.current_leader_epoch)
+    context, stream = call.context, topic.stream(asked.partition_index)
+    answer.error_code = epoch_error_of(context, stream, asked.current_leader_epoch)
     if answer.error_code:
         return
-    info = await front.service.info(stream)
+    info = await context.service.info(stream)
     if isinstance(info, Refusal):
         answer.error_code = error_of(info.code)
         return
-    answer.leader_epoch = front.brokers.epoch_of(front.service.group_of(stream))
+    answer.leader_epoch = context.brokers.epoch_of(context.service.group_of(stream))
     found = await _place(call, info, asked.timestamp, uncommitted=uncommitted)
     if found is None:
         answer.error_code = Error.INVALID_REQUEST
@@ -98,7 +93,7 @@ async def _place(
     if timestamp == LATEST_TIERED:
         return _NONE
     if timestamp == NEWEST_TIME or timestamp >= 0:
-        return await search(call.front.service, info, timestamp, uncommitted=uncommitted)
+        return await search(call.context.service, info, timestamp, uncommitted=uncommitted)
     return None
 
 

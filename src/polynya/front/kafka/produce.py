@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.front.kafka.batch_checks import AT_ONCE_BYTES, SentBatch, check_all
+from polynya.front.kafka.brokers import sent_away, zone_tag
+from polynya.front.kafka.call import Call, count, in_thread
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_too_far, tell_of_produce
-from polynya.front.kafka.owners import sent_away, zone_tag
-from polynya.front.kafka.turns import count, in_thread
 from polynya.stream.commands import Produce
 from polynya.stream.replies import Reply
 from polynya.stream.rules.topics import Topic
@@ -30,9 +30,6 @@ from polynya.wire.kafka.generated.produce import (
     TopicProduceResponse,
 )
 
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
-
 _IDS_SINCE = 13  # the first version of Produce that names topics by id
 _BEHIND = "an earlier batch of the partition failed; retry both in order"
 _OVERTOOK = "the batch was not judged behind an earlier one of the partition; retry in order"
@@ -43,23 +40,23 @@ _ACKS = (-1, 0, 1)  # 1 is answered as -1: when the batch is durable on a majori
 def start(call: Call, request: ProduceRequest, *, in_slices: bool = False) -> None:
     """Propose the batches of a request. Requests of one connection are proposed in their order.
     `in_slices`: it has so many that other connections need turns between them."""
-    connection = call.connection
+    session = call.session
     work = _Produce(call, request)
-    may_start = connection.producing is None and not in_slices
+    may_start = session.producing is None and not in_slices
     topics = _known(call, request) if may_start else None
     if topics is not None:
         work.judge(topics)
         if not work.is_heavy:
             work.propose()
             return
-    task = call.front.spawn(_start_late(work, connection.producing))
-    connection.producing = task
+    task = call.context.spawn(_start_late(work, session.producing))
+    session.producing = task
     task.add_done_callback(partial(_no_longer, call))
 
 
 def _no_longer(call: Call, task: asyncio.Task[None]) -> None:
-    if call.connection.producing is task:
-        call.connection.producing = None
+    if call.session.producing is task:
+        call.session.producing = None
 
 
 async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None:
@@ -76,7 +73,7 @@ async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None
 
 def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
     """Return the topics of a request if this core knows all of them."""
-    catalog = call.front.topics
+    catalog = call.context.topics
     found: list[Topic | None] = []
     for each in request.topic_data:
         topic = (
@@ -108,14 +105,13 @@ class _Produce:
         self._response = ProduceResponse()
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
-        self._waiting: list[_Part] = []  # batches that may take long to check
-        self._is_large = len(call.data) > AT_ONCE_BYTES
+        self._waiting: list[_Part] = []
         self.is_judged = False
 
     async def find_and_judge(self) -> None:
         """Judge the batches after asking for the topics that this core does not know."""
         topics: list[Topic | None] = []
-        catalog, by_id = self._call.front.topics, self._call.version >= _IDS_SINCE
+        catalog, by_id = self._call.context.topics, self._call.version >= _IDS_SINCE
         for number, each in enumerate(self._request.topic_data):
             if number and not number % KAFKA_ELEMENTS_PER_TURN:
                 await asyncio.sleep(0)
@@ -135,8 +131,8 @@ class _Produce:
                     await asyncio.sleep(0)
 
     def judge(self, topics: list[Topic | None]) -> None:
-        """Refuse the batches of unknown partitions, and those that the caller may not append.
-        Propose the others, but those that wait."""
+        """Refuse the batches of unknown partitions, and those that the caller may not append. The
+        others wait for their checks."""
         self.is_judged = True
         for data, topic in zip(self._request.topic_data, topics, strict=True):
             self._judge(data, topic, data.partition_data, self._answers_of(data))
@@ -154,12 +150,11 @@ class _Produce:
         parts: list[PartitionProduceData],
         answers: list[PartitionProduceResponse],
     ) -> None:
-        """Judge some partitions of a topic, and propose their batches if the checks are short."""
+        """Judge some partitions of a topic."""
         by_id = self._call.version >= _IDS_SINCE
         missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
         allowed = self._call.caller.may(Verb.APPEND, data.name if topic is None else topic.name)
-        rules = None if topic is None else self._call.front.topics.rules(topic)
-        may_wait = self._is_large or (rules is not None and rules.is_decoded)
+        rules = None if topic is None else self._call.context.topics.rules(topic)
         for part in parts:
             answer = PartitionProduceResponse(part.index, base_offset=-1)
             answers.append(answer)
@@ -175,10 +170,7 @@ class _Produce:
                 answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 batch = SentBatch(part.records, rules, topic.name)
-                if may_wait:
-                    self._waiting.append(_Part(topic, batch, answer))
-                else:
-                    self._propose_one(topic, batch, answer)
+                self._waiting.append(_Part(topic, batch, answer))
 
     def propose(self) -> None:
         """Propose each batch that waits and has no fault."""
@@ -203,27 +195,27 @@ class _Produce:
 
     async def check(self) -> None:
         """Check the batches in a thread, one request of this core at a time."""
-        async with self._call.front.checking:
+        async with self._call.context.checking:
             await asyncio.to_thread(check_all, [part.batch for part in self._waiting])
 
     def _propose_one(self, topic: Topic, sent: SentBatch, answer: PartitionProduceResponse) -> None:
-        service, rules = self._call.front.service, sent.rules
+        service, rules = self._call.context.service, sent.rules
         checked = sent.stored(service.now_ms, answer)
         if checked is None:
             return
         batch, producer = checked
         name = topic.stream(answer.index)
         if rules.diskless:
-            is_elsewhere = sent_away(self._call.front, name, self._zone)
+            is_elsewhere = self._is_sent_away(name)
         else:
             is_elsewhere = is_too_far(self._call, name)
-        connection = self._call.connection
+        session = self._call.session
         if is_elsewhere:
             answer.error_code, self._is_misled = Error.NOT_LEADER, True
             if producer is not None:
-                connection.failed[name] = self._call.slot
+                session.failed[name] = self._call.slot
             return
-        if producer is not None and name in connection.failed:
+        if producer is not None and name in session.failed:
             answer.error_code = Error.NOT_ENOUGH_REPLICAS
             answer.error_message = _BEHIND
             return
@@ -231,18 +223,24 @@ class _Produce:
             service.expect_diskless(name)
         self._count(len(batch.payload))
         command = Produce(name, service.now_ms(), batch, producer)
-        before = connection.proposed.get(name, 0)
-        connection.proposed[name] = before + 1
+        before = session.proposed.get(name, 0)
+        session.proposed[name] = before + 1
         service.propose(name, command, partial(self._done, command, answer, before > 0))
+
+    def _is_sent_away(self, name: str) -> bool:
+        """Report whether the client is to use another zone's owner of a diskless partition."""
+        context = self._call.context
+        group = context.service.group_of(name)
+        return sent_away(context.brokers, name, group, self._zone)
 
     def _count(self, size: int) -> None:
         """Count a batch that is proposed now."""
         self._left += 1
-        front = self._call.front
-        front.counters.batches += 1
-        front.counters.bytes_in += size
+        context = self._call.context
+        context.counters.batches += 1
+        context.counters.bytes_in += size
         if self._zone:
-            front.clients.receive(self._zone, size)
+            context.clients.receive(self._zone, size)
 
     def _done(
         self,
@@ -253,8 +251,8 @@ class _Produce:
     ) -> None:
         """Fill in an outcome. `is_pipelined`: when the batch was proposed, an earlier one of its
         partition had no outcome yet."""
-        connection = self._call.connection
-        connection.concluded(command.name)
+        session = self._call.session
+        session.concluded(command.name)
         if isinstance(outcome, BaseException):
             answer.error_code = error_of_fault(outcome)
             self._is_misled |= answer.error_code == Error.NOT_LEADER
@@ -262,7 +260,7 @@ class _Produce:
             answer.error_code = error_of(outcome.code)
             if answer.error_code == Error.NONE:
                 answer.base_offset = outcome.first_record
-                connection.gaps.pop(command.name, None)
+                session.gaps.pop(command.name, None)
             else:
                 answer.log_append_time_ms = -1
             if answer.error_code == Error.OUT_OF_ORDER_SEQUENCE and (
@@ -273,14 +271,14 @@ class _Produce:
                 answer.error_code = Error.NOT_ENOUGH_REPLICAS
                 answer.error_message = _OVERTOOK
         if answer.error_code != Error.NONE and command.producer is not None:
-            connection.failed[command.name] = self._call.slot
+            session.failed[command.name] = self._call.slot
         self._finished_one()
 
     def _may_close(self, name: str) -> bool:
         """Report whether the gap before a batch is new. While a client moves to another broker, the
         earlier batch may arrive through its former one. For this code librdkafka begins a new
         epoch, and may then store batches of other partitions twice (its issue 4953)."""
-        now, gaps = asyncio.get_running_loop().time(), self._call.connection.gaps
+        now, gaps = asyncio.get_running_loop().time(), self._call.session.gaps
         since, seen = gaps.get(name, (now, now))
         if now - seen > GAP_SECONDS:  # that one closed, through another connection
             since = now
@@ -300,11 +298,11 @@ class _Produce:
             if self._call.worked < KAFKA_ELEMENTS_PER_TURN:
                 self._call.answer(self._response)
             else:
-                self._call.front.spawn(self._answer_later())
+                self._call.context.spawn(self._answer_later())
 
     async def _answer_later(self) -> None:
         """Answer for very many partitions."""
-        coding, response = self._call.front.coding, self._response
+        coding, response = self._call.context.coding, self._response
         self._call.send(await in_thread(coding, lambda: self._call.encoded(response)))
 
     def _answer_nothing(self) -> None:
@@ -327,6 +325,6 @@ async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitPr
     if not call.caller.may_somewhere(Verb.APPEND):
         return InitProducerIdResponse(error_code=Error.CLUSTER_AUTHORIZATION_FAILED)
     try:
-        return InitProducerIdResponse(0, Error.NONE, await call.front.producer_ids.take(), 0)
+        return InitProducerIdResponse(0, Error.NONE, await call.context.producer_ids.take(), 0)
     except PolynyaError as fault:
         return InitProducerIdResponse(error_code=error_of_fault(fault))

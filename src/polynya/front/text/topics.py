@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.base.futures import settle
+from polynya.base.limits import KIB
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import DISKLESS, LEASED, REPLICATED, BadName, canonical_name
 from polynya.front.text.cursors import CursorRefused, Cursors, json_batch
@@ -29,6 +30,7 @@ from polynya.stream.replies import Code, Reply
 from polynya.wire.kafka.records import decoded_records
 
 _JSON = "application/json"
+AT_ONCE_BYTES = 64 * KIB  # of a page; the message of a larger one is found in a thread
 _TRIES = 50  # a GET that loses against others this often answers with an error
 _encode = msgspec.json.Encoder().encode
 
@@ -119,7 +121,9 @@ class Topics:
                 return refused(topic, Code.CONTENT_TYPE)
             if page.record == page.begin_record:
                 return "EMPTY"
-            message, after = _first_message(page, max(record, page.first_record))
+            take = partial(_first_message, page, max(record, page.first_record))
+            is_quick = sum(len(span.payload) for span in page.spans) <= AT_ONCE_BYTES
+            message, after = take() if is_quick else await asyncio.to_thread(take)
             try:
                 if await self._cursors.advance(cursor, page.info.uid, after, page.byte):
                     return "OK " + message

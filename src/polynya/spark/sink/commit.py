@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from polynya.client.blocking.client import Client
+from polynya.client.blocking.generated.client import Client
 from polynya.client.errors import ProducerConflict, ProducerFenced, StreamNotFound
 from polynya.client.values import JSON_TYPE, RECORDS_TYPE
 from polynya.spark.options import SinkOptions

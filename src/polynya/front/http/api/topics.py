@@ -25,15 +25,14 @@ from polynya.front.kafka.configs import (
     notes_of,
     with_profile,
 )
-from polynya.front.kafka.topics import (
+from polynya.front.kafka.topics.catalog import (
     NAME_RULE,
     Adoption,
     TopicCatalog,
-    TopicRefused,
-    TopicService,
     acks_of,
     is_topic_name,
 )
+from polynya.front.kafka.topics.steps import TopicRefused, TopicService
 from polynya.local.api import StreamInfo
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic

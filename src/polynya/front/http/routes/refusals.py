@@ -243,7 +243,7 @@ def _code(exchange: Exchange, reply: Reply, *, creating: bool) -> str:
     if creating and code == Code.GONE:
         return "DELETED_IN_USE"
     if code == Code.MEMORY_PRESSURE and (
-        reply.detail or not exchange.connection.front.settings.object_store
+        reply.detail or not exchange.context.settings.object_store
     ):
         return "MEMORY_FULL"
     return REFUSALS.get(code, "INTERNAL")

@@ -1,8 +1,9 @@
-"""The names of topics that were deleted, for topics that are created again.
+"""The producers that outlive a topic: the names of deleted topics, and the ids of producers.
 
-The meta group has them, as the scope `kafka-deleted` of its settings: every core of every node
+The meta group has the names, as the scope `kafka-deleted` of its settings: every core of every node
 knows them, also after a restart. A producer that ran meanwhile goes on with its sequence in a topic
-of the same name; in any other new topic it begins at 0.
+of the same name; in any other new topic it begins at 0. New partitions know the producers of before
+by their ids alone, so no id is kept for later: one log entry gives those of all that ask meanwhile.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Protocol
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import DELETED_TOPICS_MAX
-from polynya.stream.commands import MetaChange
+from polynya.stream.commands import Command, MetaChange, ProducerIds
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.meta import values_of, version_of
 
 SCOPE = "kafka-deleted"
 _ATTEMPTS = 20
+IDS_AT_ONCE_MAX = 1000
+GROUP = 1  # ids name their group, so those of any group are distinct
 
 
 class MetaSettings(Protocol):
@@ -91,3 +94,39 @@ class DeletedTopics:
         meta = await self._service.meta_group.entries(SCOPE)
         self._known = {name: int(value) for name, value in values_of(meta, SCOPE).items()}
         return version_of(meta, SCOPE)
+
+
+class IdService(Protocol):
+    """The part of the service that gives ids."""
+
+    def now_ms(self) -> int: ...
+
+    async def call(self, group: int, command: Command) -> Reply: ...
+
+
+async def allot(service: IdService, count: int) -> int:
+    """Return the first of some ids, which are above all that were allotted before."""
+    reply = await service.call(GROUP, ProducerIds(count, service.now_ms()))
+    return int(reply.detail)
+
+
+class ProducerIdSource:
+    """The ids that one core gives out."""
+
+    def __init__(self, service: IdService) -> None:
+        self._service = service
+        self._waiting = 0  # callers that the next entry counts
+        self._next = self._end = 0
+        self._lock = asyncio.Lock()  # callers get it in the order in which they came
+
+    async def take(self) -> int:
+        """Return an id that no producer has had. Raises what the log raises."""
+        self._waiting += 1
+        async with self._lock:
+            if self._next == self._end:
+                count = min(max(1, self._waiting), IDS_AT_ONCE_MAX)
+                self._waiting = max(0, self._waiting - count)
+                self._next = await allot(self._service, count)
+                self._end = self._next + count
+            self._next += 1
+            return self._next - 1

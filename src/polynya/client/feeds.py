@@ -1,70 +1,20 @@
-"""Drivers of `Operation` generators: they carry out effects in order, blocking or with asyncio."""
+"""Iterators over the values that an `Operation` yields, blocking or with asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from polynya.client.aio.driver import AsyncDriver
+from polynya.client.blocking.generated.driver import Driver
 from polynya.client.clock import effect_result
 from polynya.client.errors import ClientError
-from polynya.client.messages import (
-    Deliver,
-    Effect,
-    EffectResult,
-    Open,
-    Operation,
-    Pause,
-    ReadMore,
-    Send,
-)
+from polynya.client.messages import Deliver, EffectResult, Operation
 
 if TYPE_CHECKING:
-    from polynya.client.http import AsyncOpened, AsyncWire, Opened, Wire
-
-Result = TypeVar("Result")
-
-
-class Driver:
-    """Carries out the effects of one operation. At most one response is open."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._opened: Opened | None = None
-
-    def do(self, effect: Effect) -> EffectResult:
-        if isinstance(effect, Pause):
-            self.close()
-            time.sleep(effect.seconds)
-            return effect_result()
-        if isinstance(effect, ReadMore):
-            assert self._opened is not None
-            return effect_result(self._opened.more())
-        self.close()
-        if isinstance(effect, Open):
-            answer, self._opened = self._wire.open(effect.request)
-            return effect_result(answer)
-        assert isinstance(effect, Send)
-        return effect_result(self._wire.send(effect.request))
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
-
-    def run(self, operation: Operation[Result]) -> Result:
-        """Run an operation that yields no values, and return its result."""
-        try:
-            effect = next(operation)
-            while True:
-                effect = operation.send(self.do(effect))
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        finally:
-            operation.close()
-            self.close()
+    from polynya.client.aio.wire import AsyncWire
+    from polynya.client.blocking.generated.wire import Wire
 
 
 class Feed(Iterator[Any]):
@@ -94,47 +44,6 @@ class Feed(Iterator[Any]):
     def close(self) -> None:
         self._operation.close()
         self._line.close()
-
-
-class AsyncDriver:
-    """Carries out the effects of one operation. At most one response is open."""
-
-    def __init__(self, wire: AsyncWire) -> None:
-        self._wire = wire
-        self._opened: AsyncOpened | None = None
-
-    async def do(self, effect: Effect) -> EffectResult:
-        if isinstance(effect, Pause):
-            await self.close()
-            await asyncio.sleep(effect.seconds)
-            return effect_result()
-        if isinstance(effect, ReadMore):
-            assert self._opened is not None
-            return effect_result(await self._opened.more())
-        await self.close()
-        if isinstance(effect, Open):
-            answer, self._opened = await self._wire.open(effect.request)
-            return effect_result(answer)
-        assert isinstance(effect, Send)
-        return effect_result(await self._wire.send(effect.request))
-
-    async def close(self) -> None:
-        if self._opened is not None:
-            opened, self._opened = self._opened, None
-            await opened.close()
-
-    async def run(self, operation: Operation[Result]) -> Result:
-        """Run an operation that yields no values, and return its result."""
-        try:
-            effect = next(operation)
-            while True:
-                effect = operation.send(await self.do(effect))
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        finally:
-            operation.close()
-            await self.close()
 
 
 class AsyncFeed(AsyncIterator[Any]):
