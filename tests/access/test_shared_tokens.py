@@ -207,7 +207,11 @@ def test_a_change_from_an_older_version_changes_nothing() -> None:
     late = machine.apply(MetaChange("a", 0, [("k", b"3")]), 3)
     assert (late.code, late.detail) == (Code.NOT_YET, 1)
     again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
-    assert again.meta == machine.meta.settings == {"a/k": b"1", "a": b"1", "b/k": b"2", "b": b"1"}
+    assert (
+        again.meta.settings
+        == machine.meta.settings
+        == {"a/k": b"1", "a": b"1", "b/k": b"2", "b": b"1"}
+    )
     assert (
         machine.apply(MetaChange("a", 1, [("k", None)]), 4).code == Code.OK
         and "a/k" not in machine.meta.settings

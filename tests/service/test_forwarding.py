@@ -7,7 +7,6 @@ import asyncio
 import struct
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,9 @@ from polynya.replica.log import encode_command
 from polynya.routing import attempts, flights, messages
 from polynya.routing.relay import THROUGH
 from polynya.stream.commands import Acknowledge, Append, Batch
+from polynya.stream.state.directory import StreamDirectory
+from polynya.stream.state.model import Stream
+from polynya.stream.state.profile_epochs import DisklessStreams
 from polynya.transport.errors import encode_error
 
 
@@ -90,9 +92,11 @@ class DisklessReplica:
     """A replica of a group whose streams are diskless."""
 
     def __init__(self, *names: str) -> None:
-        self.streams = {name: SimpleNamespace(uid=number) for number, name in enumerate(names)}
-        self.diskless = {each.uid: each for each in self.streams.values()}
-        self.changing: dict[int, Any] = {}
+        self.directory, self.diskless = StreamDirectory(), DisklessStreams()
+        for number, name in enumerate(names):
+            stream = Stream(number, name, "text/plain", 0, 0, 0)
+            self.directory.add(stream)
+            self.diskless.streams[number] = stream
 
 
 class Packed:
@@ -112,7 +116,7 @@ def test_the_first_append_to_a_diskless_stream_does_not_cross_to_its_leader():
         world.lead(2, 3)
         replica = DisklessReplica("1", "2", "4")
         world.local.machines[2] = replica  # type: ignore[assignment]
-        replica.changing = {1: replica.streams["2"]}
+        replica.diskless.changing = {1: replica.directory.streams["2"]}
         append(1)
         append(1)
         assert writer.names == ["1", "1"]

@@ -126,7 +126,7 @@ def put(world: World, group: int) -> None:
         for batch in stream.hot
     }
     copy = Machine.restore(old.snapshot(), lambda place, uid: hot[place, uid])
-    copy.counters.standalone = old.standalone
+    copy.counters.standalone = old.counters.standalone
     world.engine.storage.core_replicas.groups[group].machine = copy
     world.local.put(group, copy)
 
