@@ -22,7 +22,8 @@ from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.connection import Connection
-from polynya.front.http.server import HttpFront, Protection
+from polynya.front.http.protocol.exchange import Protection
+from polynya.front.http.server import HttpFront
 from polynya.stream.replies import Reply
 
 STREAMS = 500
@@ -90,7 +91,7 @@ def measure(content_type: str, body: bytes, requests: int, limits: Limits | None
     front = HttpFront(_Service(), protection=protection)  # type: ignore[arg-type]
     receivers = []
     for _ in range(STREAMS):
-        connection = Connection(front)
+        connection = Connection(front.context)
         connection.connection_made(_Transport())
         receivers.append(connection.data_received)
     sent = _requests(content_type, body, token)

@@ -177,7 +177,7 @@ async def traced(folder: Path) -> list[Traced]:
 
 async def _http(runtime: CoreRuntime) -> list[Traced]:
     wire = Wire()
-    connection = Connection(HttpFront(runtime.service))
+    connection = Connection(HttpFront(runtime.service).context)
     connection.connection_made(wire)
     found: dict[str, list[Trace]] = {}
     for name, request in _requests():

@@ -99,16 +99,7 @@ PURE = {
     ),
 }
 # a front knows the machine's commands and replies, never its state
-FRONT_STREAM = {
-    "commands",
-    "diskless_commands",  # the profiles
-    "consumer_groups",  # the calls to a group's coordinator
-    "group_commands",  # … and the parts of them that the log has too
-    "replies",
-    "rules",
-    "table_commands",
-    "subscriptions",
-}
+FRONT_STREAM = {"command", "features", "parts", "replies"}
 HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
@@ -266,11 +257,14 @@ CIRCLES = {
         "one member",
     ),
     "stream": (
-        "consumer_groups.rules diskless.commits machine rules.conditions rules.eviction rules.forks "
-        "rules.kafka_writes rules.lifetimes rules.paging rules.profiles rules.publishing rules.retention rules.segments "
-        "rules.table_failures rules.table_lifetimes rules.table_watches "
-        "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
-        "subscriptions.links subscriptions.rules",
+        "features.appends.conditions features.appends.kafka features.appends.rules "
+        "features.consumer_groups.rules features.forks.rules features.lifetimes.creation "
+        "features.lifetimes.rules features.packs.rules features.pages.eviction "
+        "features.pages.rules features.profiles.commits features.profiles.rules "
+        "features.retention.rules features.retention.trimming features.segments.rules "
+        "features.subscriptions.links features.subscriptions.rules features.tables.failures "
+        "features.tables.lifetimes features.tables.rules features.tables.watches "
+        "features.topics.rules machine snapshots.encode",
         "the table of commands is in the machine, and the rules that it names change most of its "
         "parts; hints alone close the circle",
     ),

@@ -24,7 +24,7 @@ from polynya.cli.terminal import exits
 from polynya.client.http import Options
 from polynya.cold import Collector, PackVerifier, verifier
 from polynya.front.http.protocol.extension import Request
-from polynya.stream.commands import PackWritten, ReleasePack
+from polynya.stream.features.packs.commands import PackWritten, ReleasePack
 from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.store_health import StorePatience
 

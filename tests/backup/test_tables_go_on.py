@@ -15,18 +15,18 @@ from polynya.base.names import group_of
 from polynya.config.model import Config
 from polynya.objectstore import MemoryStore
 from polynya.recovery.restore import RestoredState, RestoreOrigin, RestoreResult, address_of
-from polynya.stream.commands import (
-    Append,
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.features.tables.commands import (
     ClaimRanges,
-    Create,
-    Encoding,
-    PublishSlices,
     TableCommit,
     TableCreate,
     TableOpen,
     TablePlanned,
 )
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.snapshots.encode import decode_image
 
 NAMES = {

@@ -34,7 +34,9 @@ from polynya.cold import Evictor, EvictSettings
 from polynya.config import node_identity
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable, claim_root, release_root
 from polynya.recovery.restore import INDEX, TERM, check_root
-from polynya.stream.commands import Append, Producer, TableCreate
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.tables.commands import TableCreate
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.restore_history import UID_JUMP
 from polynya.stream.state.record_gaps import JUMP

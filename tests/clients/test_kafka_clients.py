@@ -33,7 +33,7 @@ from long_tests import long
 from missing import left_out, needed_program
 from product import RunningNode, environment
 
-from polynya.stream.commands import KAFKA_CONTENT_TYPE
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.wire.headers import RECORDS
 
 pytestmark = pytest.mark.process

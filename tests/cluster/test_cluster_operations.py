@@ -16,8 +16,9 @@ from polynya.cluster.operations import ClusterOperations
 from polynya.cluster.status import Told
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft import ProposalRefused
-from polynya.stream.commands import Command, NodeRecord, Placement
-from polynya.stream.placement import ClusterMap
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, Placement
 
 
 def nodes(*records: NodeRecord) -> ClusterMap:

@@ -26,8 +26,8 @@ from polynya.cluster.status import (
 )
 from polynya.replica import zones
 from polynya.replica.memory import waits
-from polynya.stream.commands import NodeRecord, NodeState, Placement
-from polynya.stream.placement import ClusterMap, born
+from polynya.stream.features.placement.cluster_map import ClusterMap, born
+from polynya.stream.features.placement.commands import NodeRecord, NodeState, Placement
 
 
 def a_map(groups: int) -> ClusterMap:

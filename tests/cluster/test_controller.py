@@ -19,9 +19,10 @@ from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
 from polynya.raft import Configuration, ProposalRefused
 from polynya.replica.planner import ChangeVoters, TransferLeadership
-from polynya.stream.commands import Command, NodeAdd, NodeSet, NodeState, SetBalancing
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.placement.commands import NodeAdd, NodeSet, NodeState, SetBalancing
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Reply
 
 NODES = tuple(ClusterNode(number, f"n{number}:1", f"http://n{number}") for number in (1, 2, 3))

@@ -6,8 +6,9 @@ import pytest
 
 from polynya.cluster.join import leaderless
 from polynya.routing.group_locations import GroupLocations
-from polynya.stream.commands import Placement
-from polynya.stream.placement import ClusterMap, NodeRecord
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import Placement
+from polynya.stream.features.placement.rules import NodeRecord
 
 
 @pytest.mark.parametrize(

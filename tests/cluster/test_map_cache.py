@@ -12,8 +12,8 @@ from polynya.base.errors import Unavailable
 from polynya.cluster.map_cache import ClusterMapCache, NodeHosts
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
-from polynya.stream.commands import NodeRecord
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord
 from polynya.transport import node_of
 
 NODES = (1, 2, 3)

@@ -16,8 +16,8 @@ from worlds.two_nodes import Node
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
-from polynya.stream.commands import NodeRecord
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord
 from polynya.transport import Hello, address
 
 

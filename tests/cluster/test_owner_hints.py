@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from polynya.cluster.owner_hints import OwnerHints
-from polynya.stream.commands import NodeRecord, NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, NodeState
 
 
 def hints(down: set[int], leader: int = 2) -> OwnerHints:

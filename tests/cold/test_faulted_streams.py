@@ -17,8 +17,11 @@ from polynya.base.names import group_of
 from polynya.engine.repair import Repairer
 from polynya.objectstore import MemoryStore
 from polynya.replica import Group
-from polynya.stream.commands import Append, Batch, Create, Encoding, Trim
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wal import Journal

@@ -19,8 +19,8 @@ from polynya.cold import (
     merger,
 )
 from polynya.cold.sparse_packs import VAIN_RETURNS_MAX
-from polynya.stream.commands import Return
-from polynya.stream.rules.eviction import evicted_view, slice_of
+from polynya.stream.features.pages.commands import Return
+from polynya.stream.features.pages.eviction import evicted_view, slice_of
 
 PACK_BYTES, SPARE = 20_000, 8
 SETTINGS = MergeSettings(slice_bytes_max=4000, pack_bytes_max=PACK_BYTES, packs_spare=SPARE)

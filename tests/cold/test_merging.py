@@ -14,7 +14,9 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import CollectorSettings, MergeSettings, PackGone
 from polynya.cold.requests import cut_requests
-from polynya.stream.commands import ClaimRanges, ColdSlice, ReplaceSlices
+from polynya.stream.features.packs.commands import ReplaceSlices
+from polynya.stream.features.tables.commands import ClaimRanges
+from polynya.stream.parts import ColdSlice
 from polynya.wire.pack import read_footer
 
 NAME = "default/s0"

@@ -25,7 +25,7 @@ from polynya.lakehouse.jobs.commit import run_job
 from polynya.lakehouse.jobs.rewrites.redo import Redefined
 from polynya.lakehouse.jobs.worker import compact, merge, rebuild
 from polynya.objectstore import StoreSettings, open_store
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 
 HOUR_MS = 3_600_000
 

@@ -17,7 +17,9 @@ from polling import wait_until
 from polynya.base.names import group_of
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import open_storage
-from polynya.stream.commands import Append, Batch, Create, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Batch, Encoding
 
 pytestmark = pytest.mark.process
 FLAGS = ("--cores", "1", "--cold-flush-max-age-ms", "100")

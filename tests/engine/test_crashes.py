@@ -18,7 +18,7 @@ from worlds.stream import check_invariants
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.local.api import Refusal, StreamInfo
 from polynya.objectstore import StoreError
-from polynya.stream.commands import Delete
+from polynya.stream.features.lifetimes.commands import Delete
 from polynya.stream.replies import Reply
 
 State = tuple[bytes, bool] | None  # content and closed; None: not there

@@ -20,8 +20,9 @@ from polynya.base.errors import PolynyaError
 from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots import merge_process
 from polynya.engine.snapshots.merge_process import due, fold_beside
-from polynya.stream.commands import Create, Delete, Encoding
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import deltas
 from polynya.wal.snapshots import SnapshotLink, SnapshotStore

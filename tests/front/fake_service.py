@@ -9,7 +9,7 @@ from collections.abc import Callable
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.local.local import LocalGroups
 from polynya.routing.service import NodeService
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 

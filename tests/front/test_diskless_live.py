@@ -19,8 +19,9 @@ from polynya.base.names import canonical_name, partition_name
 from polynya.cold import ColdReader
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import Create, Encoding
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
 
 TEXT = "text/plain"
@@ -104,7 +105,7 @@ def test_a_long_poll_is_answered_by_the_commit() -> None:
     async def story(world: World) -> None:
         writer = await diskless(world, "s")
         waiting = world.meanwhile(world.get("s", "?live=long-poll&offset=-1"))
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         await writer.append(canonical_name("s"), b"no", b"one", refused={0})
         answer = await waiting
         assert (answer.status, answer.body) == (200, b"one")

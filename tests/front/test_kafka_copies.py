@@ -15,7 +15,8 @@ from polynya.front.kafka import produce as produces
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.dispatch import PRODUCE
 from polynya.replica.log import decode_heard, encode_command
-from polynya.stream.commands import Batch, Encoding, Produce
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
 
 SIZE = 1 << 20

@@ -15,7 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.tails import UNUSED_SECONDS
-from polynya.stream.commands import Delete
+from polynya.stream.features.lifetimes.commands import Delete
 from polynya.wire.kafka.batches import batches_of
 
 Found = list[tuple[int, int, int]]  # error, high watermark, batches of each partition

@@ -30,7 +30,10 @@ from polynya.front.kafka import produce as produces
 from polynya.front.kafka.errors import Error
 from polynya.objectstore import MemoryStore
 from polynya.routing.handle import StreamHandle
-from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut, Touch
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create, Touch
+from polynya.stream.features.topics.commands import TopicDrop, TopicPut
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state.model import KafkaState, OpenTransaction
 from polynya.wire.kafka import batches, record_checks

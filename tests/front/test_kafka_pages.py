@@ -10,7 +10,10 @@ import cramjam
 from front_world import World, play
 from google_crc32c import value as crc32c
 
-from polynya.stream.commands import Batch, Command, Create, Encoding, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import RECORDS
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch

@@ -13,7 +13,7 @@ from polynya.base.names import partition_name
 from polynya.front.kafka import dispatch, repeated_fetches
 from polynya.front.kafka.errors import Error
 from polynya.local.api import Refusal, TrimQuery
-from polynya.stream.commands import Delete
+from polynya.stream.features.lifetimes.commands import Delete
 from polynya.wire.kafka.messages import APIS
 
 FETCH = APIS[1]

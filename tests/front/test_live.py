@@ -240,7 +240,7 @@ def test_a_slow_reader_is_cut_with_a_reason_and_others_are_not(
             told.__dict__["target"].startswith("/v1/stream/s?")
             and told.__dict__["unsent"] > SSE_BACKLOG_BYTES_MAX
         )
-        assert len(world.front.live) == 1
+        assert len(world.front.readers.live) == 1
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
         last = b""
         while piece := await slow.chunk():
@@ -255,7 +255,7 @@ def test_idle_readers_get_comments() -> None:
         await world.put("s")
         reader = await world.sse("s")
         await reader.chunk()
-        tick = world.front.tick
+        tick = world.front.context.ticks.now
         world.front.sweep(tick + 1)
         world.front.sweep(tick + 17)
         assert await reader.chunk() == b":\n\n"
@@ -404,7 +404,7 @@ def test_a_long_poll_at_now_waits_for_what_comes_and_knows_of_deletion() -> None
         await world.post("s", b"1")
         for ending in ("post", "delete"):
             waiting = world.meanwhile(world.get("s", "?offset=now&live=long-poll&timeout_ms=60000"))
-            await world.until(lambda: world.front.waiters)
+            await world.until(lambda: world.front.readers.waiters)
             if ending == "post":
                 await world.post("s", b"2")
                 assert (await waiting).body == b"[2]"

@@ -107,7 +107,7 @@ def _declared(*, guarded: bool) -> dict[str, tuple[list[str], list[str]]]:
     made = HttpListeners(start, MagicMock(), behind, MagicMock(), keeper)
     shares: Any = SimpleNamespace(base=1, admin=1)
     return {
-        listener.name: listener.front.router.paths()  # type: ignore[attr-defined]
+        listener.name: listener.front.context.router.paths()  # type: ignore[attr-defined]
         for listener in made.listeners(shares)
     }
 

@@ -14,7 +14,7 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes.append import parse_append
 from polynya.front.http.routes.append_template import RequestTemplate, compile_template
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
 
 HEAD = (
@@ -27,12 +27,10 @@ HEAD = (
 def learned(block: bytes) -> RequestTemplate | None:
     router = Router({}, {})
     head = HeadParser().parse(block)
-    exchange = Exchange(
-        SimpleNamespace(front=SimpleNamespace(service=SimpleNamespace(appender=str))),
-        0,
-        head,
-        b"12345"[: head.length],
-    )  # type: ignore[arg-type]
+    context = SimpleNamespace(service=SimpleNamespace(appender=str))
+    peer = SimpleNamespace(responses=None)
+    body = b"12345"[: head.length]
+    exchange = Exchange(context, peer, 0, head, body)  # type: ignore[arg-type]
     exchange.route, exchange.query = router.resolve(head.target)
     return compile_template(parse_append(exchange), block)
 
@@ -191,7 +189,7 @@ def test_a_body_that_looks_like_the_known_request_is_a_body() -> None:
         (connection,) = (
             one
             for one in world.front.connections
-            if one._body is None and one._template is not None
+            if one._body is None and one.peer.template is not None
         )
         await world.until(lambda: connection._body is not None)
         wire.send(inner)

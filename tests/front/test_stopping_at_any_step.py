@@ -68,10 +68,12 @@ async def stopped(count: int) -> list[bytes]:
         for _ in range(count):
             await asyncio.sleep(0)
         if count == LAST:
-            await wait_for(lambda: (len(front.live), len(front.waiters)) == (2, 4))
+            await wait_for(lambda: (len(front.readers.live), len(front.readers.waiters)) == (2, 4))
         await front.stop(NEVER)
         answers = await asyncio.gather(*clients)
-    assert not (front.connections or front.live or front.waiters or front._tasks)
+    assert not (
+        front.connections or front.readers.live or front.readers.waiters or front.connections._tasks
+    )
     return answers
 
 

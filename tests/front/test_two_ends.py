@@ -11,7 +11,7 @@ from worlds.transactions import plant_end
 
 from polynya.base.names import group_of
 from polynya.local.api import LiveEvent
-from polynya.stream.commands import Touch
+from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 
 GROUPS = 2
@@ -120,7 +120,7 @@ def test_live_readers_are_woken_by_the_end_of_a_transaction(
         for poll, offset in zip(polls, (STABLE, "now"), strict=True):
             query = f"live=long-poll&offset={offset}&timeout_ms=60000"
             poll.send(request("GET", f"/v1/stream/s?{query}"))
-        await world.until(lambda: len(world.front.waiters) == 2)
+        await world.until(lambda: len(world.front.readers.waiters) == 2)
         end(world, stream, 7)
         for poll in polls:
             assert (await poll.answer()).body == b"[3,4]", "the other one is open"

@@ -9,9 +9,9 @@ import pytest
 from front_world import Answer, Wire, World, play
 
 from polynya.front.http.protocol.cors import Cors
+from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.hosts import Hosts
-from polynya.front.http.server import Protection
 
 Story = Callable[[World], Awaitable[None]]
 NODES = {"node-2", "10.9.8.7"}

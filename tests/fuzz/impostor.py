@@ -22,8 +22,8 @@ from polynya.local.api import Page, StreamInfo
 from polynya.raft.codec import _Frame
 from polynya.raft.messages import SnapshotChunk
 from polynya.routing import messages
-from polynya.stream.commands import Append as AppendCommand
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.appends.commands import Append as AppendCommand
+from polynya.stream.features.placement.cluster_map import ClusterMap
 from polynya.transport import Hello, PeerTls, node_name
 from polynya.transport.handshake import (
     LANE_ASK,

@@ -12,8 +12,8 @@ from polynya.config.model import Config
 from polynya.front.kafka.brokers import Broker
 from polynya.node.kafka import BROKERS_SECONDS, NodeBrokers, brokers_check
 from polynya.routing.leaders import Leaders
-from polynya.stream.commands import NodeRecord, NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, NodeState
 
 PLACE = "one.example:9092"
 

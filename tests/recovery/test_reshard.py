@@ -27,7 +27,10 @@ from polynya.recovery.folder_switch import finish
 from polynya.recovery.reshard import reshare
 from polynya.replica.log import encode_command
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.stream.commands import Append, Command, Create, Encoding
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Reply
 from polynya.wal import Journal, SnapshotStore
 

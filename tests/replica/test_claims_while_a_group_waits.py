@@ -18,7 +18,9 @@ from worlds.subscriptions import Shell
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
 from polynya.raft.codec import group_of_message
-from polynya.stream.commands import Append, Create, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 
 HOME, AWAY = 1, 2  # the group of the subscription, and the one that loses its leader

@@ -12,7 +12,8 @@ from stories.cluster import A, led, outrun, stories
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
-from polynya.stream.commands import Create, Delete, Encoding
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 
 

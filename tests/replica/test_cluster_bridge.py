@@ -15,7 +15,7 @@ from stories.cluster import A, led
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import StreamInfo
 from polynya.service.stale_readers import StaleReaders
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 
 

@@ -16,8 +16,10 @@ from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable, UpgradePending
 from polynya.base.levels import CONDITIONS_LEVEL
-from polynya.stream.commands import AppendIf, Create, Encoding, Producer, SegmentLimits
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.appends.commands import AppendIf
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Encoding, Producer, SegmentLimits
 from polynya.stream.replies import Code, Reply
 
 PROFILES = ("replicated", "leased", "diskless", "fork")

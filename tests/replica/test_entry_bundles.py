@@ -30,19 +30,16 @@ from polynya.replica.log import (
     encode_command,
 )
 from polynya.replica.member import BUNDLE_BYTES, Bundled, Proposal, bundled, parts_of
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import (
     BUNDLE_COMMANDS_MAX,
     PRODUCE_BUNDLE_BYTES,
     Append,
-    Batch,
     Bundle,
-    Command,
-    Create,
-    Delete,
-    Encoding,
     Produce,
-    Producer,
 )
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.transport.link import FRAME_BYTES_MAX
 from polynya.wire.json_records import RECORDS_PER_APPEND_MAX

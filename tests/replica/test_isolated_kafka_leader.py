@@ -20,7 +20,7 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.offsets import offset_commit, offset_fetch
 from polynya.front.kafka.offsets import EARLIEST, LATEST, list_offsets
 from polynya.front.kafka.server import KafkaFront
-from polynya.stream.commands import Produce
+from polynya.stream.features.appends.commands import Produce
 from polynya.stream.replies import Code
 from polynya.stream.state.feature_level import level_of
 from polynya.wire.kafka.generated import list_offsets as listing

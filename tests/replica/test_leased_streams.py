@@ -23,7 +23,8 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery
 from polynya.local.segments import HOLD_SECONDS, SegmentWriter
 from polynya.service.stream_segments import LeasedSegments, view_of
-from polynya.stream.commands import Append, SegmentLimits
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import SegmentLimits
 from polynya.stream.replies import Done
 from polynya.stream.state.model import Stream
 

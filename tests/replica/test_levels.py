@@ -16,8 +16,11 @@ from polynya.base.errors import ConfigError, Unavailable
 from polynya.cluster.feature_level import FeatureLevels
 from polynya.engine.storage import open_storage
 from polynya.local.api import Trimmed, TrimQuery
-from polynya.stream.commands import Create, Delete, Encoding, Produce, Touch, TrimTo
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create, Delete, Touch
+from polynya.stream.features.retention.commands import TrimTo
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state.feature_level import level_of, tag_of
 
@@ -158,7 +161,7 @@ async def test_a_level_outlives_restarts_and_the_release_before_refuses_it(
 
 
 def test_the_level_is_in_the_log_and_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from polynya.stream.commands import SetLevel
+    from polynya.stream.features.settings.commands import SetLevel
 
     monkeypatch.setattr(levels, "LEVEL", 3)
     machine = Machine(1, 4)

@@ -19,7 +19,8 @@ from polynya.replica.planner import (
     moving,
     plan,
 )
-from polynya.stream.commands import (
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.placement.commands import (
     NodeAdd,
     NodeAnnounce,
     NodePromote,
@@ -29,7 +30,6 @@ from polynya.stream.commands import (
     ReaderAdd,
     SetBalancing,
 )
-from polynya.stream.placement import META_GROUP
 
 
 def test_nothing_is_done_where_nothing_has_to_be() -> None:

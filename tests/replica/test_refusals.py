@@ -13,8 +13,9 @@ from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
 from polynya.replica.planner import ClusterObservation, GroupView
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import ClusterMap, born
+from polynya.stream.features.placement.commands import (
     GroupPlaced,
     NodeAdd,
     NodeAnnounce,
@@ -25,7 +26,6 @@ from polynya.stream.commands import (
     ReaderAdd,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import ClusterMap, born
 
 
 def node(number: int) -> NodeRecord:

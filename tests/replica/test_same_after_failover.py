@@ -16,7 +16,9 @@ from worlds.subscriptions import Shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Append, Create, Encoding, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding, Producer
 from polynya.stream.replies import Code, Reply
 
 JOB, POOL = "test/job", "wake/pool"

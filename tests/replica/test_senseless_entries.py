@@ -18,19 +18,13 @@ from polynya.raft.messages import Append as AppendEntries
 from polynya.raft.messages import Entry
 from polynya.replica import log
 from polynya.routing import messages
-from polynya.stream.commands import (
-    Append,
-    Bundle,
-    ColdSlice,
-    Command,
-    Create,
-    Fork,
-    MetaChange,
-    PlaceGroup,
-    Producer,
-    ReplaceSlices,
-    SetLevel,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Bundle
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import ReplaceSlices
+from polynya.stream.features.placement.commands import PlaceGroup
+from polynya.stream.features.settings.commands import MetaChange, SetLevel
+from polynya.stream.parts import ColdSlice, Fork, Producer
 
 story = stories(led, World.wait_equal)
 NEGATIVE = msgspec.structs.replace(

@@ -11,7 +11,7 @@ from stories.cluster import A, led, stories
 from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Append
+from polynya.stream.features.appends.commands import Append
 from polynya.stream.replies import Reply
 
 story = stories(led, World.wait_equal)

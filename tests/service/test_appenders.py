@@ -11,7 +11,7 @@ from worlds.service import Code, Listener, Node, World, name_in
 
 from polynya.base.futures import settle
 from polynya.local.api import AppendTo
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.replies import Reply
 
 A = "test/a"

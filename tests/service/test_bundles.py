@@ -13,7 +13,9 @@ from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import encode_command
 from polynya.routing import bundles, messages
 from polynya.routing.bundles import Bundles, handler_of
-from polynya.stream.commands import Acknowledge, Append, Batch, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code, Reply
 
 STAMP = 77

@@ -14,15 +14,10 @@ from worlds.service import Code, Listener, Node, World, name_in
 from polynya.base.futures import settle
 from polynya.local.api import StreamInfo
 from polynya.routing import diskless
-from polynya.stream.commands import (
-    KAFKA_CONTENT_TYPE,
-    Batch,
-    Create,
-    Encoding,
-    Produce,
-    Producer,
-)
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE, Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile, SetProfile
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Reply
 
 A, B = "test/a", "test/b"

@@ -17,8 +17,8 @@ from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.objectstore import MemoryStore
 from polynya.routing import messages
 from polynya.routing.requests.local_answers import LocalAnswers
-from polynya.stream.commands import ColdSlice
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Reply
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1

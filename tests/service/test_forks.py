@@ -15,7 +15,10 @@ from worlds.service import Code, Listener, Node, World, json_batch, name_in, raw
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.local import forks
 from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo, TrimQuery
-from polynya.stream.commands import Command, PinSource, Retention, SetRetention
+from polynya.stream.command import Command
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
 
 SOURCE, CHILD, GRANDCHILD = name_in(1), name_in(2), name_in(3)

@@ -18,7 +18,9 @@ from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unava
 from polynya.replica.log import encode_command
 from polynya.routing import attempts, flights, messages
 from polynya.routing.relay import THROUGH
-from polynya.stream.commands import Acknowledge, Append, Batch
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
+from polynya.stream.parts import Batch
 from polynya.transport.errors import encode_error
 
 

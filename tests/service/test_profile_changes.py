@@ -16,8 +16,9 @@ from polynya.base.futures import settle
 from polynya.local import profile_changes
 from polynya.local.api import StreamInfo
 from polynya.local.profile_changes import CHANGE_MS_MAX
-from polynya.stream.commands import Delete, Producer
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.features.profiles.commands import Profile, SetProfile
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Reply
 
 A = "test/a"

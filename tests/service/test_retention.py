@@ -17,8 +17,11 @@ from polynya.local.lifetimes import retention
 from polynya.local.lifetimes.retention import TrimCounters
 from polynya.objectstore import MemoryStore
 from polynya.service.retention_job import RetentionJob
-from polynya.stream.commands import Delete, Retention, SetRetention, TableCommit
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.features.tables.commands import TableCommit
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Retention
 from polynya.stream.state import index
 
 A, B, SOURCE, CHILD = "test/a", "test/b", name_in(1), name_in(2)
@@ -421,7 +424,7 @@ async def test_a_long_index_goes_in_parts(world: World) -> None:
     await fill(world, A, 60, flush_every=1)
     await set_retention(world, A, size=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polynya.stream.rules.retention.ENTRIES_MAX", 16)
+        patch.setattr("polynya.stream.features.retention.rules.ENTRIES_MAX", 16)
         seen = []
         for _ in range(10):
             await world.engine.retainer.run_once()

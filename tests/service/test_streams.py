@@ -15,7 +15,9 @@ from worlds.service import Code, Listener, Producer, World, name_in
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.local.api import ReadQuery, Refusal, StreamInfo
-from polynya.stream.commands import Append, Batch, Delete
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.parts import Batch
 
 A, B = "test/a", "test/b"
 

@@ -14,12 +14,12 @@ from worlds.service import IDLE_MS, Node, World, name_in
 from polynya.service import table_jobs
 from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.tables import TableRefused
-from polynya.stream.commands import ColdSlice, TableAbandon, TableCommit, TableOpen
-from polynya.stream.placement import META_GROUP
-from polynya.stream.rules import tables as stream_tables
-from polynya.stream.rules.table_failures import Failure
-from polynya.stream.rules.tables import ClaimedRange, Lag, lag_of
-from polynya.stream.table_commands import TableMove
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables import rules as stream_tables
+from polynya.stream.features.tables.commands import TableAbandon, TableCommit, TableMove, TableOpen
+from polynya.stream.features.tables.rules import ClaimedRange, Lag, lag_of
+from polynya.stream.features.tables.state import Failure
+from polynya.stream.parts import ColdSlice
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 

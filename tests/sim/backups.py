@@ -33,8 +33,8 @@ from polynya.front.http.protocol.errors import ERRORS, Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.local.api import Refusal, info_of
 from polynya.objectstore import MemoryStore, ObjectStore, StoreUnavailable
+from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.eviction import where_of
 from polynya.stream.state.model import Stream
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from sim.loop import run_simulated
 from sim.tier import chance_of
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Producer
-from polynya.stream.diskless_commands import SetProfile
+from polynya.stream.features.profiles.commands import SetProfile
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 from polynya.stream.state.feature_level import level_of
 

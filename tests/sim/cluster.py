@@ -62,20 +62,14 @@ from polynya.replica.log import encode_command
 from polynya.routing.forwarding import Forwarding
 from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.stream.commands import (
-    Append,
-    Command,
-    Create,
-    Delete,
-    Encoding,
-    Evict,
-    Producer,
-    Return,
-    SegmentLimits,
-)
-from polynya.stream.diskless_commands import SetProfile
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.profiles.commands import SetProfile
+from polynya.stream.features.segments.rules import segments_of
+from polynya.stream.parts import Encoding, Producer, SegmentLimits
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.segments import segments_of
 from polynya.stream.state.feature_level import level_of
 from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore

@@ -8,8 +8,9 @@ from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
 from polynya.routing.proposals import Proposals
-from polynya.stream.diskless import commits
-from polynya.stream.rules import profiles, writes
+from polynya.stream.features.appends import rules as writes
+from polynya.stream.features.profiles import commits
+from polynya.stream.features.profiles import rules as profiles
 
 COMMIT: dict[str, tuple[Any, str, Any]] = {
     "a repeated commit gets new offsets": (

@@ -9,9 +9,10 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING
 
-from polynya.stream.commands import Command, Rollover
-from polynya.stream.diskless_commands import CommitSlices
-from polynya.stream.group_commands import CommitOffsets
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups.commands import CommitOffsets
+from polynya.stream.features.profiles.commands import CommitSlices
+from polynya.stream.features.segments.commands import Rollover
 
 if TYPE_CHECKING:
     from sim.chaos import Episode

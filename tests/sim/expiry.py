@@ -13,7 +13,8 @@ from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, StreamInfo
-from polynya.stream.commands import Create, Encoding
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 
 if TYPE_CHECKING:

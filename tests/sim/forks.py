@@ -17,18 +17,12 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo, TrimQuery
 from polynya.local.forks import create_fork
 from polynya.routing.service import NodeService
-from polynya.stream.commands import (
-    Append,
-    Command,
-    ConfirmPin,
-    Create,
-    Delete,
-    Encoding,
-    PinSource,
-    Producer,
-    Retention,
-    SetRetention,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import ConfirmPin, PinSource
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.parts import Encoding, Producer, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
 

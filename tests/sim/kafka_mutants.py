@@ -13,7 +13,7 @@ from polynya.front.kafka import fetch, leaders, produce, repeated_fetches
 from polynya.front.kafka.errors import Error
 from polynya.local.reads import pieces
 from polynya.routing import flights
-from polynya.stream.rules import kafka_writes
+from polynya.stream.features.appends import kafka as kafka_writes
 from polynya.wire.kafka import batches
 
 

@@ -18,8 +18,8 @@ from polynya.backup.streams import BackupPiece, BackupStreams, streams_of
 from polynya.objectstore import MemoryStore, claim_root
 from polynya.recovery.from_store import FromStore
 from polynya.recovery.restore import Restorer
+from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import where_of
 from polynya.stream.state import index
 from polynya.stream.state.profile_epochs import profile_of
 

@@ -16,10 +16,12 @@ from sim.workers import BASE, Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import canonical_name, spelled_name
-from polynya.stream.commands import Create, Encoding, SubscriptionConfig
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.subscriptions.commands import SubscriptionConfig
+from polynya.stream.features.subscriptions.rules import PULL_WAKE
+from polynya.stream.features.subscriptions.state import EXPLICIT, State
 from polynya.stream.machine import Machine
-from polynya.stream.subscriptions.rules import PULL_WAKE
-from polynya.stream.subscriptions.state import EXPLICIT, State
+from polynya.stream.parts import Encoding
 from polynya.subscriptions.messages import (
     ClaimWork,
     DeleteSubscription,

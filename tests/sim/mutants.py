@@ -68,18 +68,22 @@ from polynya.recovery.from_store import FromStore
 from polynya.replica import planner
 from polynya.replica.member import Member
 from polynya.service import assembly, retention_job
-from polynya.stream.commands import PackWritten, SubscriptionEvent
+from polynya.stream.features.appends import producers
+from polynya.stream.features.appends import rules as writes
+from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.packs.commands import PackWritten
+from polynya.stream.features.retention import rules as bounds
+from polynya.stream.features.retention import trimming
+from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions import rules as subscriptions
+from polynya.stream.features.subscriptions.commands import SubscriptionEvent
+from polynya.stream.features.subscriptions.state import State, Subscription
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
-from polynya.stream.rules import lifetimes, producers, trimming, writes
-from polynya.stream.rules import retention as bounds
 from polynya.stream.snapshots import encode as stream_snapshots
 from polynya.stream.snapshots import restore_history, store_recovery
 from polynya.stream.state.model import Stream
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions import rules as subscriptions
-from polynya.stream.subscriptions.state import State, Subscription
 from polynya.subscriptions import Subscriptions
 from polynya.subscriptions.links import SubscriptionLinks
 from polynya.subscriptions.wakes import Wakes

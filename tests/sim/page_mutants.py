@@ -10,8 +10,9 @@ from polynya.backup.writer import BackupWriter
 from polynya.cold.collector import Collector
 from polynya.local.reads.pieces import PieceReader
 from polynya.recovery.from_store import FromStore
+from polynya.stream.features.packs import rules as publishing
+from polynya.stream.features.pages import rules as paging
 from polynya.stream.machine import Machine
-from polynya.stream.rules import paging, publishing
 
 
 async def _nothing(*_: object) -> set[str]:

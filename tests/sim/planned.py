@@ -30,8 +30,9 @@ from polynya.replica.planner import (
     may_rest,
     plan,
 )
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap, born
+from polynya.stream.features.placement.commands import (
     GroupPlaced,
     NodeAdd,
     NodeAnnounce,
@@ -44,7 +45,6 @@ from polynya.stream.commands import (
     SetBalancing,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP, ClusterMap, born
 from polynya.stream.replies import Code
 
 ROUNDS_MAX = 3000  # until all that was asked for is there

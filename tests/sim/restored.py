@@ -23,10 +23,10 @@ from polynya.config.node_identity import NodeIdentity
 from polynya.objectstore import MemoryStore, StoreSettings
 from polynya.recovery.from_backup import FromBackup, renaming
 from polynya.recovery.restore import Restorer, RestoreTarget
-from polynya.stream.commands import Producer
+from polynya.stream.features.retention.rules import retention_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.retention import retention_of
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions.messages import Get
 from polynya.subscriptions.webhooks import DeliveryOutcome

@@ -15,10 +15,11 @@ from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, StreamInfo
-from polynya.stream.commands import Retention, SetRetention
+from polynya.stream.features.pages.eviction import evicted_view
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.features.retention.rules import cut_of
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
-from polynya.stream.rules.eviction import evicted_view
-from polynya.stream.rules.retention import cut_of
 
 if TYPE_CHECKING:
     from sim.chaos import Episode

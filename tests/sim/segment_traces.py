@@ -21,9 +21,11 @@ from polynya.raft import Effects, EntryKind, Raft, Role, reading
 from polynya.raft.messages import Vote, VoteAnswer
 from polynya.replica.log import decode_command
 from polynya.replica.member import Member
-from polynya.stream.commands import Append, Bundle, Command, Rollover
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Bundle
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.segments import segments_of
 
 if TYPE_CHECKING:
     from sim.cluster import Node, World

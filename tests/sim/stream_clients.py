@@ -29,7 +29,9 @@ from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo, TrimQuery
-from polynya.stream.commands import Append, Create, Delete, Encoding, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
 

@@ -33,7 +33,7 @@ from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import LiveEvent, StreamInfo
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 
 WIDE = 1 << 40  # a disk's capacity

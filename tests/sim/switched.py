@@ -21,7 +21,7 @@ from sim.store import GOOD, SimStore, Weather
 
 from polynya.base import levels
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wire.kafka.batches import batches_of, header_of
 

@@ -45,8 +45,8 @@ from polynya.local import forks
 from polynya.objectstore import WatchedStore
 from polynya.service import outbox_sender, retention_job
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.diskless import commits
-from polynya.stream.rules import paging
+from polynya.stream.features.pages import rules as paging
+from polynya.stream.features.profiles import commits
 from polynya.subscriptions import keys, operations, wakes
 from polynya.tiering import state_copies
 from polynya.tiering.copy_deltas import CopyDeltaWorker

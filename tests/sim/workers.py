@@ -15,9 +15,10 @@ import msgspec
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import canonical_name, spelled_name
 from polynya.base.offsets import format_token, parse_token
-from polynya.stream.commands import Command, SubscriptionConfig
+from polynya.stream.command import Command
+from polynya.stream.features.subscriptions.commands import SubscriptionConfig
+from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.stream.replies import Reply
-from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.subscriptions.messages import ClaimWork, Get, OperationResult, Put, Work
 from polynya.subscriptions.wakes import HOME_PREFIX
 from polynya.subscriptions.webhooks import DeliveryOutcome

@@ -14,11 +14,13 @@ from long_tests import examples
 from worlds.stream import kafka_batch, kafka_producer, raw_batch
 
 from polynya.base.limits import PRODUCER_EVICT_IDLE_MS
-from polynya.stream.commands import Append, Batch, Bundle, Create, Encoding, Produce, Producer
+from polynya.stream.features.appends import producers
+from polynya.stream.features.appends.commands import Append, Bundle, Produce
+from polynya.stream.features.appends.producers import cut_receipts
+from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules import producers
-from polynya.stream.rules.producers import cut_receipts
 from polynya.stream.sense import fault_of
 from polynya.stream.snapshots.encode import decode_image
 from polynya.stream.snapshots.restore_history import PRODUCER_ID_JUMP, Survey, reborn

@@ -10,19 +10,13 @@ from hypothesis import strategies as st
 from worlds.stream import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
-from polynya.stream.commands import (
-    Append,
-    ColdSlice,
-    Create,
-    Delete,
-    Encoding,
-    PinSource,
-    Producer,
-    PublishSlices,
-    Trim,
-    Unpin,
-)
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import PinSource, Unpin
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice, Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import decode_image, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn

@@ -20,12 +20,10 @@ from stories.scripts import traced
 from worlds.stream import World, raw_batch
 
 from polynya.base.names import canonical_name, group_of, spelled_name
-from polynya.stream.commands import (
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Append,
-    Create,
-    Delete,
-    Fork,
     LinkSubscription,
     SubscriptionConfig,
     SubscriptionDelete,
@@ -34,10 +32,11 @@ from polynya.stream.commands import (
     SubscriptionStreams,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.features.subscriptions.rules import Event
+from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription
+from polynya.stream.parts import Fork
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions.rules import Event
-from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 
 GROUPS = 4
 

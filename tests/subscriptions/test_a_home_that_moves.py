@@ -13,10 +13,10 @@ from polling import turns, wait_for
 from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown
+from polynya.stream.features.subscriptions.rules import Event
+from polynya.stream.features.subscriptions.state import Subscription
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.rules import Event
-from polynya.stream.subscriptions.state import Subscription
 
 ANNOUNCED_MAX = 3
 

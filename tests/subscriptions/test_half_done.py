@@ -14,16 +14,16 @@ from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.settings.commands import MetaSet
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Command,
     LinkSubscription,
-    MetaSet,
     SubscriptionEvent,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.rules import Event
 from polynya.stream.replies import Reply
-from polynya.stream.subscriptions.rules import Event
 from polynya.wal import DiskFull
 
 FIRST, SECOND = (

@@ -18,22 +18,21 @@ from subscription_script import GROUPS, check_links, home_of
 from worlds.stream import World, raw_batch
 
 from polynya.base.names import group_of, spelled_name
-from polynya.stream.commands import (
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Append,
-    Create,
-    Delete,
     LinkSubscription,
     SubscriptionConfig,
     SubscriptionEvent,
     SubscriptionPut,
     SubscriptionStreams,
 )
+from polynya.stream.features.subscriptions.links import oldest_links, pending_watches
+from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.links import oldest_links, pending_watches
-from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 
 KEY = "sub"
 NAMES = [f"test/s{number}" for number in range(6)] + ["test/other/x"]

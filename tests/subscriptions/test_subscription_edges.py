@@ -13,9 +13,9 @@ from polling import wait_for
 from receiver import receiver
 from worlds.subscriptions import Shell, shell
 
+from polynya.stream.features.subscriptions.rules import Event
+from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.subscriptions.rules import Event
-from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 from polynya.subscriptions import wakes
 from polynya.subscriptions.keys import TOKEN_MS
 from polynya.subscriptions.wakes import Wakes

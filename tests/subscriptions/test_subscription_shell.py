@@ -14,8 +14,8 @@ from receiver import receiver
 from worlds.service import World
 from worlds.subscriptions import BASE, Shell, shell
 
-from polynya.stream.commands import LinkSubscription
-from polynya.stream.subscriptions.state import State
+from polynya.stream.features.subscriptions.commands import LinkSubscription
+from polynya.stream.features.subscriptions.state import State
 
 TAIL = "0000000000000001_0000000000000003"
 START = "0000000000000000_0000000000000000"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from long_tests import examples
 
 from polynya.base.errors import CorruptData
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import Want, cut
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import (

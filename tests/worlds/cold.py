@@ -23,17 +23,12 @@ from polynya.cold import (
     MergeSettings,
 )
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable
-from polynya.stream.commands import (
-    Acknowledge,
-    Append,
-    Batch,
-    ColdSlice,
-    Command,
-    Create,
-    Delete,
-    Encoding,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, ColdSlice, Encoding
 from polynya.stream.read_plan import ColdPiece, HotPiece, ReadPlan, cold_pieces, cut
 from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import HotBatch

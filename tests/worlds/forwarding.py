@@ -17,7 +17,9 @@ from polynya.routing.forwarding import Forwarding
 from polynya.routing.forwarding_appender import ForwardingAppender
 from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.any_command import AnyCommand
-from polynya.stream.commands import Acknowledge, Append, Command
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 

@@ -29,7 +29,10 @@ from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, StreamInfo
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.table_jobs import TableJobs
-from polynya.stream.commands import Append, Batch, Command, Create, Delete, Encoding, Producer
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.transport import Transport
 

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping
 from google_crc32c import value as crc32c
 from msgspec import structs
 
-from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Producer, Return
-from polynya.stream.machine import Machine
-from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
-from polynya.stream.replies import Reply
-from polynya.stream.rules.eviction import (
+from polynya.stream.command import Command
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.pages.eviction import (
     evicted_view,
     ghosts,
     is_evictable,
@@ -21,8 +19,12 @@ from polynya.stream.rules.eviction import (
     state_of,
     whole_of,
 )
-from polynya.stream.rules.retention import retention_of
-from polynya.stream.rules.trimming import past_of
+from polynya.stream.features.retention.rules import retention_of
+from polynya.stream.features.retention.trimming import past_of
+from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer
+from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
+from polynya.stream.replies import Reply
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image, write_image
 from polynya.stream.state import index

@@ -23,8 +23,9 @@ from polynya.replica.planner import (
     moving,
     plan,
 )
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap, born
+from polynya.stream.features.placement.commands import (
     GroupPlaced,
     NodeRecord,
     NodeSet,
@@ -33,7 +34,6 @@ from polynya.stream.commands import (
     SetBalancing,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP, ClusterMap, born
 from polynya.stream.replies import Code
 
 ROUNDS_MAX = 400

@@ -53,10 +53,11 @@ from polynya.front.http.api.topics import TopicRoutes
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.front.http.server import HttpFront, Protection
+from polynya.front.http.server import HttpFront
 from polynya.service.assembly import CoreRuntime
 from polynya.service.stream_slices import SliceFinder
 from polynya.system.ports import spelled
@@ -119,10 +120,12 @@ class HttpListeners:
         known = self._keeper.known
         if known is not None:
             known.on_deaths += [front.let_go for front in fronts.values()]
-            known.on_settle.append(base.settle)
+            known.on_settle.append(base.readers.settle)
         measured = metric_sources.of_front(base), self._query_samples
         return [
-            Listener(name, front, measured, counts=(_appended(base),), clients=(base.clients,))
+            Listener(
+                name, front, measured, counts=(_appended(base),), clients=(base.context.clients,)
+            )
             if front is base
             else Listener(name, front)
             for name, front in fronts.items()

@@ -9,7 +9,7 @@ from polynya.config.core_start import TEXT, CoreStart
 from polynya.front.text.server import TextFront
 from polynya.front.text.topics import NodeView
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
 
 
 def text_listeners(

@@ -29,8 +29,8 @@ from polynya.routing.forwarding import Forwarding
 from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.service.assembly import CoreRuntime
 from polynya.service.stale_readers import StaleReaders
-from polynya.stream.commands import NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeState
 from polynya.system.ports import shared_listener
 from polynya.tiering.store_health import StoreAccess
 from polynya.tiering.store_leadership import StoreLeadership

@@ -6,7 +6,7 @@ from __future__ import annotations
 from polynya.base.owners import owner
 from polynya.routing.leader_map import LeaderMap
 from polynya.routing.service import NodeService
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
 
 
 class OwnerHints:

@@ -48,14 +48,10 @@ from polynya.raft import (
 )
 from polynya.replica.log import ENTRY_BYTES_MAX, encode_command, encode_proposal
 from polynya.replica.member import Member, Proposal, bundled, parts_of
-from polynya.stream.commands import (
-    Append,
-    Bundle,
-    Command,
-    Encoding,
-    PublishSlices,
-    ReplaceSlices,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Bundle
+from polynya.stream.features.packs.commands import PublishSlices, ReplaceSlices
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.feature_level import level_for, level_of
 

@@ -21,16 +21,16 @@ from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.turn_ends import TurnEnds, journal_failed
 from polynya.replica import AppendRun, CoreReplicas, PendingEntry
 from polynya.replica.log import encode_command, encode_proposal
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import (
     BUNDLE_BYTES,
     BUNDLE_COMMANDS_MAX,
     PRODUCE_BUNDLE_BYTES,
     Append,
     AppendIf,
-    Batch,
-    Command,
     Produce,
 )
+from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import HotBatch
 from polynya.system.disk_pace import DiskPace

@@ -39,8 +39,8 @@ from polynya.routing.service import NodeService
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
-from polynya.stream.commands import SegmentLimits
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.parts import SegmentLimits
 from polynya.subscriptions import Subscriptions
 from polynya.transport import Transport
 

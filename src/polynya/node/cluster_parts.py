@@ -31,7 +31,7 @@ from polynya.node.periodic_work import SWEEP_SECONDS, every
 from polynya.observability.metrics import Samples
 from polynya.replica.planner import moving
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.tiering.store_health import StoreAccess
 from polynya.tiering.store_leadership import StoreLeadership
 from polynya.transport import Transport, node_of

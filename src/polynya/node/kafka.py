@@ -21,7 +21,7 @@ from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.server import KafkaFront
 from polynya.routing.leaders import Leaders
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.commands import NodeState
+from polynya.stream.features.placement.commands import NodeState
 
 LEADERS_SECONDS = 1.0  # between two looks for the leaders of groups without a replica here
 CORES_MAX = 256  # of a node, in the ids of brokers

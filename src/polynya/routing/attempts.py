@@ -13,7 +13,7 @@ import msgspec
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.routing.targets import Target
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.replies import Done
 
 PATIENCE_SECONDS = 2.5  # retry timeout while a group has no leader

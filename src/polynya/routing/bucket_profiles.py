@@ -11,9 +11,10 @@ from typing import Protocol
 
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.limits import BUCKET_PROFILES_MAX
-from polynya.stream.commands import Command, MetaChange
+from polynya.stream.command import Command
+from polynya.stream.features.settings.commands import MetaChange
+from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.meta import values_of, version_of
 
 SCOPE = "bucket-profile"
 FRESH_SECONDS = 1.0  # a change is effective on all nodes after it

@@ -22,7 +22,8 @@ from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
 from polynya.replica.log import check_proposal
 from polynya.routing import messages, relay
-from polynya.stream.commands import Append, AppendIf, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, AppendIf, Produce
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 

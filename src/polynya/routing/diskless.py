@@ -18,7 +18,8 @@ import msgspec
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import DISKLESS_BYTES_PER_CORE, DISKLESS_NAMES_MAX
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Code, Done, Reply
 
 SETTLE_SECONDS = 0.05  # after the first refusal; later ones are refused within it

@@ -25,7 +25,8 @@ from polynya.routing.leader_exchange import LeaderExchange, LeaderRpc
 from polynya.routing.leader_map import LeaderMap, LocalReplicas
 from polynya.routing.relay import THROUGH
 from polynya.routing.targets import Target, TargetRpc, Targets
-from polynya.stream.commands import Append, AppendIf, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, AppendIf, Produce
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 

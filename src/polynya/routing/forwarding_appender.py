@@ -6,7 +6,7 @@ from functools import partial
 
 from polynya.local.api import AppendTo
 from polynya.routing.forwarding import Forwarding
-from polynya.stream.commands import Append, Produce
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Done
 
 

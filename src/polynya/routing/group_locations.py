@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.stream.commands import NodeState
+from polynya.stream.features.placement.commands import NodeState
 
 
 class CoreAddress(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Node(Protocol):
 
     @property
     def state(self) -> int:
-        """See `polynya.stream.commands.NodeState`."""
+        """See `polynya.stream.features.placement.commands.NodeState`."""
         ...
 
     @property

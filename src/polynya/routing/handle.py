@@ -15,7 +15,8 @@ from polynya.routing.requests.core_requests import CoreTransport
 from polynya.routing.requests.fan_out import ReplicaFanOut
 from polynya.routing.requests.group_requests import GroupRequests
 from polynya.routing.requests.local_answers import LocalAnswers
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Done
 
 

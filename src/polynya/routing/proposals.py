@@ -21,7 +21,8 @@ from polynya.routing.forwarding_appender import ForwardingAppender
 from polynya.routing.leaders import Leaders
 from polynya.routing.requests.core_requests import CoreTransport
 from polynya.routing.stream_groups import StreamGroups
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wal import DiskFull
 

@@ -26,9 +26,11 @@ from polynya.routing.requests.group_requests import GroupRequests
 from polynya.routing.requests.local_answers import LocalAnswers
 from polynya.routing.requests.meta_group import MetaGroup
 from polynya.routing.stream_groups import StreamGroups
-from polynya.stream.commands import Command, Create, Retention
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.tables.rules import Lag
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.tables import Lag
 from polynya.wal import DiskFull
 
 

@@ -17,7 +17,8 @@ from polynya.local.api import (
 )
 from polynya.routing.bucket_profiles import BucketProfiles
 from polynya.routing.handle import StreamHandle
-from polynya.stream.commands import Command, Retention
+from polynya.stream.command import Command
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
 
 

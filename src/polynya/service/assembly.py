@@ -25,7 +25,7 @@ from polynya.service.outbox_sender import OutboxSender
 from polynya.service.retention_job import RetentionJob
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
-from polynya.stream.commands import SegmentLimits
+from polynya.stream.parts import SegmentLimits
 
 SNAPSHOT_BYTES = 64 << 20  # journal bytes between two rounds of snapshots
 

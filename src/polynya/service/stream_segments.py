@@ -12,8 +12,8 @@ from polynya.base.errors import NotLeader
 from polynya.base.futures import settle
 from polynya.local.api import Refusal
 from polynya.routing.service import NodeService
+from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.segments import segments_of
 from polynya.stream.state.model import SealedSegment, Stream
 
 SEGMENTS = 58  # messages between cores

@@ -12,8 +12,8 @@ from polynya.base.errors import Unavailable
 from polynya.base.limits import RANGES_PER_ANSWER_MAX
 from polynya.local.api import Refusal
 from polynya.routing.service import NodeService
-from polynya.stream.commands import ColdSlice
-from polynya.stream.rules.eviction import evicted_view
+from polynya.stream.features.pages.eviction import evicted_view
+from polynya.stream.parts import ColdSlice
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import stable_of

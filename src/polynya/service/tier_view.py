@@ -8,7 +8,7 @@ from polynya.cold import FaultedStreams
 from polynya.engine.repair import Repairer
 from polynya.engine.snapshots.snapshotter import Snapshotter
 from polynya.routing.service import NodeService
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import HotBatch

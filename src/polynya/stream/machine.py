@@ -7,89 +7,83 @@ from operator import attrgetter
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream import placement, read_plan
-from polynya.stream.commands import (
+from polynya.stream import read_plan
+from polynya.stream.command import Command
+from polynya.stream.features.appends import conditions
+from polynya.stream.features.appends import kafka as kafka_writes
+from polynya.stream.features.appends import rules as writes
+from polynya.stream.features.appends.commands import Append, AppendIf, Bundle, Produce, ProducerIds
+from polynya.stream.features.consumer_groups import rules as group_rules
+from polynya.stream.features.consumer_groups.state import ConsumerGroups
+from polynya.stream.features.forks import rules as forks
+from polynya.stream.features.forks.commands import (
     Acknowledge,
-    Append,
-    AppendIf,
-    BucketRetention,
-    Bundle,
-    ClaimRanges,
-    Command,
     ConfirmPin,
-    Create,
-    Delete,
-    Expire,
-    PackDeleted,
-    PackWritten,
-    PageEntries,
     PinSource,
-    Produce,
-    ProducerIds,
-    PublishSlices,
     RefuseAttempt,
-    ReleasePack,
-    ReleasePaged,
-    ReplaceSlices,
-    Retention,
-    Rollover,
-    SetRetention,
-    TableAbandon,
-    TableCommit,
-    TableCreate,
-    TableOpen,
-    TablePlanned,
-    Touch,
-    Trim,
-    TrimTo,
     Unpin,
 )
-from polynya.stream.consumer_groups import rules as group_rules
-from polynya.stream.consumer_groups.state import ConsumerGroups
-from polynya.stream.diskless.commits import apply_commit_slices
-from polynya.stream.diskless_commands import CommitSlices, SealProfileEpoch, SetProfile
-from polynya.stream.read_plan import ReadPlan, ReadRefused
-from polynya.stream.replies import Code, Reply
-from polynya.stream.rules import (
-    conditions,
-    eviction,
-    forks,
-    kafka_writes,
-    lifetimes,
-    meta,
-    paging,
-    profiles,
-    publishing,
-    retention,
-    segments,
-    table_failures,
-    table_lifetimes,
-    table_watches,
-    tables,
-    topics,
-    trimming,
-    writes,
+from polynya.stream.features.lifetimes import creation
+from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.packs import rules as publishing
+from polynya.stream.features.packs.commands import (
+    PackDeleted,
+    PackWritten,
+    PublishSlices,
+    ReleasePack,
+    ReplaceSlices,
 )
-from polynya.stream.snapshots import encode as snapshots
-from polynya.stream.state import feature_level, index
-from polynya.stream.state.changes import Changes, KeptChanges
-from polynya.stream.state.effects import TailMoved
-from polynya.stream.state.index import Index
-from polynya.stream.state.model import HotBatch, PackReference, Stream, WriterState
-from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks, is_page_key
-from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions.state import SubscriptionState
-from polynya.stream.table_commands import (
+from polynya.stream.features.pages import eviction
+from polynya.stream.features.pages import rules as paging
+from polynya.stream.features.pages.commands import PageEntries, ReleasePaged
+from polynya.stream.features.placement import rules as placement
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.profiles import rules as profiles
+from polynya.stream.features.profiles.commands import CommitSlices, SealProfileEpoch, SetProfile
+from polynya.stream.features.profiles.commits import apply_commit_slices
+from polynya.stream.features.retention import rules as retention
+from polynya.stream.features.retention import trimming
+from polynya.stream.features.retention.commands import BucketRetention, SetRetention, Trim, TrimTo
+from polynya.stream.features.segments import rules as segments
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.settings import rules as settings
+from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions.state import SubscriptionState
+from polynya.stream.features.tables import failures as table_failures
+from polynya.stream.features.tables import lifetimes as table_lifetimes
+from polynya.stream.features.tables import rules as tables
+from polynya.stream.features.tables import watches as table_watches
+from polynya.stream.features.tables.commands import (
+    ClaimRanges,
     ForgetTable,
+    TableAbandon,
     TableAlter,
+    TableCommit,
+    TableCreate,
     TableDrop,
     TableFail,
     TableFault,
     TableMake,
     TableMove,
+    TableOpen,
+    TablePlanned,
     TableRetry,
     WatchStreams,
 )
+from polynya.stream.features.tables.state import Table, Watch
+from polynya.stream.features.topics import rules as topics
+from polynya.stream.features.topics.state import Topic, TopicChanges
+from polynya.stream.parts import Retention
+from polynya.stream.read_plan import ReadPlan, ReadRefused
+from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots import encode as snapshots
+from polynya.stream.state import index
+from polynya.stream.state.changes import Changes, KeptChanges
+from polynya.stream.state.effects import TailMoved
+from polynya.stream.state.index import Index
+from polynya.stream.state.model import HotBatch, PackReference, Stream, WriterState
+from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks, is_page_key
 
 _UID = attrgetter("uid")
 
@@ -139,16 +133,16 @@ class Machine:
         self.released: dict[
             str, None
         ] = {}  # packs that this group has released and must never hold again, oldest first
-        self.tables: dict[int, tables.Table] = {}  # meta group only
-        self.watches: dict[int, table_watches.Watch] = {}  # tables that a stream group was told of
+        self.tables: dict[int, Table] = {}  # meta group only
+        self.watches: dict[int, Watch] = {}  # tables that a stream group was told of
         self.claimed_jobs: dict[int, int] = {}  # table -> the latest job that claimed here
         self.subscriptions = SubscriptionState()
         self.meta: dict[str, bytes] = {}  # meta group only
         self.buckets: dict[str, Retention] = {}  # meta group only: retention policies of buckets
-        self.topics: dict[str, topics.Topic] = {}  # meta group only: Kafka topics by name
-        self.topic_changes = topics.TopicChanges()
+        self.topics: dict[str, Topic] = {}  # meta group only: Kafka topics by name
+        self.topic_changes = TopicChanges()
         self.consumer_groups = ConsumerGroups()
-        self.map: placement.ClusterMap | None = None  # meta group of a cluster only
+        self.map: ClusterMap | None = None  # meta group of a cluster only
         self.level = 1  # feature level of the rules (base/levels.py)
         self.uid_counter = 0
         self.message_counter = 0
@@ -375,7 +369,7 @@ def _apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
 
 
 _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
-    Create: writes.apply_create,
+    Create: creation.apply_create,
     Append: writes.apply_append,
     AppendIf: conditions.apply_append_if,
     Produce: kafka_writes.apply_produce,
@@ -421,9 +415,8 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     SealProfileEpoch: profiles.apply_seal_profile_epoch,
     **links.RULES,
     **eviction.RULES,
-    **feature_level.RULES,
     **placement.RULES,
-    **meta.RULES,
+    **settings.RULES,
     **topics.RULES,
     **group_rules.RULES,
 }

@@ -12,16 +12,16 @@ from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
 from polynya.base.offsets import parse_token
 from polynya.routing.service import NodeService
-from polynya.stream.commands import (
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
     SubscriptionLinked,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.features.subscriptions.state import LinkInfo, Subscription
 from polynya.stream.replies import Code
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions.state import LinkInfo, Subscription
 from polynya.subscriptions import messages
 from polynya.subscriptions.messages import LinksQuery
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from polynya.base.errors import NotLeader, PolynyaError, Unavailable
 from polynya.routing.service import NodeService
-from polynya.stream.commands import UnlinkSubscription
+from polynya.stream.features.subscriptions.commands import UnlinkSubscription
+from polynya.stream.features.subscriptions.links import pending_watches
 from polynya.stream.machine import Machine
-from polynya.stream.subscriptions.links import pending_watches
 from polynya.subscriptions import messages
 from polynya.subscriptions.keys import Keys
 from polynya.subscriptions.links import SubscriptionLinks

@@ -328,7 +328,7 @@ class Carrier:
         """Report whether a closed stream is a complete copy with rebuilt Kafka batches, which have
         other sizes."""
         from polynya.backup.streams import size_of
-        from polynya.stream.commands import Encoding
+        from polynya.stream.parts import Encoding
 
         answer = await asyncio.to_thread(self._ask, "HEAD")
         is_closed = answer.headers.get("stream-closed", "") == "true"
@@ -409,7 +409,7 @@ class Carrier:
 async def _appends(pieces: AsyncIterator[BackupPiece], of_json: bool) -> AsyncIterator[Body]:
     """Yield the bodies of the appends, deterministically. Small JSON appends are merged, and
     records of Kafka batches; others stay single. Raises CorruptData."""
-    from polynya.stream.commands import Encoding
+    from polynya.stream.parts import Encoding
 
     gathered, records, size, is_whole = list[bytes](), 0, 0, False
     async for piece in pieces:

@@ -11,7 +11,7 @@ from polynya.front.kafka.configs import TIMES_AFTER, TIMES_BEFORE
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.topics.catalog import OpenTopic
 from polynya.routing.handle import StreamHandle
-from polynya.stream.commands import Batch, Encoding, Producer
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.wire.kafka import batches
 from polynya.wire.kafka.batches import BatchHeader, InvalidBatch
 from polynya.wire.kafka.generated.produce import PartitionProduceResponse

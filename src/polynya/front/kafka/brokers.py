@@ -17,7 +17,7 @@ import msgspec
 from polynya.base.names import DISKLESS
 from polynya.front.kafka.configs import PROFILE
 from polynya.routing.handle import StreamHandle
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.topics.state import Topic
 
 # in `client.id`: of LIP-163, Bufstream, Inkless and WarpStream
 _TAG = re.compile(r"(?<![A-Za-z0-9_])(?:zone_id|zone|diskless_az|ws_az)=([^,]*)")

@@ -22,7 +22,7 @@ from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.front.kafka.topics.catalog import OpenTopic
 from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.wire.kafka.batches import place_all
 from polynya.wire.kafka.generated.fetch import (

@@ -10,7 +10,7 @@ from polynya.front.kafka.call import Call
 from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error
 from polynya.routing.handle import StreamHandle
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated import fetch as fetch_message
 from polynya.wire.kafka.generated import produce as produce_message
 

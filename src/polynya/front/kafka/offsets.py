@@ -18,7 +18,7 @@ from polynya.front.kafka.leaders import epoch_error_of
 from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
 from polynya.wire.kafka.generated.list_offsets import (
     ListOffsetsPartition,

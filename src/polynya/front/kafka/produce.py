@@ -14,7 +14,7 @@ from polynya.front.kafka.call import Call, count, in_thread
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_elsewhere_led, tell_of_produce
 from polynya.front.kafka.topics.catalog import OpenTopic
-from polynya.stream.commands import Produce
+from polynya.stream.features.appends.commands import Produce
 from polynya.stream.replies import Code, Reply
 from polynya.wire.kafka.generated.init_producer_id import (
     InitProducerIdRequest,

@@ -18,14 +18,11 @@ from polynya.front.text.protocol import TextCommand
 from polynya.local.api import Page, Position, ReadQuery, Refusal
 from polynya.service.api import Service
 from polynya.service.stream_segments import LeasedSegments
-from polynya.stream.commands import (
-    Append,
-    Command,
-    Create,
-    Encoding,
-    SegmentLimits,
-)
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Encoding, SegmentLimits
 from polynya.stream.replies import Code, Reply
 from polynya.wire.kafka.records import decoded_records
 

@@ -16,10 +16,11 @@ from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.routing import messages
 from polynya.routing.leaders import Leaders
 from polynya.routing.requests.core_requests import CoreRequests
-from polynya.stream.commands import Retention
-from polynya.stream.rules.table_lifetimes import live_tables
-from polynya.stream.rules.tables import Lag, Table, lag_of
-from polynya.stream.rules.topics import TopicNews
+from polynya.stream.features.tables.lifetimes import live_tables
+from polynya.stream.features.tables.rules import Lag, lag_of
+from polynya.stream.features.tables.state import Table
+from polynya.stream.features.topics.state import TopicNews
+from polynya.stream.parts import Retention
 
 
 class LocalAnswers:

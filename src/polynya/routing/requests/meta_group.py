@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from polynya.routing import messages
 from polynya.routing.requests.group_requests import GroupRequests
 from polynya.routing.requests.local_answers import LocalAnswers
-from polynya.stream.commands import Command, Retention
-from polynya.stream.placement import META_GROUP
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables.state import Table
+from polynya.stream.features.topics.state import TopicNews
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
-from polynya.stream.rules.tables import Table
-from polynya.stream.rules.topics import TopicNews
 
 
 class MetaGroup:
@@ -33,7 +34,7 @@ class MetaGroup:
         return await self._call(META_GROUP, command)
 
     async def entries(self, scope: str) -> dict[str, bytes]:
-        """Return the entries under a scope (see `polynya.stream.rules.meta`)."""
+        """Return the entries under a scope (see `polynya.stream.features.settings.rules`)."""
         found: dict[str, bytes] = await self._requests.at_replica(
             META_GROUP, messages.META, messages.Flush(scope), self._answers.meta
         )

@@ -19,8 +19,8 @@ from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
 from polynya.routing import messages
 from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.running import RunningGroup, clock_ms
-from polynya.stream.commands import Command
-from polynya.stream.consumer_groups.calls import (
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups.calls import (
     Answer,
     Call,
     Commit,
@@ -39,16 +39,16 @@ from polynya.stream.consumer_groups.calls import (
     Outcomes,
     Sync,
 )
-from polynya.stream.consumer_groups.classic import ClassicGroup, State
-from polynya.stream.consumer_groups.rules import old_offsets
-from polynya.stream.consumer_groups.state import ConsumerGroup
-from polynya.stream.consumer_groups.subscription import topics_of
-from polynya.stream.group_commands import (
+from polynya.stream.features.consumer_groups.classic import ClassicGroup, State
+from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
     DropOffsets,
     ExpireOffsets,
 )
+from polynya.stream.features.consumer_groups.rules import old_offsets
+from polynya.stream.features.consumer_groups.state import ConsumerGroup
+from polynya.stream.features.consumer_groups.subscription import topics_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 

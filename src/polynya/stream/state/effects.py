@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.commands import Batch
+from polynya.stream.parts import Batch
 
 
 class TailMoved(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.state.model import ProfileEpoch, Stream
 
 

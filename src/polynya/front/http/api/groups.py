@@ -21,7 +21,7 @@ from polynya.service.consumer_groups.admin import (
     ResetRefused,
     Wanted,
 )
-from polynya.stream.consumer_groups.calls import GroupError
+from polynya.stream.features.consumer_groups.calls import GroupError
 from polynya.wire.headers import BadField, parse_instant_ms
 
 GROUPS = "/v1/groups"

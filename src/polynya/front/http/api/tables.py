@@ -22,10 +22,10 @@ from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.tables import TableRefused, shown_prefix
-from polynya.stream.commands import ColdSlice, TableCommit
-from polynya.stream.rules.table_failures import Failure
-from polynya.stream.rules.tables import ClaimedRange, Table
-from polynya.stream.table_commands import TableMove
+from polynya.stream.features.tables.commands import TableCommit, TableMove
+from polynya.stream.features.tables.rules import ClaimedRange
+from polynya.stream.features.tables.state import Failure, Table
+from polynya.stream.parts import ColdSlice
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, Merging, StoreRef
 
 

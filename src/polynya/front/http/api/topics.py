@@ -34,8 +34,8 @@ from polynya.front.kafka.topics.catalog import (
 )
 from polynya.front.kafka.topics.steps import TopicRefused, TopicService
 from polynya.local.api import StreamInfo
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.headers import format_instant
 
 PATH = "/v1/topics"

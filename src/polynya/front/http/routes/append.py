@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
 from polynya.base.names import KAFKA_PREFIX
+from polynya.front.common.pipeline import ResponseQueue
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.exchange import Context, Exchange
 from polynya.front.http.protocol.responses import COMMON, owner_line
 from polynya.front.http.routes.append_conditions import on_condition, read_condition, tag_headers
 from polynya.front.http.routes.append_records import append_records
@@ -24,7 +25,8 @@ from polynya.front.http.routes.bodies import (
 )
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.local.api import AppendTo, StreamInfo
-from polynya.stream.commands import Append, Batch, Encoding, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.conditions import CONDITIONS, Condition
 from polynya.wire.headers import (
@@ -35,10 +37,6 @@ from polynya.wire.headers import (
     parse_producer,
     parse_stream_seq,
 )
-
-if TYPE_CHECKING:
-    from polynya.front.http.connection import Connection
-    from polynya.front.http.server import HttpFront
 
 _REFUSED = int(Code.NOT_FOUND)  # this code and those above it are errors
 _TAIL = b"\r\n" + COMMON + b"\r\n"
@@ -57,7 +55,8 @@ _FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED
 class AppendRequest(msgspec.Struct):
     """A parsed append: what its head says, and the exchange that gets the answer."""
 
-    connection: Connection
+    context: Context
+    responses: ResponseQueue
     number: int  # of the exchange
     name: str
     append: AppendTo
@@ -88,15 +87,15 @@ class AppendRequest(msgspec.Struct):
             batch = Batch(0, 1, body, crc32c(body))  # Encoding.BYTES, without a call
         elif (batch := batch_of(self.encoding, body)) is None:
             raise Failure("EMPTY_ARRAY")
-        front = self.connection.front
-        counters = front.counters
+        context = self.context
+        counters = context.counters
         counters.appends += 1
         counters.bytes_in += len(body)
         if self.zone:
-            front.clients.receive(self.zone, len(body))
+            context.clients.receive(self.zone, len(body))
         command = Append(
             self.name,
-            front.service.now_ms(),
+            context.service.now_ms(),
             self.content_type,
             batch,
             producer,
@@ -124,9 +123,8 @@ class AppendRequest(msgspec.Struct):
                 headers += tag_headers(self.exchange.head.headers, reply)
             self.exchange_now().answer(status, headers)
             return
-        connection = self.connection
-        front = connection.front
-        front.counters.statuses[status] += 1
+        context = self.context
+        context.counters.statuses[status] += 1
         epoch = reply.producer_epoch
         if epoch < 0:
             lines = _PLAIN % (reply.record, reply.byte, reply.uid)
@@ -136,13 +134,13 @@ class AppendRequest(msgspec.Struct):
         else:
             form = _REPEATED if status == 204 else _APPENDED
             lines = form % (reply.record, reply.byte, epoch, reply.producer_sequence, reply.uid)
-        hint = front.service.hint
+        hint = context.service.hint
         if hint is not None and (owner := hint(self.name, self.zone)):
             lines = lines[:-2] + owner_line(owner) + b"\r\n"
-        connection.send(self.number, lines)
+        self.responses.send(self.number, lines)
 
 
-def append(front: HttpFront, exchange: Exchange) -> None:
+def append(exchange: Exchange) -> None:
     """Handle an append. Raises `Failure`."""
     request = parse_append(exchange)
     body, exchange.body = exchange.body, b""  # from here on the batch holds it
@@ -156,14 +154,14 @@ def append(front: HttpFront, exchange: Exchange) -> None:
         append_records(request, body)
         return
     if not body and request.name.startswith(KAFKA_PREFIX):
-        exchange.connection.hold_later_requests()
+        exchange.peer.responses.exclusive = True
         exchange.spawn(_close_unless_partition(request))
         return
     if is_parsed_in_thread(request.encoding, body):
-        exchange.connection.hold_later_requests()
+        exchange.peer.responses.exclusive = True
         exchange.spawn(_parse_and_propose(request, body))
         return
-    exchange.connection.last_append = request
+    exchange.peer.last_append = request
     request.propose(body, request.producer, request.answer)
 
 
@@ -177,7 +175,7 @@ async def _parse_and_propose(request: AppendRequest, body: bytes) -> None:
 
 async def _close_unless_partition(request: AppendRequest) -> None:
     """Close a stream whose name may be that of a partition: a body would have a wrong type."""
-    info = await request.connection.front.service.info(request.name)
+    info = await request.context.service.info(request.name)
     if isinstance(info, StreamInfo) and info.encoding == Encoding.KAFKA:
         raise Failure("KAFKA_PARTITION")
     request.propose(b"", request.producer, request.answer)
@@ -198,7 +196,7 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         encoding = encoding_of(content_type)
     elif not close:
         raise Failure("EMPTY_BODY")
-    service, condition = exchange.connection.front.service, None
+    service, condition = exchange.context.service, None
     try:
         producer = parse_producer(headers)
         sequence = parse_stream_seq(headers["stream-seq"]) if "stream-seq" in headers else None
@@ -213,10 +211,11 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         if body and batch_of(encoding, body) is None:  # an error of the body comes first
             raise Failure("EMPTY_ARRAY") from None
         raise Failure("INVALID_HEADER", str(bad)) from None
-    connection, name, head = exchange.connection, exchange.route.name, exchange.head
+    name, head = exchange.route.name, exchange.head
     has_options = exchange.request_id or not head.minor or "origin" in headers
     return AppendRequest(
-        connection,
+        exchange.context,
+        exchange.peer.responses,
         exchange.number,
         name,
         service.appender(name),

@@ -11,7 +11,7 @@ from polynya.base.levels import CONDITIONS_LEVEL
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.service.api import Service
-from polynya.stream.commands import Append, AppendIf
+from polynya.stream.features.appends.commands import Append, AppendIf
 from polynya.stream.replies import Reply
 from polynya.wire.conditions import EXPECTED, MATCH, NO_RECORD, RECORD, Condition, parse_condition
 from polynya.wire.headers import BadField

@@ -8,11 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.routes.append_conditions import on_condition
 from polynya.front.http.routes.bodies import RECORDS_BODY
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.commands import Append, Batch, Encoding
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.headers import RECORDS, BadField
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records, values_of
 from polynya.wire.record_fields import (
@@ -54,16 +53,16 @@ def append_records(request: AppendRequest, body: bytes) -> None:
             "Record-Key, Record-Header and Record-Timestamp are not for a body of "
             f"{RECORDS}, whose records have their own",
         )
-    info = request.connection.front.service.info_nowait(request.name)
+    info = request.context.service.info_nowait(request.name)
     if info is None:
-        request.connection.hold_later_requests()
+        request.responses.exclusive = True
         request.exchange.spawn(_learn_type(request, body))
     else:
         _propose_body(request, body, info)
 
 
 async def _learn_type(request: AppendRequest, body: bytes) -> None:
-    _propose_body(request, body, await request.connection.front.service.info(request.name))
+    _propose_body(request, body, await request.context.service.info(request.name))
 
 
 def _propose_body(request: AppendRequest, body: bytes, info: StreamInfo | Refusal) -> None:
@@ -80,38 +79,22 @@ def _propose_body(request: AppendRequest, body: bytes, info: StreamInfo | Refusa
 def _start(request: AppendRequest, build: _Build, content_type: str, size: int) -> None:
     """Build and propose the batch: at once, or in a thread while later requests wait."""
     if size <= _AT_ONCE_BYTES:
-        _propose(request, build(request.connection.front.service.now_ms()), content_type)
+        _propose(request, build(request.context.service.now_ms()), content_type)
     else:
-        request.connection.hold_later_requests()
+        request.responses.exclusive = True
         request.exchange.spawn(_build_and_propose(request, build, content_type))
 
 
 async def _build_and_propose(request: AppendRequest, build: _Build, content_type: str) -> None:
-    now_ms = request.connection.front.service.now_ms()
+    now_ms = request.context.service.now_ms()
     _propose(request, await asyncio.to_thread(build, now_ms), content_type)
 
 
 def _propose(request: AppendRequest, batch: Batch | None, content_type: str) -> None:
     if batch is None:
         raise Failure("EMPTY_ARRAY")
-    front = request.connection.front
-    front.counters.appends += 1
-    front.counters.bytes_in += len(batch.payload)
-    if request.zone:
-        front.clients.receive(request.zone, len(batch.payload))
-    command = Append(
-        request.name,
-        front.service.now_ms(),
-        content_type,
-        batch,
-        request.producer,
-        request.stream_seq,
-        request.close,
-        request.incarnation,
-    )
-    if request.condition is not None:
-        command = on_condition(command, request.condition)
-    request.append(command, request.answer)
+    request.content_type = content_type
+    request.propose(batch.payload, request.producer, request.answer, batch)
 
 
 def _described(body: bytes, fields: RecordFields, now_ms: int, *, is_json: bool) -> Batch | None:

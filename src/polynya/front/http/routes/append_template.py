@@ -19,7 +19,7 @@ import msgspec
 
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.append import AppendRequest
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 
 _VARIABLE = re.compile(
     rb"\r\n(?:(producer-seq)|content-length): ?(\d{1,15})(?=\r\n|\Z)", re.IGNORECASE

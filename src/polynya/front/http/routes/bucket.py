@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from polynya.front.http.protocol.exchange import Exchange
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
 
-
-def put_bucket(front: HttpFront, exchange: Exchange) -> None:
+def put_bucket(exchange: Exchange) -> None:
     exchange.answer(201, [("Location", exchange.base_url + exchange.route.path)])

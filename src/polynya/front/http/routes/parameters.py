@@ -8,15 +8,11 @@ what each route takes: a handler gets no other parameter.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Route, RouteKind
-
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
 
 _READS = (
     "offset",
@@ -72,10 +68,10 @@ def taken(route: Route) -> frozenset[str]:
     return next((names for begin, names in BY_PATH.items() if path.startswith(begin)), _ALWAYS)
 
 
-def check_parameters(front: HttpFront, exchange: Exchange) -> None:
+def check_parameters(exchange: Exchange) -> None:
     """Raise `Failure` for a parameter that resembles one of the route, unless the node ignores all
     unknown ones."""
-    if not front.settings.strict_parameters:
+    if not exchange.context.settings.strict_parameters:
         return
     known = taken(exchange.route)
     for name in exchange.query:

@@ -11,7 +11,7 @@ from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of
 from polynya.local.api import Refusal, TrimQuery
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,

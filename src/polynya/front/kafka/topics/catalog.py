@@ -1,7 +1,7 @@
 """The topics as one core knows them, and the steps that create, change and delete them.
 
 The meta group has the truth. A core follows its node's replica by what changed since, and asks the
-leader for a topic that it does not know. Any core that finds a topic between two steps (`polynya.stream.rules.topics`)
+leader for a topic that it does not know. Any core that finds a topic between two steps (`stream.features.topics`)
 finishes it.
 """
 
@@ -27,9 +27,9 @@ from polynya.front.kafka.topics import profile_change
 from polynya.front.kafka.topics.profile_change import NotChanged, is_abandoned
 from polynya.front.kafka.topics.steps import META_GROUP, TopicRefused, TopicService, TopicSteps
 from polynya.routing.handle import StreamHandle
-from polynya.stream.commands import TopicChange, TopicDrop, TopicPut
+from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut
+from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic, TopicNews, TopicState
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 # those that Kafka calls internal: what it keeps in them is in the nodes' logs here

@@ -16,19 +16,13 @@ from polynya.front.kafka.topics.producers import DeletedTopics, allot
 from polynya.front.kafka.topics.profile_change import NotChanged
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.api import Service
-from polynya.stream.commands import (
-    Command,
-    Create,
-    Delete,
-    Encoding,
-    TopicChange,
-    TopicDrop,
-    TopicGone,
-    TopicReady,
-)
-from polynya.stream.diskless_commands import SetProfile
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.profiles.commands import SetProfile
+from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicGone, TopicReady
+from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.topics import Topic, TopicNews, TopicState
 from polynya.wire.headers import media_type
 from polynya.wire.kafka.values import partition_type
 
