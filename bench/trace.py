@@ -47,7 +47,7 @@ HEAD = (
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What one request passes through."""
+    """Calls, files and rooms that one request passes through."""
 
     calls: int
     files: int

@@ -190,8 +190,7 @@ def polynya(
 
 @contextmanager
 def ahead_of_others() -> Iterator[None]:
-    """What is started meanwhile goes before other processes of this machine, where that is
-    allowed."""
+    """Raise the priority of processes started in this context, where permitted."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, usual - 10)
@@ -202,7 +201,7 @@ def ahead_of_others() -> Iterator[None]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it may still hold files, locks and ports."""
+    """Report whether a process may still hold files, locks and ports."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -210,7 +209,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 class Ran:
-    """How a command ended."""
+    """The result of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err

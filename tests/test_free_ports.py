@@ -1,5 +1,5 @@
-"""A port that a test holds is given to nobody but the servers that it starts, over their deaths
-too."""
+"""A port reserved by a test is available only to the servers that it starts, also after their
+deaths."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def faults(text: str) -> Iterator[str]:
-    """What is wrong with a docstring."""
+    """List the faults of a docstring."""
     if text.split(maxsplit=1)[0].strip("`,:") in NO_BEGINNING:
         yield f"begins with {text.split(maxsplit=1)[0]!r}"
     if found := AVOIDED.search(text):
@@ -209,7 +209,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def message_faults(text: str) -> Iterator[str]:
-    """What is wrong with a message, a help text or a text of the console."""
+    """List the faults of a message, a help text or a text of the console."""
     yield from faults(text)
     if found := ODD.search(text):
         yield f"says {found[0]!r}"

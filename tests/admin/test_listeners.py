@@ -16,7 +16,7 @@ from polynya.observability.metrics import Registry
 
 
 class Echo:
-    """A front that greets whoever connects."""
+    """A front that greets every client."""
 
     def __init__(self, name: str, told: list[str]) -> None:
         self._name, self._told = name, told

@@ -1,5 +1,5 @@
-"""The store of a cluster is looked at through one node: each group by whoever leads it, whatever is
-lost or moves meanwhile."""
+"""Checks of a cluster's store through one node: the leader of each group answers, despite losses
+and moves."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def look(
 
 
 def slices(world: World) -> int:
-    """That the leaders name now."""
+    """Count the slices that the current leaders name."""
     led = [machine for node in world.alive() for machine in node.core.led.values()]
     return sum(
         len(list(machine.whole_index_of(stream)))

@@ -1,5 +1,5 @@
-"""Tables after a restore: they go on where the groups' states and the store prove which records are
-rows, else they begin anew, and why is said."""
+"""Tables after a restore: they continue where group states and store prove which records are rows.
+Otherwise they restart and report the reason."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def tabled(tmp_path: Path) -> Tabled:
 
 
 def records_to_come(tabled: Tabled) -> dict[int, list[int]]:
-    """Of each group: the records that the next job takes."""
+    """Return, per group, the records that the next job takes."""
     table = tabled.machines[0].tables[tabled.uid]
     assert not table.open
     tabled.machines[0].apply(TableOpen(tabled.uid, 10))

@@ -407,8 +407,8 @@ async def test_old_backups_go_and_the_rest_stays_whole(tmp_path: Path) -> None:
 
 @run
 async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_path: Path) -> None:
-    """As by another one that ends with `--keep`: it knows nothing of what this one has found there,
-    or written."""
+    """Tidy as a concurrent backup with `--keep` does: it knows nothing of the files that this
+    backup found or wrote."""
     tier, repository = await half_cold(), MemoryStore()
     await taken(FakeSource(tier), repository)
     source = FakeSource(tier)
@@ -566,8 +566,8 @@ async def test_a_restore_that_was_interrupted_begins_anew(tmp_path: Path) -> Non
 async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(
     tmp_path: Path,
 ) -> None:
-    """It would be the same history: offsets would be given out twice. Of a cluster other nodes may
-    be restored yet."""
+    """Refuse a second restore of the same history: it would assign offsets twice. Other nodes of a
+    cluster may still be restored."""
     store = MemoryStore()
     await release_root(store, await claim_root(store, CLUSTER, 7, "start"))
     for node, history, is_refused in (

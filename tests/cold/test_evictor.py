@@ -28,7 +28,7 @@ def evicted(tier: Tier) -> set[str]:
 
 
 async def bring_all(tier: Tier) -> None:
-    """As whoever needs them does."""
+    """Rehydrate all evicted streams."""
     states = StateReader(tier.store)
     for group, machine in tier.world.machines().items():
         for ghost in list(ghosts(machine)):

@@ -268,7 +268,8 @@ def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:
 
 
 def test_a_pack_whose_intent_is_repeated_after_its_deletion_is_deleted_again() -> None:
-    """The group has released it for ever, and its home group has forgotten that."""
+    """Repeat a pack's intent after the group released the pack and its home group dropped the
+    record of it."""
 
     async def story() -> None:
         tier = Tier()
@@ -513,7 +514,7 @@ def test_two_sweeps_at_the_same_time_do_not_disturb_each_other() -> None:
 
 
 def test_what_has_become_known_since_it_was_found_is_not_swept() -> None:
-    """As of a process that stood still in between."""
+    """Pause the process between the search and the sweep."""
 
     async def story() -> None:
         tier = Tier()

@@ -60,7 +60,7 @@ class Idle:
         return self.tier.new_merger(settings, eviction=self.eviction)
 
     async def bring(self, group: int, names: list[str]) -> None:
-        """As the rehydration does."""
+        """Return evicted streams to the machine, as the rehydration does."""
         world = self.tier.world
         machine = world.machines()[group]
         states = []

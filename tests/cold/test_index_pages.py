@@ -64,7 +64,7 @@ class Paged(Tier):
         return [cold for cold in self.machine(name).index_of(self.stream(name)) if cold.is_page]
 
     async def check_from(self, record: int) -> None:
-        """What is kept reads as written."""
+        """Check that the kept records read as written."""
         reader, found = self.new_reader(), b""
         for cold in self.machine().whole_index_of(self.stream()):
             inner = await reader.spread([cold], record, 1 << 62)

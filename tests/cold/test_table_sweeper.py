@@ -1,5 +1,5 @@
-"""What lost jobs left under a table's folder goes, and nothing that any snapshot, log or reader may
-still be at: with real tables."""
+"""Removal of lost jobs' leftovers under a table's folder, with real tables. Files that a snapshot,
+log or reader may still use stay."""
 
 from __future__ import annotations
 

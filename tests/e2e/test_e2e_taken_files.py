@@ -27,7 +27,7 @@ class Writer:
         self._ask("PUT", b"")
 
     def append(self) -> bool:
-        """False when nobody answered."""
+        """Append once. False: no response."""
         self._number += 1
         try:
             self._ask("POST", b"%d" % self._number)

@@ -1,5 +1,5 @@
-"""Appends of one turn and group, on a node by itself: one entry of the log, an answer each, and the
-same state after a restart."""
+"""Appends of one turn and group on a single node: one log entry, a response each, and the same
+state after a restart."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ QUIET, BUSY = name_in(1), name_in(2)
 
 
 def unlucky() -> World:
-    """Of a disk that draws what a crash loses, and of small segments."""
+    """A world whose disk draws the losses of a crash, with small segments."""
     world = World(FakeDisk(Random(7)))
     world.segment_bytes = 2048
     return world

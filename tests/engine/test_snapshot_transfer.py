@@ -107,7 +107,7 @@ def test_what_arrives_is_what_was_sent() -> None:
 
 
 def of_the_first_clusters(sender: Sender) -> tuple[bytes, int]:
-    """What a node of theirs sends, and its identity."""
+    """Return the snapshot stream of a node of the first clusters, and its identity."""
     body = sender.machine.snapshot()
     hot = [batch for _, batches in sender.machine.flush_candidates() for batch in batches]
     pieces = [

@@ -91,7 +91,7 @@ def test_an_sse_reader_that_waits_reads_nothing(monkeypatch: pytest.MonkeyPatch)
         writer = await diskless(world, "s")
         reader = await world.sse("s")
         await reader.chunk()
-        reads = Reads(world.service, monkeypatch)
+        reads = Reads(world.service.reads, monkeypatch)
         await turns()
         assert not reads.counts
         await writer.append(canonical_name("s"), b"one", b"two")

@@ -1,5 +1,5 @@
-"""How fetches wait and read: kept tail watches, parked fetches, offsets behind the end, and slices
-that are fetched ahead."""
+"""Waiting and reading of fetches: kept tail watches, parked fetches, offsets beyond the end, and
+prefetched slices."""
 
 from __future__ import annotations
 

@@ -533,7 +533,7 @@ def test_a_client_id_may_be_any_bytes() -> None:
 
 
 def test_bytes_behind_a_body_are_ignored() -> None:
-    """As librdkafka 2.16 sends some with Metadata."""
+    """Send trailing bytes as librdkafka 2.16 does with Metadata."""
 
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
@@ -677,7 +677,8 @@ def test_metadata_creates_a_topic_that_a_client_names() -> None:
 
 
 def test_a_creation_that_somebody_began_is_finished() -> None:
-    """As after a crash between the topic and its streams, or between some of its streams."""
+    """Finish a creation that crashed between the topic and its streams, or between some of the
+    streams."""
 
     async def story(world: KafkaWorld) -> None:
         service = world.core.service

@@ -64,7 +64,7 @@ def test_pages_heads_and_times_stop_at_an_open_transaction() -> None:
 
 
 def test_a_condition_at_an_open_transaction_waits_for_its_end() -> None:
-    """What may yet commit comes before the append, and the writer has not seen it."""
+    """Wait for the transaction: its commit precedes the append, and the writer has not seen it."""
 
     async def story(world: World) -> None:
         stream = await planted(world)

@@ -111,7 +111,7 @@ class FuzzCluster:
         return psutil.Process(self.nodes[number].process.pid).children()
 
     def odd_lines(self) -> list[str]:
-        """Of the logs: what nobody's nonsense may lead to."""
+        """Return unexpected lines of the nodes' logs: malformed input must not cause them."""
         logs = {number: list(node.log) for number, node in self.nodes.items()}
         odd = [
             (number, at)

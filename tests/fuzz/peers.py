@@ -1,9 +1,8 @@
-"""What a member of the cluster, and strangers, may say to the peer ports: two nodes of three under
-a writer, the third is an impostor (fuzz/impostor.py).
+"""Hostile messages to the peer ports, of a member and of strangers: two nodes of three serve a
+writer, the third is an impostor (fuzz/impostor.py).
 
-Whatever it says, the two live, remember what they have acknowledged, go on to acknowledge, keep
-within their memory, and have nothing of it left when it has gone.
-"""
+Despite every message the two survive, keep their acknowledged records, keep acknowledging, and
+stay within their memory. They hold nothing of the impostor after it has gone."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ class Writer:
             return int(getattr(error, "code", 0))
 
     def check(self) -> list[str]:
-        """What is missing, twice or out of order, as each node says."""
+        """List the records that are missing, duplicated or out of order, per node."""
         found: list[str] = []
         for url in self.urls:
             for name, acknowledged in self.acknowledged.items():
@@ -203,7 +202,7 @@ class _Run:
             await asyncio.to_thread(self._rest)
 
     def _learn(self, impostor: Impostor) -> None:
-        """What is true now, so that some of the nonsense is near it."""
+        """Learn the current state, so that some of the malformed messages come close to it."""
         try:
             view = self.cluster.view(1)
         except OSError:
@@ -226,7 +225,7 @@ class _Run:
         }
 
     def _look(self, number: int) -> None:
-        """That both are there, and as they were."""
+        """Check that both nodes are up and unchanged."""
         wrong = [f"seed {self.seed}, round {number}: {line}" for line in self._troubles()]
         self.outcome.wrong += wrong[:5]
 

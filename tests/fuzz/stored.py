@@ -1,10 +1,9 @@
-"""What is stored, damaged: journals, snapshots, packs and backups with bits flipped, cut, grown,
-swapped, emptied or gone.
+"""Damaged files: journals, snapshots, packs and backups with bits flipped, cut, extended, swapped,
+emptied or deleted.
 
-A node on such a folder either refuses in words, or serves; then every record that it gives is one
-that was acknowledged, at its place, and none is missing silently: the answer says that data is
-damaged, or that the end of the journal was cut, which is all that a cut file can have.
-"""
+A node on such a folder either refuses to start with an explanation, or serves. Each record that
+it then returns was acknowledged and has its offset. None is missing silently: the response
+reports the damage, or the cut end of the journal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who comes to a peer port and is no member: without a certificate, of another authority, stalling,
-with noise, and by the hundred."""
+"""Outsiders at a peer port: without a certificate, of another authority, stalling, sending noise,
+and by the hundred."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from stories.cluster import A, led, stories
 
 from polynya.base.errors import Unavailable
 from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, StreamInfo
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 
 story = stories(led)
 

@@ -30,8 +30,8 @@ A = "test/a"
 def story(
     tell: Callable[[World, dict[int, int]], Awaitable[None]],
 ) -> Callable[[pytest.MonkeyPatch], None]:
-    """Of a release of level 2, in which deleting a stream is new, and what each node has announced:
-    all are of the release before."""
+    """Run a story in a release of level 2, which introduces the deletion of streams. Every node
+    has announced the previous release."""
 
     async def run() -> None:
         world = World()

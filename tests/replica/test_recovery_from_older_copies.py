@@ -1,5 +1,5 @@
-"""After the loss of all nodes the copies of the groups are of different moments; what was flushed
-since each of them is found by itself."""
+"""Recovery after the loss of all nodes from group copies of different moments. Later flushes are
+found without them."""
 
 from __future__ import annotations
 

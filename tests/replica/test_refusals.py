@@ -1,5 +1,4 @@
-"""What operators cannot have is refused before anything happens, with a reason that says what to
-do."""
+"""Impossible requests of operators are refused before any change, with a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -290,7 +289,7 @@ def test_a_read_replica_is_promoted_when_it_is_there_and_stays() -> None:
 
 
 class Office(ClusterOperations):
-    """What operators do to a town."""
+    """Operators' requests to a town."""
 
     def __init__(self, town: Town) -> None:
         self.town, self._cluster_id = town, "c"

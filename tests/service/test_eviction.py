@@ -1,4 +1,4 @@
-"""Idle streams leave the memory, and nobody sees it."""
+"""Eviction of idle streams, invisible to clients."""
 
 from __future__ import annotations
 

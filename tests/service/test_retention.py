@@ -1,8 +1,8 @@
-"""What is trimmed, deleted or expired is let go of everywhere: memory, journal and object store;
-what forks need of it stays.
+"""Trimmed, deleted or expired data leaves memory, journal and object store. Data that forks need
+stays.
 
-Whole cores with a journal on a fake disk, an object store in memory, and time that the test moves.
-"""
+Whole cores with a journal on a fake disk, an object store in memory, and time that the test
+moves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BODY = b"x" * 1000
 
 
 class Held:
-    """What a world holds of its streams' payload."""
+    """Payload of the streams that a world holds."""
 
     def __init__(self, world: World) -> None:
         assert isinstance(world.store, MemoryStore)
@@ -51,8 +51,8 @@ class Held:
 
 
 async def quiet_minutes(world: World) -> None:
-    """What the minutes after a release do: snapshots that contain it, then the collector; then
-    journal segments fall away."""
+    """Let minutes pass after a release: snapshots include it, then the collector runs, then
+    journal segments are dropped."""
     for _ in range(3):
         await world.settle()
         world.clock.ms += 120_000

@@ -1,5 +1,5 @@
-"""Tables over the cores of a node: every record in one committed job, whoever plans, dies or is
-late (F23, F26)."""
+"""Tables over the cores of a node: every record in exactly one committed job, despite crashes and
+late planners."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Lake:
         return await self.world.jobs.plan("t", merge=merge)
 
     async def commit(self, planned: PlannedJob) -> bool:
-        """Whether this attempt is the one that counts."""
+        """Commit, and report whether this attempt is the one that counts."""
         self.commits += 1
         table = planned.table
         main = f"main-{planned.attempt}"
@@ -496,7 +496,8 @@ def test_partitions_are_checked_and_kept() -> None:
 
 
 def test_a_derived_table_claims_nothing_and_tells_why_its_job_failed() -> None:
-    """It has the prefix of another table, and neither takes a record from the other."""
+    """Check a derived table: it claims nothing and reports its job's failure. It shares a prefix
+    with another table; neither takes the other's records."""
 
     async def tell(world: World) -> None:
         sql = "sql:select * from input"

@@ -13,7 +13,7 @@ from worlds.transactions import plant_end
 
 from polynya.base.errors import Unavailable
 from polynya.local.api import LiveEvent, Refusal, StreamInfo
-from polynya.routing.remote_tails import RemoteTails
+from polynya.routing.tails import RemoteTails
 from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction
 

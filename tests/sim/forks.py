@@ -16,7 +16,7 @@ from worlds.service import raw_batch
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo, TrimQuery
 from polynya.local.forks import create_fork
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.forks.commands import ConfirmPin, PinSource
@@ -139,7 +139,7 @@ def hash_of(key: str) -> int:
 
 
 class Forkers:
-    """Of one episode."""
+    """Clients of one episode that create and read forks."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode, self._world = episode, episode.world

@@ -64,10 +64,10 @@ class SimBrokers(OneBroker):
         return (Broker(self.own, "", 1),)
 
     def leader_of(self, group: int) -> int:
-        return self._service.leaders.leader_of(group)
+        return self._service.directory.leader(group)
 
     def epoch_of(self, group: int) -> int:
-        return self._service.leaders.epoch_of(group)
+        return self._service.directory.epoch_of(group)
 
 
 class SimFront(KafkaFront):

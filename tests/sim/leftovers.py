@@ -22,7 +22,7 @@ SECONDS = 300.0  # sweeps leave alone what is younger than a minute
 
 
 class Tidy:
-    """Of one episode."""
+    """The search for leftovers in one episode."""
 
     def __init__(self, episode: SwarmEpisode) -> None:
         self._world = episode.world

@@ -192,8 +192,8 @@ def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
 
 
 def _follows_each_step(clock: clocks.LogClock) -> int:
-    """Of the wall's clock, compared with what it showed last: back again does not count, forth
-    again does."""
+    """Follow the wall clock relative to its last reading: a step back is ignored, a step forward
+    is taken."""
     boot, wall = clock._boot(), clock._wall()
     elapsed, (since, shown) = boot - clock._boot_ms, _SHOWN.setdefault(id(clock), (boot, wall))
     ahead = wall - shown - (boot - since)
@@ -208,7 +208,7 @@ _SHOWN: dict[int, tuple[float, float]] = {}
 
 
 def _end_for_error(files: SimDisk, fd: int, length: int, offset: int) -> bytes:
-    """What cannot be read is taken for what was never written."""
+    """Return zeros for an unreadable range, as if it was never written."""
     try:
         return _READ(files, fd, length, offset)
     except OSError:

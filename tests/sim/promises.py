@@ -1,4 +1,4 @@
-"""What holds whenever a node applies a command, whatever clients notice of it."""
+"""Invariants of every command that a node applies, independent of what clients notice."""
 
 from __future__ import annotations
 

@@ -374,7 +374,7 @@ class _Story:
         ]
 
     def do_due(self, words: _Words) -> list[str]:
-        """What the stream's own retention asks for now."""
+        """Print the trim that the stream's own retention currently requires."""
         stream = self.stream(words.group, words.plain[0])
         retention = retention_of(stream)
         assert retention is not None

@@ -74,7 +74,7 @@ class Holey:
             record, byte = record + 1, byte + len(text) + 1
 
     def flush(self) -> None:
-        """As the flusher would: runs without a hole, one after the other."""
+        """Flush as the flusher does: gapless runs, one after the other."""
         for run in cut_runs(self.stream.hot, 1 << 20) if self.stream.hot else ():
             cold = self.world.slice_of(self.stream, len(run), f"p{self.world.place}")
             reply = self.world.apply(

@@ -107,7 +107,7 @@ def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(
 
 
 def test_a_producer_that_is_older_than_the_stream_begins_anywhere() -> None:
-    """As one that runs while its topic is deleted and created again."""
+    """Continue as a producer that runs while its topic is deleted and created again."""
     machine = Machine(1)
     create = Create(NAME, 0, "", Encoding.KAFKA, producer_id_max=7)
     assert not fault_of(create)

@@ -1,4 +1,4 @@
-"""What stories do not tell: cost, bounds, snapshots that are damaged, and agreement with
+"""Properties that stories do not show: cost, bounds, damaged snapshots, and agreement with
 neighbours."""
 
 import tracemalloc

@@ -68,7 +68,8 @@ class Naive:
 
 
 class EvictingWorld(World):
-    """What needs a stream that is evicted is told so, and done when the stream is back."""
+    """A world with evicted streams: a command that needs one is told so, and succeeds after the
+    rehydration."""
 
     def apply(self, group: int, command: Command) -> Reply:
         reply = super().apply(group, command)

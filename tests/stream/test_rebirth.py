@@ -272,7 +272,7 @@ def test_links_of_a_subscription_that_is_not_there_go() -> None:
 
 
 def with_a_pack() -> Copied:
-    """Of group 2, which holds all of the source."""
+    """Publish a pack of group 2 that holds the whole source."""
     copied = Copied()
     copied.source()
     stream = copied.world.machines[1].streams[SOURCE]

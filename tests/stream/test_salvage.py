@@ -190,7 +190,7 @@ def assert_held(machine: Machine) -> bool:
 
 
 def test_what_was_flushed_behind_a_trim_is_found() -> None:
-    """What lay before it was never in a pack: the trim came first."""
+    """Trim before the flush: the records before the trim were never in a pack."""
     lost = Lost()
     for what in (
         "append",
@@ -268,7 +268,8 @@ def test_what_a_fork_needs_of_what_was_trimmed_is_kept() -> None:
 
 
 def test_what_follows_a_trim_is_chosen_by_how_far_it_reaches() -> None:
-    """What was put behind the trim and never named is longer, and nothing begins where it ends."""
+    """Prefer the candidate that reaches furthest behind the trim. The unpublished one is longer,
+    but nothing continues at its end."""
     lost = Lost()
     for what in ("append", "flush", "copy", "append", "append", "trim", "append", "put"):
         lost.do(what, "docs/a")

@@ -329,7 +329,7 @@ def _is_rows(found: msgspec.inspect.Type) -> bool:
 
 
 def golden_journals() -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Of which folder they are, and their files by name."""
+    """Yield each golden folder with its journal files by name."""
     for path in sorted((TESTS / "e2e" / "golden").glob("*.tar.xz")):
         with lzma.open(path) as file, tarfile.open(fileobj=file) as tar:
             found = {

@@ -334,7 +334,7 @@ class Tier:
         } == self.live()
 
     async def settle_all(self) -> None:
-        """What a quiet hour does."""
+        """Run the background work of a quiet hour."""
         self.flusher._failures = 0
         for _ in range(3):
             self.world.now += 4_000_000

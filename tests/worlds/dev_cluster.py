@@ -93,7 +93,7 @@ class DevCluster(Speaker):
             process.send_signal(signal.SIGSTOP if stop else signal.SIGCONT)
 
     def view(self, number: int) -> dict[str, Any]:
-        """What node `number` says of the cluster."""
+        """Return the cluster as node `number` sees it."""
         with urlopen(f"{self.urls[number - 1]}/v1/cluster", timeout=30) as answer:
             told: dict[str, Any] = json.load(answer)
             return told

@@ -250,7 +250,7 @@ class World:
             await asyncio.sleep(0)
 
     async def evict(self) -> int:
-        """What an idle time does; the number of streams that went."""
+        """Pass the idle time and return the number of evicted streams."""
         await self.flusher.flush_now()
         self.clock.ms += IDLE_MS
         return await self.evictor.evict_due()
@@ -267,7 +267,7 @@ class World:
         return sum(machine.hot_bytes for machine in self.local.machines.values())
 
     def state(self) -> dict[int, bytes]:
-        """Of all machines."""
+        """Return the state of all machines."""
         return {number: machine.snapshot() for number, machine in self.local.machines.items()}
 
 

@@ -173,7 +173,7 @@ class World:
     # Idle streams.
 
     def evict(self, group: int, names: Iterable[str], now_ms: int = 0) -> list[str]:
-        """Those of them that may go, in one command that is sent twice."""
+        """Evict the evictable ones in one command, sent twice, and return their names."""
         machine = self.machines[group]
         pack, slots = f"block{self.place}", []
         for stream in [machine.streams[name] for name in names]:
@@ -347,7 +347,7 @@ class _Page:
 def check_invariants(
     machine: Machine, states: Mapping[tuple[str, int], bytes] | None = None
 ) -> None:
-    """What the machine promises of its own state. `states`: of the blocks in the store."""
+    """Check the machine's invariants. `states`: of the blocks in the store."""
     assert not machine.streams.keys() & machine.evicted.keys()
     assert all(
         (stream.extras is None or stream.extras.evicted is None)
@@ -389,8 +389,8 @@ def check_invariants(
 
 
 def _check_contiguous(machine: Machine, stream: Stream) -> None:
-    """What is stored begins where the inherited part ends, or at the first kept record or before
-    it."""
+    """Check that stored data begins at the end of the inherited part, or at or before the first
+    kept record."""
     begin = (stream.fork.record, stream.fork.byte) if stream.fork else (0, 0)
     first = (stream.first_record, stream.first_byte)
     pieces = [*machine.index_of(stream)[:1], *(stream.hot or ())[:1]]

@@ -212,7 +212,7 @@ class ClusterParts:
             replicated,
             lifecycle,
             reconfiguration,
-            self._member.forwarding.group_locations,
+            self._member.directory.locations,
             groups,
         )
         reconciler.adopt(self.maps.now)
@@ -227,7 +227,7 @@ class ClusterParts:
             self._member.links.traffic.sent,
             (
                 lambda: replicated.payload,
-                lambda: _by_node(service.core_requests.payload),
+                lambda: _by_node(service.rpc.payload),
                 lambda: _by_node(forwarding.payload),
             ),
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from polynya.base.errors import PolynyaError
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.command import Command
 from polynya.stream.features.forks.commands import Acknowledge, ConfirmPin, RefuseAttempt, Unpin
 from polynya.stream.features.packs.commands import ReleasePack

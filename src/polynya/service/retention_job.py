@@ -19,7 +19,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import RECALL_STREAMS
 from polynya.base.names import bucket_of
 from polynya.local.api import Position, ReadQuery, Refusal
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.service.topic_policies import TopicPolicies
 from polynya.stream.features.pages.eviction import ghosts
 from polynya.stream.features.retention.commands import Trim

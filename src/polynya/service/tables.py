@@ -14,7 +14,7 @@ from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.local.api import StreamInfo
 from polynya.routing import messages
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.features.tables.commands import (
     ForgetTable,

@@ -121,6 +121,16 @@ class ResponseQueue:
         """Make the response to request `number` the last one; `on_sent` is called after it."""
         self.last, self.is_watched = number, True
 
+    def write(self, data: bytes) -> None:
+        """Write bytes outside the order: of an interim response, or of one that goes on."""
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection after the bytes that were written."""
+        if self.transport is not None:
+            self.transport.close()
+
     def end(self) -> None:
         """Drop all further responses: the connection is lost."""
         self.transport = self._on_sent = None

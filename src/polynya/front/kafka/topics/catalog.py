@@ -1,8 +1,8 @@
 """The topics as one core knows them, and the steps that create, change and delete them.
 
 The meta group has the truth. A core follows its node's replica by what changed since, and asks the
-leader for a topic that it does not know. Any core that finds a topic between two steps (`stream.features.topics`)
-finishes it.
+leader for a topic that it does not know. Any core that finds a topic between two steps
+(`polynya.stream.features.topics.rules`) finishes it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def is_topic_name(name: str) -> bool:
 
 def acks_of(service: TopicService, topic: str) -> int:
     """Return on how many replicas a batch of a topic is when it is acknowledged: a majority."""
-    voters = service.leaders.voters_of(service.group_of(partition_name(topic, 0)))
+    voters = service.directory.voters_of(service.group_of(partition_name(topic, 0)))
     return len(voters) // 2 + 1
 
 
@@ -346,7 +346,7 @@ class TopicCatalog:
         cancelled."""
         while True:
             try:
-                if self._service.leaders.is_home(META_GROUP):
+                if self._service.rpc.is_home(META_GROUP):
                     await self.refresh(local=True)
                     for topic in [each for each in self.names.values() if not each.is_settled]:
                         if self._is_in_other_hands(topic):
