@@ -96,7 +96,7 @@ def test_announced_bytes_take_no_memory(begin: int) -> None:
             wire = await world.wire()
             wire.writer.write((KAFKA_REQUEST_BYTES_MAX.to_bytes(4) + bytes(begin))[:begin])
         while (
-            sum(each._filled > 0 or each._frame is not None for each in world.front.connections)
+            sum(each._reader._filled > 0 or each._frame is not None for each in world.front.connections)
             < count
         ):  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -97,7 +97,7 @@ async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes
     connection, reading = call.connection, _Reading(call, request)
     seconds = min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
     async with call.session.fetching:
-        if not await connection.wait_writable():
+        if not await connection.responses.wait_writable():
             return FetchResponse()
         await reading.find()
         loop = asyncio.get_running_loop()

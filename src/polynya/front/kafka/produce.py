@@ -203,7 +203,7 @@ class _Produce:
         if is_elsewhere:
             answer.error_code, self._is_misled = Error.NOT_LEADER, True
             if producer is not None:
-                session.failed[name] = call.slot
+                call.fail(name)
             return
         if producer is not None and name in session.failed:
             answer.error_code = Error.NOT_ENOUGH_REPLICAS
@@ -253,7 +253,7 @@ class _Produce:
                 answer.error_code = Error.NOT_ENOUGH_REPLICAS
                 answer.error_message = _OVERTOOK
         if answer.error_code != Error.NONE and command.producer is not None:
-            session.failed[command.name] = self._call.slot
+            self._call.fail(command.name)
         self._finished_one()
 
     def _may_close(self, name: str) -> bool:
@@ -296,7 +296,7 @@ class _Produce:
         )
         self._call.send([])
         if failed:
-            self._call.connection.finish()
+            self._call.connection.stop()
 
 
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
