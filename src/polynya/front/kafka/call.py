@@ -23,6 +23,7 @@ from polynya.wire.kafka.messages import APIS, Header, encode_response, read_head
 from polynya.wire.kafka.primitives import Bytes
 
 _T = TypeVar("_T")
+_NOTHING = memoryview(b"")
 
 
 class RepeatedRequest(Protocol):
@@ -179,12 +180,14 @@ class Call:
         meter = self.caller.meter
         if meter is not None:
             meter.charge(sum(map(len, pieces)))
-        self.drop()
+        if self.holding is not None:
+            self.drop()
+        self.data = _NOTHING
         self.connection.responses.send(self.number, pieces)
 
     def drop(self) -> None:
         """Return the memory of the request."""
-        self.data = memoryview(b"")
+        self.data = _NOTHING
         holding, self.holding = self.holding, None
         if holding is not None:
             holding.release()

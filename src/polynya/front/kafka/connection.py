@@ -45,6 +45,7 @@ class RequestReader:
         self._begin = begin
         self._shared = bytearray(_SHARED_BYTES)
         self._at = self._filled = 0  # the bytes of `_shared` that are no request yet
+        self.is_empty = True  # there are none
 
     @property
     def is_partial(self) -> bool:
@@ -90,7 +91,7 @@ class RequestReader:
                 return None
             check_size(size, int.from_bytes(view[begin : begin + _KEY], signed=True))
         if end <= self._filled:
-            self._at = end
+            self._at, self.is_empty = end, end == self._filled
             return memoryview(bytes(view[begin:end]))
         if _LENGTH + size > _SHARED_BYTES:
             self.frame = self._begin(view[begin : self._filled], size)
@@ -147,8 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_ending:
             self._reader.drop()
             return
-        large = self._reader.received(size)
-        self._process(large)
+        self._process(self._reader.received(size))
 
     def eof_received(self) -> bool:
         self.close()
@@ -166,17 +166,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _process(self, large: tuple[memoryview, Holding] | None = None) -> None:
         """Begin a large request, and those that have come behind it into the shared buffer."""
-        take, responses = self._reader.next, self.responses
+        reader, responses = self._reader, self.responses
         try:
             if large is not None:
                 self._begin(*large)
             while not (self.is_ending or self._muted or self._held):
                 if responses.next - responses.sent >= PIPELINED_REQUESTS_MAX:
                     break
-                data = take(self._check_size)
+                data = reader.next(self._check_size)
                 if data is None:
                     break
                 self._begin(data, None)
+                if reader.is_empty:
+                    break
         except Malformed as error:
             self.complain("closed a Kafka connection: the request is malformed", error)
             self.close()
@@ -194,7 +196,9 @@ class Connection(asyncio.BufferedProtocol):
             raise Malformed(f"a request of {size} bytes {about}; the limit is {most}")
 
     def _begin(self, data: memoryview, holding: Holding | None) -> None:
-        number = self.responses.take()
+        responses = self.responses
+        number = responses.next
+        responses.next = number + 1
         if self.session.is_sasl_raw:
             self.context.spawn(authenticate_raw(self, number, data, holding))
             return

@@ -52,13 +52,9 @@ class RequestMemory:
     def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
         self._on_room = on_room
         self.bytes = 0
+        self.is_short = False  # the budget is used up, so that shares count
         self._callers: dict[str, _Caller] = {}
         self._arriving: dict[Holding, None] = {}  # incomplete requests, oldest first
-
-    @property
-    def is_short(self) -> bool:
-        """Report whether the budget is used up, so that shares count."""
-        return self.bytes >= KAFKA_REQUESTS_BYTES_PER_CORE
 
     def is_full_for(self, key: str) -> bool:
         """Report whether a caller may begin no further request."""
@@ -108,6 +104,7 @@ class RequestMemory:
         holding.bytes += size
         holding.caller.bytes += size
         self.bytes += size
+        self.is_short = self.bytes >= KAFKA_REQUESTS_BYTES_PER_CORE
 
 
 class Frame:
