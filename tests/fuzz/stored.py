@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 from click.testing import CliRunner
 from fuzz.bytes import Outcome, damaged
 from polling import wait_until
-from product import WITH_US, Speaker, environment, polynya, running_node
+from product import WITH_US, CommandProcess, environment, polynya, running_node
 
 from polynya.cli.app import cli
 from polynya.config.core_start import EXIT_CONFIG, EXIT_CORRUPT, EXIT_STORAGE
@@ -167,7 +167,7 @@ def _start(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> 
 def _served(
     data: Path, records: dict[str, list[str]], outcome: Outcome, *, may_lack_end: bool
 ) -> list[str]:
-    node = Speaker("serve", "--listen", "127.0.0.1:0", "--data", str(data), **SMALL)
+    node = CommandProcess("serve", "--listen", "127.0.0.1:0", "--data", str(data), **SMALL)
     try:
         wait_until(
             lambda: (

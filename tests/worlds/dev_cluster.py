@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import psutil
 from free_ports import ports_in_a_row
 from polling import wait_until
-from product import STOP_SECONDS, WITH_US, Speaker, alive, environment
+from product import STOP_SECONDS, WITH_US, CommandProcess, alive, environment
 from warm_commands import WarmProcess, can_go_on, go_on, serve_arguments
 
 START_SECONDS = 90.0
@@ -28,7 +28,7 @@ Started = subprocess.Popen[bytes] | WarmProcess
 PORTS = 80  # of eight nodes: also a node that is down keeps its own
 
 
-class DevCluster(Speaker):
+class DevCluster(CommandProcess):
     """`urls` of the nodes, the first first. `variables` are in the environment of all."""
 
     def __init__(self, folder: Path, port: int, *flags: str, **variables: str) -> None:
