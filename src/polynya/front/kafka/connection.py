@@ -117,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owner = owner
         self._clock = IdleClock(owner.ticks)
         self._pressure = ReadPressure()
-        self.responses = ResponseQueue(self._clock, self._on_sent)
+        self.responses = ResponseQueue(self._on_sent)
         self._reader = RequestReader(lambda first, size: owner.begin(self, first, size))
         self._muted = False  # the caller is over its limits: requests are not read
         self._held = False  # a request is decoded in a thread: the next ones wait for it
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._pressure.transport is None:
             return
         unread, why = responses.unread_bytes, ""
-        waited = self._clock.waited(tick, unread)
+        waited = self._clock.waited(tick, responses)
         if unread and waited > STALL_SECONDS:
             why = "the client does not read"
         elif self._reader.is_partial and not self._pressure.is_paused:
