@@ -1,9 +1,8 @@
-"""What many groups cost that do nothing: three nodes of one core with few groups, then with a
-thousand. `python -m bench.idle [--groups N]`.
+"""Cost of many idle groups: three nodes of one core with few groups, then with a thousand. `python
+-m bench.idle [--groups N]`.
 
-CPU of all three nodes together while nobody asks anything, and memory above that of the cluster
-with few groups. Numbers as JSON on the last line.
-"""
+CPU of all three nodes together without requests, and memory above that of the cluster with few
+groups. Numbers as JSON on the last line."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Subscriber(asyncio.Protocol):
 
 
 async def read_on(host: tuple[str, int], name: str, pause: float, read: list[int]) -> None:
-    """For ever: one stream from its start, page by page."""
+    """Read one stream page by page from its start, without end."""
     reader, writer = await asyncio.open_connection(*host)
     offset = "-1"
     while True:

@@ -138,7 +138,7 @@ async def drive_nats(servers: Nats, arguments: argparse.Namespace) -> Figures:
     import nats
 
     async def silent(error: Exception) -> None:
-        """It is tried again while the servers start."""
+        """Ignore the error: connecting is retried while the servers start."""
 
     places = [
         f"nats://127.0.0.1:{servers.port + 10 * (number % 3)}"

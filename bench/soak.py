@@ -49,7 +49,7 @@ TEXT = "text/plain"
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done."""
+    """The load of the soak."""
 
     seconds: float
     flows: int = 64  # streams that are written to without end
@@ -96,7 +96,7 @@ class Flow:
 
     @property
     def sure(self) -> bool:
-        """Whether `acknowledged` is what the stream holds."""
+        """Report whether `acknowledged` is the exact length of the stream."""
         return self._sure
 
     def turn(self) -> None:
@@ -230,8 +230,8 @@ class Tail:
 
 
 async def read_all(web: httpx.AsyncClient, flow: Flow, name: str, load: Load, length: int) -> int:
-    """How many records a stream holds; all of them are checked, and there must be none missing of
-    the `length` that were acknowledged."""
+    """Count the records of a stream and check each of them. None of the `length` acknowledged ones
+    may be missing."""
     count, expected, offset = 0, 0, "-1"
     while True:
         page = await ask(web, "GET", f"/v1/stream/{name}?offset={offset}", good=(200,))
@@ -405,7 +405,7 @@ async def wait_until_counted(web: httpx.AsyncClient, outcome: Outcome, seconds: 
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What the run has seen."""
+    """Results of the run."""
 
     samples: list[Sample] = msgspec.field(default_factory=list)
     starts: list[float] = msgspec.field(default_factory=list)  # seconds to the first answer
@@ -418,8 +418,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     counters: dict[str, int] = msgspec.field(default_factory=dict)
 
     def problems(self) -> list[str]:
-        """What grew, and what did not happen that should have: a soak that soaks nothing passes
-        nothing."""
+        """List what grew and which expected events did not happen: a soak without its load must
+        not pass."""
         missing = [
             name
             for name in ("checked", "tailed", "resumed", "expired", "trimmed")

@@ -1,5 +1,5 @@
-"""What CI leaves out, and `make long` and `make evidence` run: tests with a mark, and most examples
-of Hypothesis."""
+"""Tests outside CI, for `make long` and `make evidence`: tests with a mark, and most examples of
+Hypothesis."""
 
 from __future__ import annotations
 

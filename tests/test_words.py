@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_collector")
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TREES = ("src", "tests", "chaos", "bench")
 NO_BEGINNING = {
     "What",
     "Whether",
@@ -137,7 +138,7 @@ SUBJECTS_SINCE = "23d6f08"
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each docstring of a module."""
+    """Yield (line, text) of each docstring of a module."""
     for node in nodes_of(path.read_text()):
         if isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -153,7 +154,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def faults(text: str) -> Iterator[str]:
-    """What is wrong with a docstring."""
+    """List the faults of a docstring."""
     if text.split(maxsplit=1)[0].strip("`,:") in NO_BEGINNING:
         yield f"begins with {text.split(maxsplit=1)[0]!r}"
     if found := AVOIDED.search(text):
@@ -209,17 +210,23 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def message_faults(text: str) -> Iterator[str]:
-    """What is wrong with a message, a help text or a text of the console."""
+    """List the faults of a message, a help text or a text of the console."""
     yield from faults(text)
     if found := ODD.search(text):
         yield f"says {found[0]!r}"
 
 
-def test_docstrings_are_plain_sentences() -> None:
+@pytest.mark.parametrize("tree", TREES)
+def test_docstrings_are_plain_sentences(tree: str) -> None:
+    found = [
+        (path, line, text)
+        for path in sorted((ROOT / tree).rglob("*.py"))
+        for line, text in docstrings(path)
+    ]
+    assert len(found) > 200
     assert not [
         f"{path.relative_to(ROOT)}:{line}: {fault}"
-        for path in SOURCES
-        for line, text in docstrings(path)
+        for path, line, text in found
         for fault in faults(text)
     ]
 

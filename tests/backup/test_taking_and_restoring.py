@@ -407,8 +407,8 @@ async def test_old_backups_go_and_the_rest_stays_whole(tmp_path: Path) -> None:
 
 @run
 async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_path: Path) -> None:
-    """As by another one that ends with `--keep`: it knows nothing of what this one has found there,
-    or written."""
+    """Tidy as a concurrent backup with `--keep` does: it knows nothing of the files that this
+    backup found or wrote."""
     tier, repository = await half_cold(), MemoryStore()
     await taken(FakeSource(tier), repository)
     source = FakeSource(tier)
@@ -566,8 +566,8 @@ async def test_a_restore_that_was_interrupted_begins_anew(tmp_path: Path) -> Non
 async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(
     tmp_path: Path,
 ) -> None:
-    """It would be the same history: offsets would be given out twice. Of a cluster other nodes may
-    be restored yet."""
+    """Refuse a second restore of the same history: it would assign offsets twice. Other nodes of a
+    cluster may still be restored."""
     store = MemoryStore()
     await release_root(store, await claim_root(store, CLUSTER, 7, "start"))
     for node, history, is_refused in (
@@ -618,7 +618,7 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
 ) -> None:
     tier, repository = await half_cold(), MemoryStore()
     name, group = "default/s0", group_of("default/s0", GROUPS)
-    stream = tier.world.machines()[group].streams[name]
+    stream = tier.world.machines()[group].directory.streams[name]
     append = Append(name, tier.world.now, "text/plain", raw_batch(b"once"), Producer("p", 0, 0))
     assert tier.world.apply(group, append).code == Code.OK
     tail = stream.next_record
@@ -635,7 +635,7 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
     )
     assert (after.code, after.record) == (Code.OK, tail + JUMP + 1)
     assert manifest.next_history > manifest.history
-    assert tier.world.machines()[group].uid_counter > UID_JUMP
+    assert tier.world.machines()[group].counters.uids > UID_JUMP
     for storage in storages:
         storage.journal.close()
 
@@ -655,7 +655,7 @@ async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
     library, found = BackupStreams(repository, manifest), {}
     for group in ALL:
         machine = await library.machine(group)
-        assert not machine.streams
+        assert not machine.directory.streams
         for stream in streams_of(machine):
             pieces = [piece async for piece in library.pieces(machine, stream)]
             found[stream.name] = b"".join(piece.payload for piece in pieces)

@@ -159,7 +159,7 @@ def producer_gap(story: Story) -> None:
 
 
 def stale_read(story: Story) -> None:
-    """It began after an append had ended, and does not see it."""
+    """Start a read after an append has ended, and miss that append."""
     read = story.history.reads[-1]
     story.history.reads.append(Read(S, 1, read.began, read.ended, 0, story.final[: read.end - 5]))
 

@@ -25,7 +25,7 @@ Got = TypeVar("Got")
 
 
 def in_a_thread(work: Callable[[], Got]) -> Got:
-    """What `work` returns to a thread that is isolated, and ends there."""
+    """Run `work` in an isolated thread and return its result."""
     with ThreadPoolExecutor(1, initializer=network.isolate) as thread:
         return thread.submit(work).result()
 

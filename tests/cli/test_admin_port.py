@@ -1,4 +1,4 @@
-"""Where the command line looks for the admin port of a node whose HTTP is open to others."""
+"""Discovery of the admin port of a node whose HTTP port is public."""
 
 from __future__ import annotations
 

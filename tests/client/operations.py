@@ -25,8 +25,8 @@ LUCK = 1.0  # pauses are as long as they can be
 
 
 class Played:
-    """What a talk did. `asked` are its requests, `pauses` seconds, `given` values; it ended with
-    `result` or `error`, or wants more."""
+    """The trace of an operation: requests `asked`, `pauses` in seconds, values `given`. It ended
+    with `result` or `error`, or awaits more input."""
 
     def __init__(self) -> None:
         self.asked: list[HttpRequest] = []

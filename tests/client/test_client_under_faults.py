@@ -55,7 +55,7 @@ def address(url: str) -> tuple[str, int]:
 
 
 def truth(url: str, name: str) -> list[int]:
-    """What the stream holds, asked without faults."""
+    """Return the stream's records, read without faults."""
     with Client(url) as client:
         return [record.value["n"] for record in client.stream(name).read()]
 

@@ -1,4 +1,4 @@
-"""What keeps a cluster from being well is found, and said for people."""
+"""Detection of a cluster's problems and their descriptions for people."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def told(*replicas: Replica) -> Told:
 
 
 def links_to(nodes: list[int], raft: SimpleNamespace) -> SimpleNamespace:
-    """Those of a transport that rejects nobody."""
+    """Return the links of a transport that rejects no peer."""
     return SimpleNamespace(nodes=nodes, raft=raft, refusals={}, twins={})
 
 

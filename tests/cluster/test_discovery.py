@@ -1,4 +1,4 @@
-"""What a node without data learns of its cluster before it has any."""
+"""Discovery of the cluster by a node without data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node of a cluster says of its health."""
+"""Health report of a cluster node."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NODES = (1, 2, 3)
 
 
 class Cables:
-    """Calls between the cores 0 of nodes; `down`: who answers nobody."""
+    """Calls between the cores 0 of nodes. `down`: nodes that do not answer."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Any] = {}

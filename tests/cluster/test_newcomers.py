@@ -34,7 +34,7 @@ def map_of(epoch: int, ports: dict[int, int]) -> ClusterMap:
 
 
 def maps_of(node: Node, known: ClusterMap) -> ClusterMapCache:
-    """As a core has them: it meets whom they name."""
+    """Build the map cache of a core: it connects to the nodes that a map names."""
     (transport,) = node.transports
     identity = NodeIdentity(
         cluster_id="c",

@@ -1,5 +1,5 @@
-"""What lost jobs left under a table's folder goes, and nothing that any snapshot, log or reader may
-still be at: with real tables."""
+"""Removal of lost jobs' leftovers under a table's folder, with real tables. Files that a snapshot,
+log or reader may still use stay."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Groups:
             moved_job=int([*found.location.split("/"), "0"][2]),
             moved_ms=self.moved_ms,
         )
-        return {0: SimpleNamespace(tables={7001: table})}
+        return {0: SimpleNamespace(meta=SimpleNamespace(tables={7001: table}))}
 
     def now_ms(self) -> int:
         return int(time.time() * 1000) + self.ahead_ms

@@ -1,5 +1,5 @@
-"""What goes on while a node is killed: writers, tailing readers, flushes; each keeps a ledger of
-what it was promised, checked afterwards."""
+"""Load during a node's crash: writers, tailing readers, flushes. Each keeps a ledger of promises,
+checked afterwards."""
 
 from __future__ import annotations
 

@@ -171,8 +171,8 @@ class World:
 
 
 class Client:
-    """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole answer; the next
-    one connects anew."""
+    """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole response; the
+    next call reconnects."""
 
     def __init__(self, url: str, seconds: float = 60.0) -> None:
         parts = urlsplit(url)
@@ -236,7 +236,7 @@ def descriptors(processes: list[psutil.Process]) -> int:
 
 
 def file_sizes(folder: Path) -> list[os.stat_result]:
-    """Of all files below a folder in which a server goes on making and deleting files."""
+    """Return the sizes of all files below a folder while a server creates and deletes files in it."""
     found = []
     for path, _, names in os.walk(folder):
         for name in names:
@@ -274,7 +274,7 @@ def _value(lines: list[str], name: str) -> float:
 
 
 def read_until(connection: socket.socket, word: bytes) -> bytes:
-    """What came until `word` was in it, or the end; a reset is one too."""
+    """Read until `word` appears or the connection ends. A reset is an end."""
     data = b""
     with contextlib.suppress(ConnectionError):
         while word not in data and (piece := connection.recv(65536)):

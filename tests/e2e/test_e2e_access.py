@@ -106,7 +106,7 @@ class Guarded:
         )
 
     def acts(self) -> list[dict[str, str]]:
-        """Of the lines that are whole by now."""
+        """Return the actions of the complete lines of the audit log."""
         whole = (self.data / "access" / "audit.jsonl").read_text().rpartition("\n")[0]
         return [json.loads(line) for line in whole.splitlines()]
 

@@ -1,5 +1,5 @@
-"""The number of cores changes between starts, of a node by itself and of members of a cluster, and
-nothing is lost or there twice."""
+"""Changes of the number of cores between starts, of a single node and of cluster members: no loss,
+no duplicates."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ FLAGS = ("--cores", "1", "--cold-flush-max-age-ms", "100")
 
 
 def journal_a_damaged_batch(data: Path) -> None:
-    """As a core would that got it damaged: the frame is in order, the batch's checksum is not its
-    payload's."""
+    """Journal a batch that arrived damaged: the frame is valid, the batch's checksum does not
+    match its payload."""
     identity = json.loads((data / "node.json").read_text())
     groups = int(identity["groups"])
 

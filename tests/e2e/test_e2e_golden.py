@@ -1,8 +1,7 @@
-"""What older releases wrote (`golden_folders.py`) opens in this one: everything is there, answered
-as it was, and goes on.
+"""Data of older releases (`golden_folders.py`) opens in this one: it is complete, responses are
+unchanged, and work continues.
 
-The data of format 1, which was never released, is refused with what to do, and left as it is.
-"""
+Data of the unreleased format 1 is refused with the remedy, and stays unchanged."""
 
 from __future__ import annotations
 
@@ -119,7 +118,7 @@ def test_a_folder_of_an_older_release_opens_and_goes_on(golden: Golden, node: Wo
 
 
 def goes_on(golden: Golden, node: World) -> None:
-    """What the state does not show until it is needed."""
+    """Check state that shows only when it is used."""
 
     def post(name: str, body: bytes, **headers: str) -> int:
         return asked(node, golden, "POST", f"/v1/stream/gold/{name}", body, **headers).status

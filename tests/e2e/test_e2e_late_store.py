@@ -84,7 +84,7 @@ def fill(world: World) -> None:
 
 
 def check_without(world: World) -> None:
-    """What is served, and what is said, while the store is away."""
+    """Check the responses and the health report while the store is down."""
     ready = world.ask("GET", "/readyz")
     assert ready.status == 200 and ready.body.startswith(
         b"[!] core 0 object store: no response since the start"

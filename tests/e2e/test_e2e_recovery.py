@@ -1,5 +1,5 @@
-"""What a start finds: torn tails, damage, missing files, other nodes; and expiry that goes on while
-nothing runs."""
+"""Recovery at a start: torn tails, damage, missing files, foreign nodes; and expiry during
+downtime."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ def open_umask() -> Iterator[None]:
 
 
 def readable(folder: Path) -> list[str]:
-    """What others may read, write or enter. Files that go meanwhile are left out."""
+    """Return the paths that other users may read, write or enter. Files that vanish meanwhile are
+    left out."""
     found = []
     for path in (folder, *folder.rglob("*")):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What a core keeps while it works does not grow with the work."""
+"""Memory of a core does not grow with the work it has done."""
 
 from __future__ import annotations
 

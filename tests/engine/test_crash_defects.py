@@ -18,7 +18,7 @@ QUIET, BUSY = name_in(1), name_in(2)
 
 
 def unlucky() -> World:
-    """Of a disk that draws what a crash loses, and of small segments."""
+    """A world whose disk draws the losses of a crash, with small segments."""
     world = World(FakeDisk(Random(7)))
     world.segment_bytes = 2048
     return world
@@ -105,7 +105,7 @@ async def test_nothing_is_visible_before_it_is_durable(world: World) -> None:
     sync, seen = disk.sync, []
 
     def sync_and_look(fd: int) -> None:
-        stream = next(iter(world.local.machines[1].streams.values()))
+        stream = next(iter(world.local.machines[1].directory.streams.values()))
         seen.append((stream.next_byte, len(listener.payload)))
         sync(fd)
 

@@ -1,5 +1,5 @@
-"""Rounds of snapshots that write what changed: whatever is interrupted, the state comes back, and
-what was deleted stays deleted (F12)."""
+"""Incremental snapshots: after any interruption the state comes back, and deleted data stays
+deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a derived table is behind its input, by the places in its last job's result object."""
+"""Lag of a derived table behind its input, from the positions in its last job's result object."""
 
 from __future__ import annotations
 

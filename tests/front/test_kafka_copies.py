@@ -1,4 +1,4 @@
-"""What the data path of a Kafka batch does not do: copy it often, or look at its records."""
+"""Limits on the data path of a Kafka batch: few copies, no scan of its records."""
 
 from __future__ import annotations
 

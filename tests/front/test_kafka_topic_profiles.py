@@ -1,4 +1,4 @@
-"""The change of a topic's profile: whoever begins it may die at any step, and a partition may fail."""
+"""Change of a topic's profile: the caller may crash at any step, and a partition may fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference server does wrong where the official suite does not look: each row of the list
+"""Defects of the reference server that the official suite does not cover. Each row of the list
 must be right here."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A front stops after each number of passes of the loop since its clients came: it waits for
-nobody, and nothing is left."""
+"""Stop a front after each number of loop passes since its clients connected: it waits for no
+client and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REQUESTS = (
 
 
 async def client(port: int, data: bytes, late: int) -> bytes:
-    """What is answered until the other side closes; nothing when it never was there."""
+    """Return the response until the other side closes; empty if the connection was never accepted."""
     for _ in range(late):
         await asyncio.sleep(0)
     try:

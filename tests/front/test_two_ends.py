@@ -19,7 +19,9 @@ STABLE = "0000000000000002_0000000000000004"
 
 
 def stream_of(world: World) -> Stream:
-    return world.service.local.machines[group_of("default/s", GROUPS)].streams["default/s"]
+    return world.service.local.machines[group_of("default/s", GROUPS)].directory.streams[
+        "default/s"
+    ]
 
 
 async def planted(world: World) -> Stream:
@@ -64,7 +66,7 @@ def test_pages_heads_and_times_stop_at_an_open_transaction() -> None:
 
 
 def test_a_condition_at_an_open_transaction_waits_for_its_end() -> None:
-    """What may yet commit comes before the append, and the writer has not seen it."""
+    """Wait for the transaction: its commit precedes the append, and the writer has not seen it."""
 
     async def story(world: World) -> None:
         stream = await planted(world)

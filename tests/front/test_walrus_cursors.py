@@ -1,5 +1,5 @@
-"""The shared cursors of the text protocol: nobody else names, lists or moves them, and those of an
-earlier release are taken over."""
+"""The shared cursors of the text protocol: other callers cannot name, list or move them. Those of
+an earlier release are adopted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What keeps web pages away from a node: the Host of requests where no token is needed, and the
-Origin of all that change something."""
+"""Defences against web pages: the Host check where no token is needed, and the Origin check of all
+changes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A node whose admin ports, on loopback and for tokens, get nonsense and the largest bodies, without
-a token and with one, while keepers append and read at its base port."""
+"""Fuzzing of the admin ports, on loopback and with tokens: malformed requests and the largest
+bodies, without and with a token. Keepers append and read at the base port meanwhile."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Line:
 
 
 def judge(status: int, headers: dict[str, str], content: bytes, allowed: frozenset[str]) -> None:
-    """What holds for every answer. Raises Wrong."""
+    """Check the rules for every response. Raises Wrong."""
     if any("evil" in name for name in headers):
         raise Wrong(f"a header that the client has put in: {headers}")
     if status < 400:
@@ -151,8 +151,8 @@ def judge(status: int, headers: dict[str, str], content: bytes, allowed: frozens
 
 
 class Stream:
-    """What a keeper knows of one: `records` that are acknowledged, or not known to be (`maybe`: of
-    the last append alone)."""
+    """The keeper's record of one stream: acknowledged `records`, and `maybe`, the unconfirmed last
+    append."""
 
     def __init__(self, name: str, *, is_json: bool) -> None:
         self.name, self.is_json = name, is_json
@@ -476,8 +476,8 @@ class Keeper:
         ]
 
     def _finish(self, stream: Stream) -> None:
-        """It is what was acknowledged; what nobody knows of, which may still be on its way, is
-        there as a whole or not at all."""
+        """Check the final content: all acknowledged records. An unconfirmed one, which may be in
+        flight, is there as a whole or not at all."""
         found = self._all(stream)
         self._must(
             found in (stream.records, stream.records + (stream.maybe or [])),
@@ -540,7 +540,8 @@ class Vandal:
         return made
 
     def _answers(self, line: Line, method: str, *, single: bool) -> None:
-        """What follows the first is not told apart from a body where a HEAD may be among them."""
+        """Read responses. Where a HEAD may be among them, those behind the first cannot be told
+        from a body."""
         if not single:
             self._drain(line)
             for status in re.findall(rb"HTTP/1\.1 (5\d\d) ", line.buffer):

@@ -28,7 +28,7 @@ VERBS = (b"PUT", b"GET", b"REGISTER", b"STATE", b"METRICS", b"AUTH", b"put", b"X
 
 
 class Keeper:
-    """It puts messages into a topic of its own and takes them out in order."""
+    """A keeper that puts messages into a topic of its own and takes them out in order."""
 
     def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
         self.chance, self.number, self.topic = chance, number, f"keeper-{number}"
@@ -84,7 +84,7 @@ class Keeper:
 
 
 class Vandal:
-    """It sends nonsense; its connection gets responses or is closed."""
+    """A vandal that sends malformed data; its connection gets responses or is closed."""
 
     def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
         self.chance, self.number, self._place, self._token = chance, number, place, token

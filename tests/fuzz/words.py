@@ -59,7 +59,7 @@ VALUES = (
 
 class NonsenseServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked has gone."""
+        """Ignore errors of clients that have gone."""
 
 
 class Nonsense(BaseHTTPRequestHandler):

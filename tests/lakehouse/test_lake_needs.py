@@ -1,4 +1,4 @@
-"""What tables need and is not installed is said before anything starts, once."""
+"""Missing dependencies of tables are reported once, before anything starts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What another node may say that cannot be: it is refused, and neither ends a member nor leaves
-anything in its log."""
+"""Impossible messages of another node: they are refused, stop no member and leave nothing in its
+log."""
 
 from __future__ import annotations
 
@@ -209,7 +209,8 @@ def any_message(chance: random.Random, raft: Raft) -> list[Any]:
 
 
 def live_through(raft: Raft) -> None:
-    """As its core would: write, sync, apply; snapshots are there at once, and none is sent."""
+    """Drive the member as its core would: write, sync, apply. Snapshots install at once, and none
+    is sent."""
     while raft.queued:
         raft.ready.clear()
         effects: Effects = raft.take()

@@ -56,7 +56,7 @@ def identity_in(data: Path) -> NodeIdentity:
 
 
 class Cores:
-    """All cores of a node by itself, in one process, without the ways between them."""
+    """All cores of a single node in one process, without the connections between them."""
 
     def __init__(self, data: Path) -> None:
         self.identity = identity_in(data)

@@ -85,7 +85,7 @@ Again = Callable[[], Awaitable[None]]
 
 
 async def deafen(world: World, clerks: Clerks) -> Again:
-    """Nobody hears anything of the group any more, and all know that it has no leader."""
+    """Cut a group off: no message of it arrives, and every node knows that it has no leader."""
     carry = world.carry
 
     def some(sender: Node, to: int, messages: list[bytes]) -> None:
@@ -99,7 +99,7 @@ async def deafen(world: World, clerks: Clerks) -> Again:
 
 
 async def kill_two(world: World, clerks: Clerks) -> Again:
-    """Of its three members one is left: nodes without a replica of it cannot know."""
+    """Kill two of a group's three members: nodes without a replica of it cannot know."""
     await clerks.stop(4, 5)
     for number in (4, 5):
         world.nodes[number].kill()

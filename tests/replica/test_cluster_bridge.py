@@ -19,6 +19,11 @@ from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 
 
+def stale_readers(node: Node) -> StaleReaders:
+    service = node.engine.service
+    return StaleReaders(service.local, service.directory, node.forwarding.targets, service.rpc)
+
+
 def bridged(world: World) -> tuple[Node, Node, Node]:
     """The leader of A's group, the node that it does not reach from now on, and the one between
     them."""
@@ -94,9 +99,7 @@ def test_a_live_reader_of_a_node_that_hears_no_leader_goes_on_by_the_third() -> 
         await asyncio.sleep(3)
         ears = {node.number: await attached(node) for node in world.alive()}
         leader, far, between = bridged(world)
-        strandeds = [
-            StaleReaders(node.engine.service, node.forwarding) for node in (leader, far, between)
-        ]
+        strandeds = [stale_readers(node) for node in (leader, far, between)]
         await leader.append(A, b"unheard;")
         await asyncio.sleep(3)
         for stranded in strandeds:
@@ -134,8 +137,8 @@ def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_o
         group, far = world.group_of(A), bridged(world)[1]
         ear = ears[far.number]
         await asyncio.sleep(3)
-        assert not far.forwarding.leaders.knows(group)
-        stranded = StaleReaders(far.engine.service, far.forwarding)
+        assert not far.forwarding.directory.knows(group)
+        stranded = stale_readers(far)
         looking = asyncio.ensure_future(stranded.look())
         await asyncio.sleep(0)
         machine = far.engine.local.machines.pop(group)

@@ -1,6 +1,5 @@
-"""What each fault of a simulated cluster is, and a defect that it brings to light: a node that
-stands still, dies at a call, hears or is heard by nobody, ways that lose, repeat or hold little,
-clocks that are as wrong as they may be."""
+"""Each fault of a simulated cluster, with a defect that it reveals. Nodes pause, crash at a call,
+or lose one direction. Links lose, repeat or hold little; clocks are maximally wrong."""
 
 from __future__ import annotations
 
@@ -148,7 +147,7 @@ def test_a_node_comes_back_wherever_it_dies() -> None:
 
 @story
 async def test_nobody_hears_of_what_a_node_has_just_synced(world: World, leader: Node) -> None:
-    """It dies right after the sync that made an entry durable, which the others have not."""
+    """Crash right after the sync that made an entry durable, before the others got it."""
     world.isolate(leader.number)
     late = asyncio.ensure_future(leader.append(A, b"late;"))
     leader.disk.crash = Crash(("sync",), 0, "after", None)
@@ -167,7 +166,8 @@ async def test_nobody_hears_of_what_a_node_has_just_synced(world: World, leader:
 
 @pytest.mark.parametrize("how", ["both", "in", "out"])
 def test_others_lead_when_a_leader_is_cut_off(how: str) -> None:
-    """Also when it is heard and hears nobody: who waits for it would wait for ever."""
+    """Cut the leader off, also in one direction only: followers that still hear it would wait
+    without end."""
 
     async def cut_off(world: World, leader: Node) -> None:
         world.part((leader.number,), world.voters, back=how == "both")

@@ -32,7 +32,7 @@ story = stories(at_home, World.wait_equal)
 
 
 def leave(node: Node) -> None:
-    """What a core does before it stops."""
+    """Hand over leadership, as a core does before it stops."""
     others = [address(number, 0) for number in node.world.nodes if number != node.number]
     node.core.leadership.leave(node.way, others)
 

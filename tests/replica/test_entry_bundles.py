@@ -84,8 +84,8 @@ def test_what_goes_together() -> None:
 
 
 def test_an_entry_that_no_message_carries_is_refused_and_the_group_goes_on() -> None:
-    """In the log it would be sent for ever, and each time the other node would drop the connection
-    of all groups."""
+    """Refuse the entry before the log: it would be sent without end, and the receiver would drop
+    the connection of all groups each time."""
     largest = Batch(
         1, RECORDS_PER_APPEND_MAX, bytes(APPEND_BYTES_MAX + 1), 1, bytes(4 * RECORDS_PER_APPEND_MAX)
     )
@@ -111,7 +111,8 @@ def test_an_entry_that_no_message_carries_is_refused_and_the_group_goes_on() -> 
 
 
 async def _at_once(node: Node, count: int) -> None:
-    """Appends of a pass of the loop: of producers, one twice and one too early, and of nobody."""
+    """Append in one loop pass: by producers, with one duplicate and one gap, and without a
+    producer."""
     producers = [Producer("p", 0, sequence) for sequence in range(count)]
     asked = [node.append(A, b"%d," % producer.sequence, producer) for producer in producers]
     asked += [
@@ -138,7 +139,8 @@ async def _story() -> None:
     group = world.group_of(A)
     await world.wait(
         lambda: all(
-            node.core.core_replicas.groups[group].machine.level >= 2 for node in world.alive()
+            node.core.core_replicas.groups[group].machine.counters.level >= 2
+            for node in world.alive()
         )
     )
     leader = world.leader(group)

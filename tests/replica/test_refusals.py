@@ -1,5 +1,4 @@
-"""What operators cannot have is refused before anything happens, with a reason that says what to
-do."""
+"""Impossible requests of operators are refused before any change, with a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -47,8 +46,8 @@ class Town:
 
     @property
     def map(self) -> ClusterMap:
-        assert self.machine.map is not None
-        return self.machine.map
+        assert self.machine.meta.map is not None
+        return self.machine.meta.map
 
     @property
     def seen(self) -> ClusterObservation:
@@ -290,7 +289,7 @@ def test_a_read_replica_is_promoted_when_it_is_there_and_stays() -> None:
 
 
 class Office(ClusterOperations):
-    """What operators do to a town."""
+    """Operators' requests to a town."""
 
     def __init__(self, town: Town) -> None:
         self.town, self._cluster_id = town, "c"

@@ -76,7 +76,7 @@ async def write_json(node: Node, name: str, record: bytes = b"") -> Reply:
 
 
 async def lose_the_leader(world: World, group: int, workers: Workers | None = None) -> Node:
-    """Who led the group dies with all that was not synced; another leads."""
+    """Kill the leader with all its unsynced data, and wait for the next one."""
     old = world.leader(group)
     assert old is not None
     if workers is not None:

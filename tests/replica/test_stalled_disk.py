@@ -1,5 +1,5 @@
-"""A leader whose disk takes seconds for a write, or has no room: others lead soon, and it comes
-back by itself."""
+"""A leader whose disk stalls for seconds or is full: another takes over soon, and it returns
+without help."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Read(msgspec.Struct):
 
 
 class History:
-    """What clients did to one stream, and were told."""
+    """Clients' operations on one stream, and their responses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class Episode:
         )
 
     def told(self) -> str:
-        """What happened, in a line."""
+        """Summarize the run in one line."""
         histories = self.histories.values()
         acknowledged = sum(
             len(history.acknowledged) + len(history.produced) for history in histories
@@ -166,7 +166,7 @@ class Episode:
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
 
     def _rate(self, random: Random) -> float:
-        """Of a clock that is as wrong as it may be."""
+        """Draw the rate of a maximally wrong clock."""
         drift = self.world.drift * 0.9
         return 1 + random.uniform(-drift, drift)
 
@@ -203,7 +203,7 @@ class Episode:
             if self.world.profile_of(name):
                 machine = leader.engine.local.machines[group]
                 await self.world.wait_moving(
-                    lambda machine=machine: machine.level >= level_of(SetProfile)
+                    lambda machine=machine: machine.counters.level >= level_of(SetProfile)
                 )
             with contextlib.suppress(OutcomeUnknown):
                 assert (await leader.create(name)).code in (Code.CREATED, Code.EXISTS)

@@ -24,7 +24,7 @@ KINDS = Rollover | CommitSlices | CommitOffsets
 
 
 class Echoes:
-    """Of one world: what it hears, and says again."""
+    """Replays of commands in one world: it records commands and proposes them again."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
@@ -33,7 +33,7 @@ class Echoes:
         self.said = 0
 
     def hear(self, group: int, command: Command) -> None:
-        """Note a command that a group takes: what is refused is final, and nobody repeats it."""
+        """Record a command that a group accepts. A refusal is final and is not repeated."""
         if isinstance(command, KINDS):
             self._heard.append((group, command))
 

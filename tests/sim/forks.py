@@ -16,7 +16,7 @@ from worlds.service import raw_batch
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo, TrimQuery
 from polynya.local.forks import create_fork
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.forks.commands import ConfirmPin, PinSource
@@ -139,7 +139,7 @@ def hash_of(key: str) -> int:
 
 
 class Forkers:
-    """Of one episode."""
+    """Clients of one episode that create and read forks."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode, self._world = episode, episode.world
@@ -177,7 +177,8 @@ class Forkers:
         return sorted(
             name
             for machine in led
-            for name in names & (machine.streams.keys() | machine.evicted.keys())
+            for name in names
+            & (machine.directory.streams.keys() | machine.directory.evicted.keys())
         )
 
     async def _client(self, number: int) -> None:

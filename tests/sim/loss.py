@@ -35,7 +35,7 @@ _DELTA = re.compile(r"(\d{20})-\d{20}-(\d{20})")
 
 
 class Loss:
-    """Of one episode."""
+    """The loss of a cluster in one episode."""
 
     def __init__(self, episode: SwarmEpisode) -> None:
         self._episode = episode
@@ -121,7 +121,7 @@ class Loss:
         )
 
     def _known(self, group: int, copied: int) -> Ends:
-        """Where diskless streams ended, at that entry or before."""
+        """Return the ends of diskless streams at that entry or before."""
         before = [ends for at, ends in self._seen.get(group, ()) if at <= copied]
         return before[-1] if before else {}
 

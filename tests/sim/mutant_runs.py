@@ -1,5 +1,5 @@
-"""How mutants are tried: each in a process of its own, where an error of the mutant itself fails
-the run and is not taken for a catch."""
+"""Runs of mutants, each in a process of its own. An error of the mutant itself fails the run and
+does not count as a catch."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def failing_test(*tests: str, options: tuple[str, ...] = ()) -> str:
 
 
 class Verdict(msgspec.Struct):
-    """What became of a mutant. `by`: what caught it; `stale`: why it could not be tried."""
+    """The outcome of a mutant. `by`: the run that caught it; `stale`: the reason why it could not
+    run."""
 
     by: str = ""
     stale: str = ""

@@ -78,11 +78,11 @@ from polynya.stream.features.subscriptions import links
 from polynya.stream.features.subscriptions import rules as subscriptions
 from polynya.stream.features.subscriptions.commands import SubscriptionEvent
 from polynya.stream.features.subscriptions.state import State, Subscription
-from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import encode as stream_snapshots
 from polynya.stream.snapshots import restore_history, store_recovery
 from polynya.stream.state.model import Stream
+from polynya.stream.state.pack_ledger import PackLedger
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions import Subscriptions
 from polynya.subscriptions.links import SubscriptionLinks
@@ -135,8 +135,8 @@ async def _believes_409(store: ObjectStore, key: str, parts: Any) -> None:
         await store.put(key, parts)
 
 
-def _condemned_at_once(machine: Machine, before_ms: int) -> Iterator[str]:
-    return (key for key, pack in machine.packs.items() if pack.written_ms <= before_ms)
+def _condemned_at_once(packs: PackLedger, before_ms: int) -> Iterator[str]:
+    return (key for key, pack in packs.owned.items() if pack.written_ms <= before_ms)
 
 
 def _without_producers() -> Callable[[Stream], Stream]:
@@ -192,8 +192,8 @@ def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
 
 
 def _follows_each_step(clock: clocks.LogClock) -> int:
-    """Of the wall's clock, compared with what it showed last: back again does not count, forth
-    again does."""
+    """Follow the wall clock relative to its last reading: a step back is ignored, a step forward
+    is taken."""
     boot, wall = clock._boot(), clock._wall()
     elapsed, (since, shown) = boot - clock._boot_ms, _SHOWN.setdefault(id(clock), (boot, wall))
     ahead = wall - shown - (boot - since)
@@ -208,7 +208,7 @@ _SHOWN: dict[int, tuple[float, float]] = {}
 
 
 def _end_for_error(files: SimDisk, fd: int, length: int, offset: int) -> bytes:
-    """What cannot be read is taken for what was never written."""
+    """Return zeros for an unreadable range, as if it was never written."""
     try:
         return _READ(files, fd, length, offset)
     except OSError:
@@ -257,7 +257,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "log time is the node's own": (assembly, "_not_before", lambda core, now_ms, reached: now_ms),
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
-    "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
+    "packs are deleted that are needed": (PackLedger, "condemned", _condemned_at_once),
     "a snapshot leaves out who produced": (
         stream_snapshots,
         "without_payload",

@@ -22,7 +22,8 @@ CALM = (0.0005, 0.002)
 
 
 class Bad(msgspec.Struct, frozen=True):
-    """What is wrong with one way. Shares; `capacity`: messages under way at once, 0: any number."""
+    """The defects of one link: shares, and `capacity`, the messages in flight at once (0:
+    unlimited)."""
 
     loss: float = 0.0
     replays: float = 0.0
@@ -40,7 +41,7 @@ class Sent(msgspec.Struct):
 
 
 class Network:
-    """Of the nodes in `nodes`."""
+    """The network between `nodes`."""
 
     nodes: dict[int, Node]
 

@@ -107,7 +107,7 @@ class Stream:
         self.on_cancel()
 
     def look(self) -> bool:
-        """Whether it goes on. Who is left hears that it does not."""
+        """Report whether the connection is still open; if not, notify the side that is left."""
         if self.open and not self.alive():
             self.open = False
             if self.here.alive and self.here.life == self.lives[0]:
@@ -182,8 +182,8 @@ class Way:
 
 
 class SimMap(msgspec.Struct, frozen=True):
-    """As the meta group has it: of each group the voters, those that are to be, and the read
-    replicas of all."""
+    """The cluster map as the meta group has it: per group the voters and the goal, and the read
+    replicas of all groups."""
 
     epoch: int
     members: tuple[int, ...]
@@ -241,7 +241,7 @@ class SimWriter:
 
 
 class Links:
-    """Of one life of a node: what it sends when it is dead goes nowhere."""
+    """Links of one incarnation of a node: a dead node's messages are dropped."""
 
     def __init__(self, node: Node, life: int) -> None:
         self.node, self.life = node, life
@@ -256,7 +256,7 @@ class Links:
 
 
 def reached(nodes: Iterable[Node]) -> list[object]:
-    """How far each has come: with small bounds and long ways it takes a while."""
+    """Return the progress of each node: small bounds and slow links take time."""
     members = [member for node in nodes for member in node.core.members.values()]
     sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members]
     return [[member.group.applied_index for member in members], sent]

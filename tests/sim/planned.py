@@ -1,6 +1,6 @@
-"""Episodes in which the product's planner brings the groups to where its map wants them, while
-operators ask for more, nodes come, are removed and lost, and all else goes wrong. A node that hears
-that it was removed never comes back."""
+"""Episodes in which the product's planner moves the groups to their goals, under all other faults.
+Operators send requests; nodes are added, removed and lost. A node that learns of its removal
+never returns."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class PlannedWorld(World):
 
     @property
     def now(self) -> ClusterMap:
-        assert self.meta.map is not None
-        return self.meta.map
+        assert self.meta.meta.map is not None
+        return self.meta.meta.map
 
     def zone_of(self, number: int) -> str:
         """When it is new."""
@@ -157,7 +157,7 @@ class Planned(Moves):
         return f"{super().told()}, {self.removed} removed"
 
     def look(self, random: Random | None = None) -> ClusterObservation:
-        """What a controller sees; with `random` perhaps not all of it."""
+        """Return a controller's observation; with `random` possibly a partial one."""
         told: ByCore = {}
         for node in self.world.alive():
             if random is None or random.random() > 0.05:

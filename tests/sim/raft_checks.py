@@ -1,5 +1,5 @@
-"""What must always be true of a group: the five properties of the Raft paper (figure 3), durability
-before words, linearizable reads, leases."""
+"""Invariants of a group: the five properties of the Raft paper (figure 3), durability before
+messages, linearizable reads, leases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How a simulated cluster brings its groups to where the map wants them, as a controller does, step
-by step."""
+"""Reconfiguration of a simulated cluster: its groups move to the map's goals step by step, as by a
+controller."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Steered:
         return False
 
     def seen_of(self, group: int) -> str:
-        """For people."""
+        """Describe the replicas of a group for people."""
         return "; ".join(
             f"{node.number}: {node.core.replicas.statuses().get(group)}" for node in self.alive()
         )

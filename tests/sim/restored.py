@@ -150,8 +150,8 @@ class Restored:
         assert not sure, f"what was there before the backup began has lost something: {sure}"
 
     async def _is_done(self) -> None:
-        """What was acknowledged to the subscription that nobody works for any more stays so; only
-        what workers may have done is more."""
+        """Check that acknowledged cursors of the idle subscription stay, and grow only by its
+        workers' possible progress."""
         house, cursors = self._random.choice(self.world.alive()).house, dict[str, tuple[int, int]]()
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):

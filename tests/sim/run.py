@@ -44,7 +44,7 @@ KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by op
 
 
 class Totals(Simulation):
-    """That are counted."""
+    """The counted totals."""
 
     def add(self, episode: Episode) -> None:
         histories = episode.histories.values()
@@ -151,7 +151,7 @@ def main() -> int:
 
 
 def _flag(options: argparse.Namespace) -> str:
-    """Of the kinds that are no swarm."""
+    """Return the flag of a kind other than the swarm."""
     return next((name for name in KINDS if getattr(options, name)), "")
 
 

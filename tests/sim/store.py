@@ -1,6 +1,5 @@
-"""An object store that all simulated nodes share, and that fails as S3 does: late, with 503, with a
-write that happened and was not told, with listings of a while ago, with 409 for what nobody else
-did."""
+"""An object store shared by all simulated nodes. It fails as S3 does: late, with 503, with a write
+whose response is lost, with stale listings, with a spurious 409."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ STALE_SECONDS = 5.0
 
 
 class SimStore(MemoryStore):
-    """Of one world. A write that is under way happens even if who asked for it dies."""
+    """The store of one world. A write in flight happens even if its sender crashes."""
 
     def __init__(self, seed: int, wall_ms: Callable[[], int]) -> None:
         super().__init__()
@@ -47,7 +46,8 @@ class SimStore(MemoryStore):
         self._born: dict[str, float] = {}
 
     def on(self, node: int, dies: Callable[[str, str], bool]) -> ObjectStore:
-        """As this node reaches it. `dies`: whether it does, at this moment of this call."""
+        """Return this node's view of the store. `dies`: whether the node crashes at this moment of
+        this call."""
         return _Refusing(self, node, dies)
 
     def _store(self, key: str, data: bytes) -> str:

@@ -1,8 +1,8 @@
-"""Episodes whose world is drawn anew for each seed: how many nodes, how bad network, disks and
-object store are, and which mishaps come how often.
+"""Episodes whose world is drawn per seed: the number of nodes, the quality of network, disks and
+object store, and the frequency of mishaps.
 
-What happens is a schedule, drawn before the start; each step has chance of its own, so that one can
-be left out (`sim/shrink.py`)."""
+The events are a schedule, drawn before the start. Each step has a random stream of its own, so
+that it can be left out (`sim/shrink.py`)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _edged(steps: list[Step], knobs: Knobs) -> Iterator[Step]:
 
 
 class Ear:
-    """What one live reader hears."""
+    """The data that one live reader receives."""
 
     def __init__(self) -> None:
         self.events: list[LiveEvent] = []
@@ -251,8 +251,8 @@ class SwarmEpisode(Episode):
             )
 
     def _start(self, node: Node) -> None:
-        """As an operator does: a node whose disk cannot be read is tried again on one that can; one
-        that refuses its damaged data comes back without."""
+        """Start a node as an operator does: retry after a read error of the disk; wipe a node that
+        refuses its damaged data."""
         why = node.start_or_say()
         if why == "OSError" and node.disk.bad_reads:
             self.counts["unread at start"] += 1
@@ -300,8 +300,8 @@ class SwarmEpisode(Episode):
         ]
 
     async def _rare(self, name: str) -> None:
-        """What comes back for a write is as it was; a read does not need it back; a PUT of what is
-        there changes nothing."""
+        """Use rarely touched streams. A write rehydrates one unchanged, a read leaves it evicted,
+        and a PUT of an existing one changes nothing."""
         random, sequence = Random(f"{name} {self.seed}"), 0
         while not self.over:
             await asyncio.sleep(random.expovariate(1 / 2.5))

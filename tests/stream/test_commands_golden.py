@@ -523,7 +523,8 @@ def test_levels_are_those_of_commands() -> None:
 
 
 def test_a_release_without_conditions_refuses_an_append_with_one() -> None:
-    """It never takes it for an `Append`, alone or in a bundle or pack."""
+    """Refuse a conditional append in an older release: it must not pass as an `Append`, alone or
+    in a bundle or pack."""
     command = AppendIf("docs/a", 2, "text/plain", BATCH, record=3)
     known = Append | Produce
     with pytest.raises(msgspec.ValidationError, match="15"):

@@ -85,7 +85,7 @@ async def test_who_leads_no_more_announces_no_more(node: Shell) -> None:
     await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
 
     async def elsewhere(subscription: Subscription, what: Event, *rest: Any, **more: Any) -> Reply:
-        """It is applied at the new leader; this member lags."""
+        """Apply the event at the new leader; this member lags."""
         if what != Event.DELIVERED:
             return await event(subscription, what, *rest, **more)  # type: ignore[no-any-return]
         local.led = {}

@@ -1,10 +1,9 @@
-"""Random lives of a subscription against a naive model: cursors are exact, and what is pending
-never waits for a wake that nobody sends.
+"""Random lives of a subscription against a naive model: cursors are exact, and pending work never
+waits for a wake that no group sends.
 
-The groups' logs are real machines; the shell is played by hand, one step at a time, in any order. A
-crash forgets everything that is not in the machines: news, what was to be looked at, which wake is
-being delivered.
-"""
+The groups' logs are real machines; the test plays the shell by hand, one step at a time, in any
+order. A crash loses everything outside the machines: updates, the queue of streams to scan,
+wakes in delivery."""
 
 from __future__ import annotations
 
@@ -162,7 +161,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def claim(self) -> None:
-        """As the shell does: the links are asked first."""
+        """Claim as the shell does: ask the links first."""
         if self.home.config.kind != PULL_WAKE or self.home.state == State.LEASED:
             return
         if any(info.pending for info in self.links()):
@@ -175,7 +174,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(name=names, behind=st.integers(0, 2))
     def acknowledge(self, name: str, behind: int) -> None:
-        stream = self.world.machines[group_of(name, GROUPS)].lookup(name)
+        stream = self.world.machines[group_of(name, GROUPS)].directory.lookup(name)
         if stream is None:
             return
         record = max(0, stream.next_record - behind)
@@ -300,7 +299,8 @@ TestLives.settings = settings(max_examples=examples(100), stateful_step_count=40
 
 
 def test_a_machine_that_forgets_to_tell_is_caught(monkeypatch: Any) -> None:
-    """The check can fail: without news of appends, pending work waits for ever."""
+    """Prove that the check can fail: without updates about appends, pending work waits without
+    end."""
     lives = Lives()
     lives.put(WEBHOOK, [])
     lives.create(NAMES[0], True)

@@ -1,5 +1,5 @@
-"""Copies of states in the store: when they are made, which releases wait for them, and which of
-them a recovery begins with (F20)."""
+"""Copies of states in the store: their schedule, the releases that wait for them, and the ones
+that a recovery starts from."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What is told of an object store that fails: only what lasts, with the reason, until it works
-again."""
+"""Reports on a failing object store: only lasting failures, with the reason, until it works again."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ FOLDER = Path("/snapshots")
 
 
 def newest(store: SnapshotStore) -> dict[int, SnapshotFile]:
-    """Of each group with a single file."""
+    """Return the only snapshot file of each group."""
     found = {}
     for group in store.groups():
         (found[group],) = store.chain(group)
@@ -135,7 +135,7 @@ def test_a_newer_format_and_an_unknown_kind_are_named() -> None:
 
 
 def body_of(parts: list[SnapshotFile]) -> bytes:
-    """As deltas that are appended to a base would be merged."""
+    """Merge deltas that are appended to a base."""
     return b"".join(part.body for part in parts)
 
 

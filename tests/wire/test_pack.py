@@ -244,8 +244,8 @@ def check_runs(runs: Sequence[HotBatch], batches: list[HotBatch], records: list[
 def test_pages_cut_from_runs_are_those_cut_from_batches(
     streams: list[list[bytes]], data: st.DataObject
 ) -> None:
-    """Of records that are not empty; no protocol lets those in, and a page might end before or
-    after them."""
+    """Compare pages of non-empty records: no protocol accepts empty ones, at which a page might
+    end on either side."""
     batches = run_of(streams, record=5, byte=50)
     meta, parts = build_slice(Encoding.BYTES, 5, 50, batches)
     runs = parse_slice(b"".join(parts), meta.crc).hot_batches(

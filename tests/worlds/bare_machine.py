@@ -112,8 +112,8 @@ def cpus_library(folder: Path) -> Path:
 
 
 def ordinary_user() -> list[str]:
-    """What root puts before a command. Where Python or the tests lie in a folder of root's own, the
-    user may read everything. Raises Unavailable."""
+    """Return the command prefix that drops root's privileges. The user may read everything if
+    Python or the tests lie in a private folder of root. Raises Unavailable."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise Unavailable("not installed: setpriv, with which root becomes another user")

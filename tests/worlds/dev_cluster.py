@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import psutil
 from free_ports import ports_in_a_row
 from polling import wait_until
-from product import STOP_SECONDS, WITH_US, Speaker, alive, environment
+from product import STOP_SECONDS, WITH_US, CommandProcess, alive, environment
 from warm_commands import WarmProcess, can_go_on, go_on, serve_arguments
 
 START_SECONDS = 90.0
@@ -28,7 +28,7 @@ Started = subprocess.Popen[bytes] | WarmProcess
 PORTS = 80  # of eight nodes: also a node that is down keeps its own
 
 
-class DevCluster(Speaker):
+class DevCluster(CommandProcess):
     """`urls` of the nodes, the first first. `variables` are in the environment of all."""
 
     def __init__(self, folder: Path, port: int, *flags: str, **variables: str) -> None:
@@ -93,7 +93,7 @@ class DevCluster(Speaker):
             process.send_signal(signal.SIGSTOP if stop else signal.SIGCONT)
 
     def view(self, number: int) -> dict[str, Any]:
-        """What node `number` says of the cluster."""
+        """Return the cluster as node `number` sees it."""
         with urlopen(f"{self.urls[number - 1]}/v1/cluster", timeout=30) as answer:
             told: dict[str, Any] = json.load(answer)
             return told

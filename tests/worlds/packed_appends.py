@@ -10,7 +10,7 @@ from google_crc32c import value as crc32c
 
 from polynya.cold import ColdReader
 from polynya.objectstore import ObjectStore
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.features.packs.commands import PackWritten

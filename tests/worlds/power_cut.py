@@ -1,4 +1,4 @@
-"""What a power cut leaves of small files: only what was synced, and only under names whose folder
+"""Survival of small files after a power cut: only synced data, and only under names whose folder
 was synced since."""
 
 from __future__ import annotations

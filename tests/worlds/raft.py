@@ -47,8 +47,7 @@ SETTINGS = Settings(
 
 
 class Disk:
-    """What one member has: frames in the order they were written. Only `frames[:synced]` is sure to
-    outlive a crash."""
+    """A member's disk: frames in write order. Only `frames[:synced]` surely survives a crash."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, Any]] = []
@@ -83,7 +82,7 @@ class Disk:
         self.synced = max(self.synced, place)
 
     def crash(self, kept: int) -> None:
-        """Of what was not synced, `kept` frames happen to be there."""
+        """Crash: `kept` of the unsynced frames survive."""
         place = min(self.synced + kept, len(self.frames))
         del self.frames[place:]
         self.sync(place)
@@ -232,7 +231,8 @@ class Member:
         self.live.snapshots.installed(snapshot.identity, self.now_ms)
 
     def take_snapshot(self, *, keep: int = 0) -> None:
-        """Of what is applied; `keep` entries before its end stay for members that lag."""
+        """Take a snapshot of the applied state; `keep` entries before its end stay for lagging
+        members."""
         raft = self.live
         if self.applied > raft.snapshot.index:
             body = self.world.checks.body(self)

@@ -71,8 +71,8 @@ class Toy:
 
     @property
     def map(self) -> ClusterMap:
-        assert self.machine.map is not None
-        return self.machine.map
+        assert self.machine.meta.map is not None
+        return self.machine.meta.map
 
     def apply(self, command: Command) -> None:
         assert self.machine.apply(command).code in (Code.OK, Code.CREATED)
@@ -105,7 +105,7 @@ class Toy:
         return ClusterObservation(self.up, seen, frozenset(self.lost))
 
     def carry_out(self, step: Step) -> None:
-        """As the controller and the groups would, with what must never happen."""
+        """Carry out a step as the controller and the groups would, and check its preconditions."""
         match step:
             case SetVoters(group, goal, first, epoch):
                 new = set(goal) - set(self.map.placed_on(group))

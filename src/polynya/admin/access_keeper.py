@@ -19,7 +19,7 @@ from polynya.config.model import Config
 from polynya.config.tls import Tls
 from polynya.front.http.api.tokens import Tokens
 from polynya.observability.metrics import Samples
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.transport import Reply, Transport
 
@@ -62,7 +62,7 @@ class Keeper:
             self._copy = TokenCopy(
                 self.file,
                 shared,
-                lambda: machines[META_GROUP].meta if META_GROUP in machines else None,
+                lambda: machines[META_GROUP].meta.settings if META_GROUP in machines else None,
             )
 
     async def start(self) -> None:

@@ -17,7 +17,7 @@ from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import ADMIN_BODY_BYTES_MAX, Handler, Request, Response
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.service.table_jobs import TableJobs
 from polynya.service.tables import TableRefused, Tables
 from polynya.wire.tables import Merging, StoreRef

@@ -22,9 +22,9 @@ def text_listeners(
     node, service = start.identity.node or 1, engine.service
     view = NodeView(
         node,
-        leader_of=lambda name: service.leaders.leader_of(service.group_of(name)),
-        leader=lambda: service.leaders.leader_of(META_GROUP),
-        nodes=lambda: sorted({node, *service.leaders.voters_of(META_GROUP)}),
+        leader_of=lambda name: service.directory.leader(service.group_of(name)),
+        leader=lambda: service.directory.leader(META_GROUP),
+        nodes=lambda: sorted({node, *service.directory.voters_of(META_GROUP)}),
         segments=engine.segments.find,
         profile=start.config.text_profile,
     )

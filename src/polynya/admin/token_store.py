@@ -26,7 +26,7 @@ from polynya.access.token_file import (
     tidied,
 )
 from polynya.base.errors import ConfigError, PolynyaError, Unavailable
-from polynya.routing.requests.meta_group import MetaGroup
+from polynya.routing.answers import MetaGroup
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code

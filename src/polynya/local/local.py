@@ -79,7 +79,7 @@ class LocalGroups:
             self, self.lifecycle, self.profiles, self.trims, self.rehydration
         )
         for machine in machines.values():
-            machine.watched = self.feeds.sinks
+            machine.tails.watched = self.feeds.sinks
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class LocalGroups:
         only then. A core without groups knows nothing, and leaves it to the leaders."""
         if self.agreement is None or not self.machines:
             return levels.LEVEL
-        return max(machine.level for machine in self.machines.values())
+        return max(machine.counters.level for machine in self.machines.values())
 
     def readable(self, group: int) -> bool:
         """Report whether the current local state may serve a linearizable read or refusal."""
@@ -136,7 +136,7 @@ class LocalGroups:
         new state."""
         self.remove(group)
         self.machines[group] = machine
-        machine.watched = self.feeds.sinks
+        machine.tails.watched = self.feeds.sinks
         for name in live_names(machine):
             self._names.add(name)
         self._changed()
@@ -172,7 +172,7 @@ class LocalGroups:
             return
         command = self.stamped(command)
         machine = self.machines[group]
-        if machine.evicted or self.rehydration.racing:
+        if machine.directory.evicted or self.rehydration.racing:
             ready = self.rehydration.before(group, machine, command, done)
             if ready is None:
                 return
@@ -212,13 +212,13 @@ class LocalGroups:
         its stream has live readers."""
         kind = type(command)
         machine = self.machines.get(group)
-        if machine is not None and machine.effects:
-            self.feeds.moved(machine.take_effects(), known=self.readable(group))
+        if machine is not None and machine.tails.effects:
+            self.feeds.moved(machine.tails.take_effects(), known=self.readable(group))
         if kind is Append or kind is Produce or kind is AppendIf:
             return
         if kind not in KEEPS_JUDGEMENTS:
             self.appends.epoch += 1
-            if machine is not None and (machine.changing or self.profiles.changes):
+            if machine is not None and (machine.diskless.changing or self.profiles.changes):
                 self.profiles.look(group)
         hook = self._on_applied.get(kind)
         if hook is not None:

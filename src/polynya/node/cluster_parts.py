@@ -212,7 +212,7 @@ class ClusterParts:
             replicated,
             lifecycle,
             reconfiguration,
-            self._member.forwarding.group_locations,
+            self._member.directory.locations,
             groups,
         )
         reconciler.adopt(self.maps.now)
@@ -227,7 +227,7 @@ class ClusterParts:
             self._member.links.traffic.sent,
             (
                 lambda: replicated.payload,
-                lambda: _by_node(service.core_requests.payload),
+                lambda: _by_node(service.rpc.payload),
                 lambda: _by_node(forwarding.payload),
             ),
         )
@@ -283,7 +283,7 @@ class ClusterParts:
         """Read the cluster map from the meta group, on core 0."""
         meta = self._engine.storage.core_replicas.groups.get(META_GROUP)
         if meta is not None:
-            self.maps.take(meta.machine.map)
+            self.maps.take(meta.machine.meta.map)
 
     async def _raise_levels(self) -> None:
         while True:

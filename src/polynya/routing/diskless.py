@@ -221,24 +221,6 @@ class DisklessRoutes:
         self._held_bytes -= _size(each.command)
 
 
-class RemoteAppender:
-    """The bound appender of one stream of a group of another core. `through_log` proposes to it."""
-
-    __slots__ = ("_diskless", "_group", "_through_log")
-
-    def __init__(self, diskless: DisklessRoutes, group: int, through_log: Propose) -> None:
-        self._diskless = diskless
-        self._group = group
-        self._through_log = through_log
-
-    def append(self, command: Append | Produce, done: Done) -> None:
-        """Propose an append to the stream."""
-        if command.name in self._diskless.names:
-            self._diskless.append(self._group, command, done)
-        else:
-            self._through_log(self._group, command, done)
-
-
 def _again(done: Done) -> _Again | None:
     """Return the callback for another turn; None after too many."""
     if not isinstance(done, _Again):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.service.table_leases import TableLeases
 from polynya.service.tables import (
     TableRefused,

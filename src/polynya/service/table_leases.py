@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from polynya.base.limits import TABLE_LEASE_MS
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code

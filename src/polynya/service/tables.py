@@ -14,7 +14,7 @@ from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.local.api import StreamInfo
 from polynya.routing import messages
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.features.tables.commands import (
     ForgetTable,
@@ -147,7 +147,7 @@ class Tables:
     async def finish_drops(self) -> None:
         """Tell groups again of the dropped tables, until all have forgotten them. Call this on the
         core that leads the meta group."""
-        for table in list(self._service.local.here(META_GROUP).tables.values()):
+        for table in list(self._service.local.here(META_GROUP).meta.tables.values()):
             if table.dropped_ms and not table.forgotten:
                 await self._forget(table.uid)
 

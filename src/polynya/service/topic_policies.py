@@ -14,7 +14,7 @@ from polynya.stream.features.topics.state import Topic, TopicState
 from polynya.stream.parts import Retention
 
 if TYPE_CHECKING:
-    from polynya.routing.service import NodeService
+    from polynya.service.node_service import NodeService
 
 
 class TopicPolicies:

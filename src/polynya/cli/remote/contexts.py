@@ -9,19 +9,7 @@ from typing import Any
 
 import click
 
-from polynya.cli.remote.targets import (
-    CONTEXT_VARIABLE,
-    CONTEXTS_MAX,
-    NAME,
-    SERVER_VARIABLE,
-    Context,
-    Contexts,
-    contexts_path,
-    load_contexts,
-    read_token,
-    save_contexts,
-    server_urls,
-)
+from polynya.cli.remote import targets
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_context
@@ -55,25 +43,27 @@ def context_add_command(
     polynya context add prod --server https://streams.example.com --token-file ~/.polynya-token
     polynya context add dev --server http://127.0.0.1:4437 --use
     """
-    if not NAME.fullmatch(name):
+    if not targets.NAME.fullmatch(name):
         raise exits.Misused(
             f"'{name}' is not a context name: use up to 64 letters, digits, '_', '-' and '.'"
         )
-    context = Context(",".join(server_urls(server)), _file(token_file), _file(ca_file))
+    context = targets.Context(
+        ",".join(targets.server_urls(server)), _file(token_file), _file(ca_file)
+    )
     if context.token_file:
-        read_token(context.token_file)
+        targets.read_token(context.token_file)
         _warn_of_readers(context.token_file)
     if context.ca_file and not Path(context.ca_file).is_file():
         raise exits.Misused(f"--ca-file: there is no file {context.ca_file}")
     path, contexts = _loaded()
-    if len(contexts.known) >= CONTEXTS_MAX and name not in contexts.known:
+    if len(contexts.known) >= targets.CONTEXTS_MAX and name not in contexts.known:
         raise exits.Refused(
-            f"the limit of {CONTEXTS_MAX} contexts is reached",
+            f"the limit of {targets.CONTEXTS_MAX} contexts is reached",
             hint="'polynya context rm NAME' removes one.",
         )
     current = name if use or not contexts.known else contexts.current
     contexts = replace(contexts, current=current, known={**contexts.known, name: context})
-    save_contexts(path, contexts)
+    targets.save_contexts(path, contexts)
     if as_json:
         output.json_line(_row(contexts, name))
     else:
@@ -96,7 +86,7 @@ def context_use_command(name: str) -> None:
     """
     path, contexts = _loaded()
     context = contexts.get(name, str(path))
-    save_contexts(path, replace(contexts, current=name))
+    targets.save_contexts(path, replace(contexts, current=name))
     output.notice(f"context {name} is now current: {context.server}")
     _warn_of_variables()
 
@@ -138,19 +128,21 @@ def context_rm_command(names: tuple[str, ...]) -> None:
     for name in names:
         contexts.get(name, str(path))
     known = {name: context for name, context in contexts.known.items() if name not in names}
-    save_contexts(path, Contexts("" if contexts.current in names else contexts.current, known))
+    targets.save_contexts(
+        path, targets.Contexts("" if contexts.current in names else contexts.current, known)
+    )
     for name in names:
         output.notice(f"context {name} was removed")
     if contexts.current in names:
         output.notice("there is no current context")
 
 
-def _loaded() -> tuple[Path, Contexts]:
-    path = contexts_path(os.environ)
-    return path, load_contexts(path)
+def _loaded() -> tuple[Path, targets.Contexts]:
+    path = targets.contexts_path(os.environ)
+    return path, targets.load_contexts(path)
 
 
-def _row(contexts: Contexts, name: str) -> dict[str, Any]:
+def _row(contexts: targets.Contexts, name: str) -> dict[str, Any]:
     context = contexts.known[name]
     return {
         "name": name,
@@ -172,7 +164,7 @@ def _warn_of_readers(token_file: str) -> None:
 
 def _warn_of_variables() -> None:
     """Warn about variables that override the current context."""
-    for variable in (SERVER_VARIABLE, CONTEXT_VARIABLE):
+    for variable in (targets.SERVER_VARIABLE, targets.CONTEXT_VARIABLE):
         if os.environ.get(variable):
             output.notice(
                 f"{variable}={os.environ[variable]} is set and overrides the current context"

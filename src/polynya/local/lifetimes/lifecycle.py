@@ -69,7 +69,7 @@ class StreamLifecycle:
         if batch is not None and not self._memory.has_room(group, len(batch.payload)):
             self._memory.refuse(len(batch.payload), done)
             return
-        stream = machine.lookup(command.name)
+        stream = machine.directory.lookup(command.name)
         self.judge_time(group, stream)
         command = self._segments.stamped(command)
         if (
@@ -124,7 +124,7 @@ class StreamLifecycle:
     @proposed(Delete)
     def delete(self, group: int, command: Delete, done: Done) -> None:
         """Propose a delete, unless committed state says that there is no such stream."""
-        stream = self._machines[group].lookup(command.name)
+        stream = self._machines[group].directory.lookup(command.name)
         if stream is None and command.name not in self._unsettled and self._groups.readable(group):
             done(Reply(Code.NOT_FOUND))
             return
@@ -134,7 +134,7 @@ class StreamLifecycle:
     @proposed(PinSource)
     def pin(self, group: int, command: PinSource, done: Done) -> None:
         """Propose a fork's pin, behind the expiry of its source."""
-        self.judge_time(group, self._machines[group].lookup(command.name))
+        self.judge_time(group, self._machines[group].directory.lookup(command.name))
         self._propose(group, command, done)
 
     def judge_time(self, group: int, stream: Stream | None) -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from polynya.base.names import spelled_name
 from polynya.local.api import StreamInfo
-from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
+from polynya.service.node_service import NodeService
 from polynya.stream.features.consumer_groups.calls import (
     Commit,
     Describe,

@@ -7,8 +7,8 @@ from itertools import islice
 
 from polynya.base.errors import PolynyaError
 from polynya.local.api import StreamInfo
-from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
+from polynya.service.node_service import NodeService
 from polynya.stream.features.consumer_groups.state import ConsumerGroup
 from polynya.stream.features.topics.state import Topic
 

@@ -11,7 +11,7 @@ from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import REFUSALS
 from polynya.front.http.protocol.exchange import Exchange, Headers
-from polynya.front.http.routes.append_conditions import (
+from polynya.front.http.routes.conditions import (
     refusal_code,
     refusal_message,
     tag_headers,

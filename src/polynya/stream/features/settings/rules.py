@@ -3,41 +3,31 @@ the feature level of a group. Pure."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from polynya.base.levels import check_level
 from polynya.stream.command import applies
 from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLevel
 from polynya.stream.replies import Code, Reply
 
-
-class MetaState(Protocol):
-    """The part of a machine that these rules change."""
-
-    meta: dict[str, bytes]
-
-
-class LevelState(Protocol):
-    """The part of a machine that these rules change."""
-
-    group: int
-    level: int
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
 
 
 @applies(MetaChange)
-def apply_meta_change(machine: MetaState, command: MetaChange, place: int) -> Reply:
+def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Reply:
     """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the
     current version."""
-    version = version_of(machine.meta, command.scope)
+    version = version_of(machine.meta.settings, command.scope)
     if version != command.version:
         return Reply(Code.NOT_YET, detail=version)
     for key, value in command.changes:
         name = f"{command.scope}/{key}"
         if value is None:
-            machine.meta.pop(name, None)
+            machine.meta.settings.pop(name, None)
         else:
-            machine.meta[name] = value
-    machine.meta[command.scope] = b"%d" % (version + 1)
+            machine.meta.settings[name] = value
+    machine.meta.settings[command.scope] = b"%d" % (version + 1)
     return Reply(Code.OK, detail=version + 1)
 
 
@@ -57,16 +47,16 @@ def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
 
 
 @applies(MetaSet)
-def apply_meta_set(machine: MetaState, command: MetaSet, place: int) -> Reply:
+def apply_meta_set(machine: Machine, command: MetaSet, place: int) -> Reply:
     """Set a key that has no value yet: OK, or EXISTS with the present value as detail."""
-    value = machine.meta.setdefault(command.key, command.value)
+    value = machine.meta.settings.setdefault(command.key, command.value)
     return Reply(Code.OK if value == command.value else Code.EXISTS, detail=value)
 
 
 @applies(SetLevel)
-def apply_set_level(machine: LevelState, command: SetLevel, place: int) -> Reply:
+def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
     """Raise the group's level; it never goes down. Raises ConfigError for a level that this release
     does not support."""
     check_level(command.level, machine.group)
-    machine.level = max(machine.level, command.level)
-    return Reply(Code.OK, detail=machine.level)
+    machine.counters.raise_level(command.level)
+    return Reply(Code.OK, detail=machine.counters.level)

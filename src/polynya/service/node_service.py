@@ -1,5 +1,5 @@
-"""The service of one core. Its parts pass a call to the group's machine if that is local, else to
-the core that hosts it."""
+"""The service of one core: it assembles the routes to the groups, here or on other cores, and
+answers what is asked of streams."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
-from polynya.local.api import Page, ReadQuery, Refusal, Sink, StreamInfo, Trimmed, TrimQuery
+from polynya.local.api import (
+    Page,
+    ReadQuery,
+    Refusal,
+    Sink,
+    StreamInfo,
+    Trimmed,
+    TrimQuery,
+)
 from polynya.local.forks import create_fork
 from polynya.local.lifetimes.retention import set_bucket, trim
 from polynya.local.local import LocalGroups
 from polynya.routing import messages
-from polynya.routing.bucket_profiles import BucketProfiles
+from polynya.routing.answers import ForkSources, LocalAnswers, MetaGroup
 from polynya.routing.forwarding import Forwarding
 from polynya.routing.handle import StreamHandle, StreamReads
-from polynya.routing.leaders import Leaders
-from polynya.routing.proposals import Proposals, ReceivedProposals
-from polynya.routing.remote_leaders import RemoteLeaders
-from polynya.routing.remote_tails import serve_tails
-from polynya.routing.requests.core_requests import CoreRequests, CoreTransport
-from polynya.routing.requests.fan_out import ReplicaFanOut
-from polynya.routing.requests.fork_sources import ForkSources
-from polynya.routing.requests.group_requests import GroupRequests
-from polynya.routing.requests.local_answers import LocalAnswers
-from polynya.routing.requests.meta_group import MetaGroup
-from polynya.routing.stream_groups import StreamGroups
+from polynya.routing.proposals import Proposals, ReceivedProposals, SoleRouter, StreamGroups
+from polynya.routing.rpc import CoreTransport, NoTransport, Rpc
+from polynya.routing.tails import serve_tails
+from polynya.service.bucket_profiles import BucketProfiles
 from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.tables.rules import Lag
@@ -35,8 +36,10 @@ from polynya.wal import DiskFull
 
 
 class NodeService:
-    """The implementation of `polynya.local.api.Service`: reads and live readers are here, the
-    rest is in its parts. `transport` is None on a node with one core."""
+    """The implementation of `polynya.service.api.Service`. Its parts route what is asked:
+    `directory` to the leaders, `rpc` to other cores, `proposals` to the logs, `reads` to replicas.
+
+    `forwarding` is the router of a core in a cluster, None outside one."""
 
     def __init__(
         self,
@@ -46,76 +49,73 @@ class NodeService:
         core: int,
         cores: int,
         transport: CoreTransport | None,
+        router: Forwarding | None = None,
     ) -> None:
+        """Assemble the routes. `transport` is None on a node with one core, `router` outside a
+        cluster."""
+        transport = transport or NoTransport()
         self.local = local
         self.groups = groups
+        self.forwarding = router
+        routes = router or SoleRouter(local, transport, core=core, cores=cores)
+        self.directory = directory = routes.directory
         stream_groups = StreamGroups(groups)
-        self.leaders = Leaders(local.machines, core, cores)
-        self.proposals = Proposals(
-            local, stream_groups, core=core, cores=cores, transport=transport
-        )
-        self.core_requests = CoreRequests(core, cores, transport)
-        self._replicas = ReplicaFanOut(local, core, cores)
-        self.group_requests = GroupRequests(self.core_requests, self.leaders, self._replicas)
-        self._answers = LocalAnswers(local, self.leaders)
-        self.meta_group = MetaGroup(self.group_requests, self._answers, self.proposals.call)
+        self.proposals = Proposals(routes, stream_groups)
+        self.rpc = rpc = Rpc(local, directory, routes.targets, transport, core=core, cores=cores)
+        answers = LocalAnswers(local, directory)
+        self.reads = StreamReads(local, rpc, answers, transport)
+        self.meta_group = MetaGroup(rpc, answers, self.proposals.call)
         self.bucket_profiles = BucketProfiles(self.meta_group)
+        self._answers = answers
+        local.reads.parents = ForkSources(local.reads, rpc, answers)
         # what the fronts call, bound once: the hot path goes straight to a part
         self.now_ms = local.now_ms
         self.history = local.history
-        self.group_of = stream_groups.of
-        self._groups = stream_groups.known
-        self.appender = lambda name: self.proposals.appender(stream_groups.of(name))
+        self.group_of, self._groups = stream_groups.of, stream_groups.known
         self.propose = self.proposals.propose
         self.call = self.proposals.call
-        self.expect_diskless = self.proposals.expect_diskless
-        self.buckets = self.meta_group.buckets
+        self.is_readable, self.detach = self.reads.is_readable, self.reads.detach
         # returns the URL of the node to use for a stream in a zone, unless it is this one
         self.hint: Callable[[str, str], str] | None = None
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
-        self._received: ReceivedProposals | None = None
-        self.reads = StreamReads(
-            local, self._replicas, self.group_requests, self._answers, transport
+        self._serve(transport, routes.came)
+
+    def _serve(self, transport: CoreTransport, came: Callable[[int, int, int], None]) -> None:
+        """Answer the requests of other cores."""
+        ReceivedProposals(self.local, self.directory, transport, came)
+        serve_tails(transport, self.local, self.rpc.payload)
+        self._answers.serve(self.rpc)
+        self.rpc.register(
+            messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix)
         )
-        self.is_readable, self.detach = self.reads.is_readable, self.reads.detach
-        local.reads.parents = ForkSources(local.reads, self.group_requests, self._answers)
-        if transport is not None:
-            self._received = ReceivedProposals(local, self.leaders, transport)
-            serve_tails(transport, local, self.core_requests.payload)
-            self._answers.serve(self.core_requests)
-            self.core_requests.register(
-                messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix)
-            )
+        if self.forwarding is not None:
+            answer = self.forwarding.exchange.answer
+            self.rpc.serve(messages.LEADERS_OF, list[int], dict[int, tuple[int, int]], answer)
+
+    async def refresh_leaders(self) -> None:
+        """Ask for the leaders of the groups that have no replica on this node."""
+        if self.forwarding is not None:
+            await self.forwarding.exchange.refresh(self.rpc.ask)
 
     @property
     def level(self) -> int:
         return self.local.level
 
-    def join(self, forwarding: Forwarding, seems_up: Callable[[int], bool]) -> None:
-        """Join a cluster, in which other nodes may lead groups. `seems_up` reports a node that this
-        one reaches, or that fell silent a moment ago."""
-        remote = RemoteLeaders(forwarding, self.core_requests.ask)
-        self.leaders.join(forwarding, remote, seems_up)
-        self.proposals.join(forwarding)
-        self.core_requests.join(forwarding.targets.places)
-        self._replicas.join(forwarding)
-        if self._received is not None:
-            self._received.join(forwarding)
-        self.core_requests.serve(
-            messages.LEADERS_OF, list[int], dict[int, tuple[int, int]], remote.answer
-        )
+    def expect_diskless(self, name: str) -> None:
+        self.proposals.expect_diskless(name)
+
+    async def buckets(self) -> dict[str, Retention]:
+        return await self.meta_group.buckets()
 
     def open(self, name: str) -> StreamHandle:
-        return StreamHandle(name, self.group_of(name), self.proposals, self.reads)
-
-    def info_nowait(self, name: str) -> StreamInfo | Refusal | None:
-        return self.reads.info_nowait(self.group_of(name), name)
+        group = self._groups.get(name) or self.group_of(name)
+        return StreamHandle(name, group, self.proposals, self.reads)
 
     async def info(self, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         return await self.reads.info(self.group_of(name), name, local=local)
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
-        group = self._groups.get(query.name) or self.group_of(query.name)
+        group = self.group_of(query.name)
         return self.reads.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
@@ -133,7 +133,7 @@ class NodeService:
         def question(groups: list[int]) -> messages.ListQuery:
             return messages.ListQuery(prefix, after, limit, local, groups)
 
-        parts = await self.group_requests.of_groups(
+        parts = await self.rpc.of_groups(
             range(1, self.groups + 1),
             messages.LIST,
             question,
@@ -146,7 +146,7 @@ class NodeService:
         """Return the end of the records of a leader epoch; -1: the epoch has not begun."""
         group = self.group_of(name)
         question = messages.EpochQuery(group, name, epoch)
-        found: int | Refusal = await self.group_requests.at_replica(
+        found: int | Refusal = await self.rpc.at_replica(
             group, messages.EPOCH_END, question, self._answers.epoch_end
         )
         return found
@@ -157,7 +157,7 @@ class NodeService:
         def question(groups: list[int]) -> messages.LagQuery:
             return structs.replace(query, groups=groups)
 
-        parts = await self.group_requests.of_groups(
+        parts = await self.rpc.of_groups(
             range(1, self.groups + 1), messages.LAG, question, self._answers.lags
         )
         return [lag for part in parts for lag in part]
@@ -181,8 +181,8 @@ class NodeService:
         """Flush all hot data under a prefix of canonical names, on every core. Return when it is
         published."""
         await self.flush_here(prefix)
-        for place in self.core_requests.others():
-            await self.core_requests.ask(place, messages.FLUSH, messages.Flush(prefix))
+        for core_id in self.rpc.others():
+            await self.rpc.ask(core_id, messages.FLUSH, messages.Flush(prefix))
 
 
 async def _nothing_to_flush(prefix: str) -> None:
