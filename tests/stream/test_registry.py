@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polynya.base.levels import LEVEL, LEVELS
+from polynya.base.levels import LEVEL
 from polynya.local import hooks
 from polynya.stream import command as commands
 from polynya.stream import registry
@@ -91,13 +91,3 @@ def test_a_command_has_one_hook_of_a_core() -> None:
     assert list(hooks.hooks_of(Part())[0]) == [Create]
     with pytest.raises(TypeError, match="Create has two hooks"):
         hooks.hooks_of(Part(), Other())
-
-
-def test_levels_are_those_that_earlier_releases_used() -> None:
-    kafka = dict.fromkeys((8, 9, 10, 37, 38, *range(66, 75), *range(100, 105)), 3)
-    assert {
-        **kafka,
-        **dict.fromkeys((120, 121, 122, *range(130, 136)), 3),
-        **dict.fromkeys((35, 36, 91, 92, 99), 2),
-        **dict.fromkeys((11, 15), 4),
-    } == LEVELS
