@@ -256,12 +256,6 @@ CIRCLES = {
         "one protocol: a reaction to a message begins others, and all of them change the state of "
         "one member",
     ),
-    "stream": (
-        "features.lifetimes.rules features.pages.eviction features.retention.trimming "
-        "features.subscriptions.links features.tables.lifetimes features.tables.watches "
-        "machine snapshots.encode",
-        "the machine names its snapshots, and these the states of features; hints close the circle",
-    ),
 }
 
 

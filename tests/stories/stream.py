@@ -39,6 +39,7 @@ from polynya.stream.features.forks.commands import (
     Unpin,
 )
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.lifetimes.rules import is_expired
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -443,16 +444,8 @@ class _Story:
         return [*self.table_answer(reply), *told]
 
     def do_expired(self, words: _Words) -> list[str]:
-        machine = self.world.machines[words.group]
-        return [
-            str(
-                machine.expired(
-                    self.stream(words.group, words.plain[0]),
-                    self.now_ms,
-                    words.number("touched", 0) or 0,
-                )
-            ).lower()
-        ]
+        stream, touched_ms = self.stream(words.group, words.plain[0]), words.number("touched", 0)
+        return [str(is_expired(stream, self.now_ms, touched_ms or 0)).lower()]
 
     def do_pin(self, words: _Words) -> list[str]:
         record, byte = position_of(words.named["at"]) if "at" in words.named else (-1, -1)

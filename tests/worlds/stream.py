@@ -26,7 +26,12 @@ from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer
 from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
 from polynya.stream.replies import Reply
 from polynya.stream.snapshots import deltas
-from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.encode import (
+    decode_image,
+    decode_machine,
+    encode_machine,
+    write_image,
+)
 from polynya.stream.state import index
 from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 from polynya.stream.state.index import Index
@@ -82,7 +87,7 @@ class World:
         self.states: dict[tuple[str, int], bytes] = {}  # … and of blocks, states
         self.place = 0
         self.chains = {
-            group: [deltas.SnapshotPart(machine.snapshot())]
+            group: [deltas.SnapshotPart(encode_machine(machine))]
             for group, machine in self.machines.items()
         }
         self.copies: dict[int, bytes] = {}  # the states of groups that were copied to the store
@@ -97,7 +102,7 @@ class World:
         twin = self.restored(machine)
         reply = machine.apply(command, self.place)
         assert twin.apply(command, self.place) == reply
-        assert twin.snapshot() == machine.snapshot()
+        assert encode_machine(twin) == encode_machine(machine)
         check_invariants(machine, self.states)
         if self.place % 3:  # several commands in one delta, too
             self.chain(group)
@@ -108,16 +113,16 @@ class World:
     def adopt(self, group: int, machine: Machine) -> None:
         """Another machine takes the place of a group's, as after a restore."""
         self.machines[group] = machine
-        self.chains[group] = [deltas.SnapshotPart(machine.snapshot())]
+        self.chains[group] = [deltas.SnapshotPart(encode_machine(machine))]
 
     def jump(self, group: int, numbers: int = JUMP) -> None:
         """A new history: the next record of every stream gets a number that is far away. Or a small
         gap, such as whatever removes records leaves."""
-        image = decode_image(self.machines[group].snapshot())
+        image = decode_image(encode_machine(self.machines[group]))
         for stream in image.streams:
             stream.next_record += numbers
         self.adopt(
-            group, Machine.restore(write_image(image), lambda place, uid: self.payloads[place])
+            group, decode_machine(write_image(image), lambda place, uid: self.payloads[place])
         )
 
     def chain(self, group: int) -> None:
@@ -137,7 +142,7 @@ class World:
         if self.place % 5 == 0 and len(parts) > 3:
             parts[1:] = [deltas.SnapshotPart(deltas.merge(parts[1:]), delta=True, root=False)]
         merged = deltas.merge(parts)
-        assert merged == machine.snapshot(), "what the deltas say is what the machine is"
+        assert merged == encode_machine(machine), "what the deltas say is what the machine is"
         if self.place % 11 == 0:
             parts[:] = [deltas.SnapshotPart(merged)]
         elif self.place % 13 == 0:
@@ -155,9 +160,11 @@ class World:
                 deltas.SnapshotPart(self.copies[group]),
                 deltas.SnapshotPart(head + streams, delta=True, root=False),
             ]
-            assert deltas.merge(parts) == machine.snapshot(), "a delta of the copy lacks something"
+            assert deltas.merge(parts) == encode_machine(machine), (
+                "a delta of the copy lacks something"
+            )
         if since is None or self.place % 4 == 0:
-            self.copies[group] = machine.snapshot()
+            self.copies[group] = encode_machine(machine)
             machine.kept.since_copy = SinceCopy(machine.diskless.left)
         machine.kept.put_back(taken)
 
@@ -165,12 +172,12 @@ class World:
         """Only what the chain says is left."""
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
-        self.machines[group] = Machine.restore(
+        self.machines[group] = decode_machine(
             self.chains[group][0].body, lambda place, uid: self.payloads[place]
         )
 
     def restored(self, machine: Machine) -> Machine:
-        return Machine.restore(machine.snapshot(), lambda place, uid: self.payloads[place])
+        return decode_machine(encode_machine(machine), lambda place, uid: self.payloads[place])
 
     # Idle streams.
 
