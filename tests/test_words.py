@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_collector")
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-TREES = ("src", "tests", "chaos", "bench")
+TREES = ("src", "tests", "chaos", "bench", "scripts")
 NO_BEGINNING = {
     "What",
     "Whether",
@@ -223,7 +223,7 @@ def test_docstrings_are_plain_sentences(tree: str) -> None:
         for path in sorted((ROOT / tree).rglob("*.py"))
         for line, text in docstrings(path)
     ]
-    assert len(found) > 200
+    assert len(found) > 20
     assert not [
         f"{path.relative_to(ROOT)}:{line}: {fault}"
         for path, line, text in found
