@@ -100,7 +100,7 @@ class Flow:
         return self._sure
 
     def turn(self) -> None:
-        """Between two appends."""
+        """Finish a retired stream between two appends."""
         if self._successor and self._sure:
             self.retired.put_nowait((self.name, self.acknowledged))
             self.generation += 1
@@ -196,7 +196,7 @@ class Tail:
             await self._follow(self._flow.name, stop)
 
     async def _follow(self, name: str, stop: asyncio.Event) -> None:
-        """Until the stream is gone, or what was to be read next is trimmed."""
+        """Follow a stream until it is gone, or until the next record is trimmed."""
         last = ""
         while not stop.is_set():
             with contextlib.suppress(OSError, EOFError):

@@ -162,7 +162,7 @@ def _check_append(append: Append, places: dict[str, int]) -> Iterator[str]:
 
 
 def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[str]:
-    """In the order of their numbers, without a gap before anything that is there."""
+    """Check each producer's sequence: in order, without a gap before any stored record."""
     producers: dict[str, list[Append]] = {}
     for append in appends:
         if append.produced:

@@ -33,7 +33,7 @@ def ran(*arguments: str, **variables: str) -> Result:
 
 
 def findings(*arguments: str, **variables: str) -> dict[str, Finding]:
-    """By name; the last of a name."""
+    """Return the findings by name; the last of each name."""
     told = [json.loads(line) for line in ran("--json", *arguments, **variables).stdout.splitlines()]
     return {row["name"]: Finding(**row) for row in told}
 

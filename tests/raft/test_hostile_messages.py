@@ -25,7 +25,7 @@ encode = msgspec.msgpack.encode
 
 
 def group_of_three() -> tuple[World, Raft, Raft]:
-    """Which has a leader, and some entries; the leader, and one that follows."""
+    """Build a group with a leader and some entries; return the leader and a follower."""
     world = World(Configuration((1, 2, 3)))
     for node in (1, 2, 3):
         world.add(node)

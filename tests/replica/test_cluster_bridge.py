@@ -71,7 +71,7 @@ def test_writes_and_reads_pass_through_the_third_in_their_order(seed: int) -> No
 
 
 def test_from_the_first_moment_on_each_write_is_answered_and_none_twice() -> None:
-    """Through the cut, and through its end: what is in doubt is asked again by a producer."""
+    """Write before, during and after the cut: a producer repeats writes of unknown outcome."""
 
     async def run() -> None:
         world, _ = await led(World(7))
