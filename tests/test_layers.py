@@ -35,7 +35,7 @@ ROOMS = {  # room: the rooms that it may import
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
     "admin": "access backup base cold config console cost engine files front lakehouse local objectstore observability routing service stream system tiering transport wire",
     "cluster": "base config cost engine files front objectstore observability raft replica routing service stream system tiering transport wal wire",
-    "front": "access base cost local service stream subscriptions wire",
+    "front": "access base cost local routing service stream subscriptions wire",
     "subscriptions": "base local routing stream wal",
     "tiering": (
         "backup base cold config diskless engine objectstore observability service stream transport"

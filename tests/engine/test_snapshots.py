@@ -175,7 +175,7 @@ async def test_a_release_that_waited_in_an_outbox_counts_from_its_arrival(world:
     await world.create(NAMES[0])
     await world.append(NAMES[0], b"x")
     await world.service.flush("")
-    world.engine.core.on_turn = lambda: None  # nothing is sent from the outbox
+    world.engine.core.after_turn.clear()  # nothing is sent from the outbox
     await world.delete(NAMES[0])
     world.clock.ms += 3_600_000
     await world.snapshot()

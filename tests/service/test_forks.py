@@ -367,11 +367,11 @@ def test_outboxes_are_delivered_after_a_restart_and_once_the_disk_has_room() -> 
         await world.create(SOURCE)
         await world.fork(CHILD, SOURCE)
         await world.delete(SOURCE)
-        world.engine.core.on_turn = lambda: None  # the process dies before it sends anything
+        world.engine.core.after_turn.clear()  # the process dies before it sends anything
         await world.delete(CHILD)
         assert world.local.machines[2].outbox
         world.kill()
-        world.engine.core.on_turn = lambda: None
+        world.engine.core.after_turn.clear()
         room, world.disk.capacity = world.disk.capacity, world.disk.used()
         while (await world.create(GRANDCHILD)).code != Code.DISK_FULL:
             await world.delete(GRANDCHILD)

@@ -126,11 +126,8 @@ class CoreRuntime:
         if self.replicated is not None:
             self._join(self.replicated)
         self.core.on_applied, self.core.watched = self.local.applied, self.local.feeds.sinks
-        self.after_turn: list[Callable[[], None]] = [
-            self.local.memory.measure,
-            self.outbox_sender.pump,
-        ]
-        self.core.on_turn = self._turned
+        self.after_turn = self.core.after_turn
+        self.after_turn += [self.local.memory.measure, self.outbox_sender.pump]
 
     def indexes(self) -> dict[int, int]:
         """Return the applied index of each group."""
@@ -172,10 +169,6 @@ class CoreRuntime:
             if self.replicated is None
             else self.replicated.replicas.term(group)
         )
-
-    def _turned(self) -> None:
-        for look in self.after_turn:
-            look()
 
 
 def _not_before(

@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._context = context
         self._clock = IdleClock(context.ticks)
         self._pressure = ReadPressure()
-        self._responses = ResponseQueue(self._clock, self._on_sent)
+        self._responses = ResponseQueue(self._on_sent)
         self.peer = Peer(self._responses)
         self._host: str | None = _NO_HOST  # the last Host that was accepted
         self._buffer = b""
@@ -372,7 +372,7 @@ class Connection(asyncio.Protocol):
         """Enforce the timeouts, every other second. A client that keeps reading its response is not
         timed out."""
         unread, is_idle, late = self._responses.unread_bytes, not self._responses.in_flight, ""
-        waited = self._clock.waited(tick, unread) if is_idle else tick - self._clock.since
+        waited = self._clock.waited(tick, self._responses)
         if self._finished or unread:
             if is_idle and waited > (STALL_SECONDS if unread else LINGER_SECONDS):
                 self._cut(unread)
