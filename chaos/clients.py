@@ -16,8 +16,8 @@ from chaos.wire import Answer, Connection, Lost, Unsent
 
 KEYED_SHARE = 0.25  # of the appends that no producer numbers
 ASK_SECONDS = 12.0  # longer than a node lets a request wait for a leader
-# some producers go to another node then: the same may be under way by two, and how long nobody
-# answers is seen
+# some producers then switch to another node: two requests may be in flight, and the time without
+# any response is measured
 HASTY_SECONDS = 0.7
 # of a tail: nodes say that they are there more often when there is nothing else
 SILENCE_SECONDS = 10.0

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; nobody knows
+OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; unknown
 PAGE_RECORDS = 10_000  # a piece of so many may be a page, which ends where it is full
 
 

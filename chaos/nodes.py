@@ -222,7 +222,7 @@ class Cluster:
         self.readers: set[int] = set()  # read replicas
         self.unsure: list[
             tuple[str, dict[str, Any], Callable[[bool], None]]
-        ] = []  # what was asked for, and nobody knows whether it was taken
+        ] = []  # requests of unknown outcome
         self.cold = [f'root = "{folder}/objects"']  # settings of the object store
         self.last = 0  # the highest number that was given
         self.all: list[Node] = []  # also those that belong no more

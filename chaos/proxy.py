@@ -69,7 +69,7 @@ class Wires:
                 await self._serve(
                     (sender, node), (network.source((sender, node))[0], to), reader, writer
                 )
-            else:  # it is gone already, or nobody's
+            else:  # it is already gone, or has no owner
                 reset_at_close(writer)
 
         server = await asyncio.start_server(serve, *at)

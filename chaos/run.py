@@ -28,7 +28,7 @@ from chaos.nodes import FIRST, Cluster
 from chaos.proxy import Wires
 from chaos.wire import Lost, Unsent
 
-WELL_SECONDS = 60.0  # after healing: leaders for all groups, and nobody behind
+WELL_SECONDS = 60.0  # after healing: leaders for all groups, and no node behind
 START_SECONDS = 90.0
 MOVED_SECONDS = 120.0  # likewise, and everything that was to move is where it was to go
 FAULT_FIRST = 0.3  # so often what is asked for is asked for while the fault is there

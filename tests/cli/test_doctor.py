@@ -63,7 +63,7 @@ def test_a_machine_before_its_first_start_is_well(
         "object store",
         "server",
     } <= set(found)
-    # nobody has started a node yet
+    # no node has been started yet
     assert (found["server"].status, found["object store"].status) == (
         WARN,
         OK,

@@ -39,7 +39,7 @@ def test_writes_and_reads_pass_through_the_third_in_their_order(seed: int) -> No
     async def run() -> None:
         world, leader = await led(World(seed))
         await leader.append(A, b"before;")
-        await asyncio.sleep(3)  # whoever is to lead does
+        await asyncio.sleep(3)  # the preferred leader leads
         leader, far, between = bridged(world)
         await asyncio.sleep(3)
         assert world.leader(world.group_of(A)) is leader, "nobody is disturbed by it"

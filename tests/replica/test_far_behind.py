@@ -273,7 +273,7 @@ async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_it
     world.isolate(behind.number)
     await asyncio.sleep(0.3)
     for key in list(there._packed):
-        there._forget(key)  # as after a while in which nobody asks
+        there._forget(key)  # as after a pause without requests
     await leader.snapshot()
     now = leader.core.members[group].raft.snapshot
     assert (now.index, now.size) == (before.index, before.size) and now.identity != before.identity

@@ -57,7 +57,7 @@ class Births(Chaos):
         self.at_first_lead = self.draw.random() < 0.7
         self.draw_losses()
         late = self.draw.choice((1.0, 50.0, 600.0))
-        # is heard, and hears nobody until there is a leader
+        # is heard, and hears no peer until there is a leader
         deaf = self.draw.choice(self.voters) if self.draw.random() < 0.7 else 0
         self.deaf = {(other, deaf) for other in self.voters if deaf and other != deaf}
         for node in self.voters:
@@ -134,8 +134,8 @@ class Births(Chaos):
 
 
 class Seconds(Births):
-    """Two losses, the first of which is the last crash: a restarted member with a partial vote would have to
-    hear all others again."""
+    """Two losses without any crash after the first: a restarted member with a partial vote would
+    have to hear all others again."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

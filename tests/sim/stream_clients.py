@@ -175,7 +175,7 @@ class Lives:
                 isinstance(each.what.asked, Created) and each.what.asked.source
                 for each in source.operations
             )  # type: ignore[attr-defined]
-            # perhaps of a life of which nobody was told more
+            # perhaps of an incarnation without any other response
             found = found or inherits or all(one is None or one in sent for one in mine)
             assert found, (
                 f"{past.name}: the fork {told.uid} of {source.name} has what that never had: {mine}"

@@ -245,7 +245,7 @@ class SwarmEpisode(Episode):
         await world.wait_moving(lambda: node.remembers)
         await world.wait_equal()
         for name, content in self.whole.items():
-            # an append whose outcome nobody knows may come late
+            # an append of unknown outcome may come late
             assert (await node.read(name, local=True)).startswith(content), (
                 f"{name}: node {node.number} has not all of it on its new disk"
             )
