@@ -15,9 +15,8 @@ from polynya.cli.node.setting_flags import (
     loaded_config,
     with_hidden_settings,
 )
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.output import as_json
 
 if TYPE_CHECKING:
     from polynya.config.model import Config
@@ -29,14 +28,13 @@ def config_command() -> None:
 
 
 @config_command.command("show")
-@click.option(
+@options.flag(
     "--origin",
-    is_flag=True,
     help="Also print the source of each value: default, FILE:LINE, a variable or a flag.",
 )
-@click.option("--changed", is_flag=True, help="Only settings that differ from their defaults.")
+@options.flag("--changed", help="Only settings that differ from their defaults.")
 @config_option
-@as_json
+@options.as_json
 @with_hidden_settings
 def config_show_command(
     origin: bool, changed: bool, file: str | None, as_json: bool, **values: str | None
@@ -66,7 +64,7 @@ def config_show_command(
 
 @config_command.command("check")
 @config_option
-@as_json
+@options.as_json
 @with_hidden_settings
 def config_check_command(file: str | None, as_json: bool, **values: str | None) -> None:
     """Check the settings and their certificates without starting a node, and list all problems with

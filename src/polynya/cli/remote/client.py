@@ -13,11 +13,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
-import click
-
 from polynya.cli.remote.targets import SERVER_DEFAULT, Target, find_target, is_loopback, server_urls
-from polynya.cli.terminal import exits, output
-from polynya.cli.terminal.complete import complete_context
+from polynya.cli.terminal import exits, options, output
 
 if TYPE_CHECKING:
     import ssl
@@ -46,32 +43,21 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--server`, `--context` and `--token` to a command, and pass a `Client` as first
     argument."""
 
-    @click.option(
-        "--server",
-        metavar="URL",
-        help=(
-            "The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current "
-            f"context, else {SERVER_DEFAULT}."
-        ),
+    @options.server(
+        "The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current "
+        f"context, else {SERVER_DEFAULT}."
     )
-    @click.option(
-        "--context",
-        metavar="NAME",
-        shell_complete=complete_context,
-        help="Use the server of this context.",
-    )
-    @click.option(
-        "--token",
-        metavar="TOKEN",
+    @options.value(
+        "--token TOKEN",
         help="The access token. Other users can see command lines, so prefer POLYNYA_TOKEN.",
     )
     @wraps(command)
     def with_client(
-        *args: Any, server: str | None, context: str | None, token: str | None, **options: Any
+        *args: Any, server: str | None, context: str | None, token: str | None, **given: Any
     ) -> Any:
         target = find_target(server, context, os.environ, token=token or "")
         with Client.of(target) as client, client.understood():
-            return command(client, *args, **options)
+            return command(client, *args, **given)
 
     return with_client
 

@@ -16,9 +16,8 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.storage.cluster_store import Unseen, WholeStore, spelled_groups
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import Live, spelled_seconds
 from polynya.cli.terminal.values import WHOLE_SECONDS
 
@@ -35,7 +34,7 @@ def store_command() -> None:
 
 
 @store_command.command("verify")
-@as_json
+@options.as_json
 @server_option
 def verify_command(client: Client, as_json: bool) -> None:
     """Read every object that a stream or a restore needs and compare its checksum; then list the
@@ -112,14 +111,13 @@ def _show_unseen(unseen: list[Unseen]) -> None:
 
 
 @store_command.command("sweep")
-@click.option("--dry-run", is_flag=True, help="List them without deleting.")
-@click.option(
+@options.flag("--dry-run", help="List them without deleting.")
+@options.value(
     "--grace",
-    metavar="DURATION",
     type=WHOLE_SECONDS,
     help="Keep objects younger than this, at least 10min.  [default: 1h]",
 )
-@as_json
+@options.as_json
 @server_option
 def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:
     """Delete orphaned objects: packs of dead writers, and table files of lost jobs and long
@@ -162,22 +160,18 @@ def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: boo
 
 
 @store_command.command("wipe")
-@click.option(
-    "--root",
-    metavar="URL",
+@options.value(
+    "--root URL",
     required=True,
     help="The root to delete: s3://BUCKET/PREFIX, or the folder of an embedded store.",
 )
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Delete even if the marker names an owner: a killed node cannot release it.",
+@options.flag("--yes", help="Skip the confirmation.")
+@options.flag(
+    "--force", help="Delete even if the marker names an owner: a killed node cannot release it."
 )
-@click.option(
-    "--config",
+@options.value(
+    "--config FILE",
     "file",
-    metavar="FILE",
     help="The TOML file with the S3 settings. Default: ./polynya.toml if it exists.",
 )
 def wipe_command(root: str, yes: bool, force: bool, file: str | None) -> None:

@@ -9,10 +9,9 @@ from urllib.parse import quote
 import click
 
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_group, complete_topic
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.values import BEGIN, SECONDS, Begin
 
 ROOT = "/v1/groups"
@@ -62,7 +61,7 @@ def group_command() -> None:
 
 @group_command.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_group)
-@as_json
+@options.as_json
 @server_option
 def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
     """List the groups whose ids start with PREFIX; with --json one object per line.
@@ -90,7 +89,7 @@ def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
 
 @group_command.command("describe")
 @click.argument("id", shell_complete=complete_group)
-@as_json
+@options.as_json
 @server_option
 def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # noqa: A002
     """Show the members of the group ID, its committed offsets, and its lag in records.
@@ -128,31 +127,28 @@ def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # n
 
 @group_command.command("reset-offsets")
 @click.argument("id", shell_complete=complete_group)
-@click.option(
+@options.value(
     "--to",
-    metavar="PLACE",
     type=ResetPlace(),
     help="'earliest', 'latest', an offset (42), an age (10m), or a time (2026-11-01T00:00Z).",
 )
-@click.option("--to-earliest", is_flag=True, help="The same as --to earliest.")
-@click.option("--to-latest", is_flag=True, help="The same as --to latest.")
-@click.option(
-    "--shift-by",
-    metavar="N",
-    type=int,
-    help="Move each committed offset by N records; negative goes back.",
+@options.flag("--to-earliest", help="The same as --to earliest.")
+@options.flag("--to-latest", help="The same as --to latest.")
+@options.value(
+    "--shift-by N", type=int, help="Move each committed offset by N records; negative goes back."
 )
-@click.option(
-    "--topic",
+@options.value(
+    "--topic TOPIC[:N,N]",
     "topics",
-    metavar="TOPIC[:N,N]",
     multiple=True,
     shell_complete=complete_topic,
-    help="Reset this topic, or these partitions of it. Repeatable.  [default: all topics with "
-    "committed offsets]",
+    help=(
+        "Reset this topic, or these partitions of it. Repeatable.  [default: all topics with "
+        "committed offsets]"
+    ),
 )
-@click.option("--dry-run", is_flag=True, help="Only show the new offsets.")
-@as_json
+@options.flag("--dry-run", help="Only show the new offsets.")
+@options.as_json
 @server_option
 def group_reset_command(
     client: Client,
@@ -210,7 +206,7 @@ def _place(
 
 @group_command.command("rm")
 @click.argument("ids", nargs=-1, required=True, shell_complete=complete_group)
-@as_json
+@options.as_json
 @server_option
 def group_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     """Delete the groups IDS and their offsets. A group with members is refused.

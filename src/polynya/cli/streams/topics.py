@@ -8,16 +8,14 @@ from urllib.parse import quote
 import click
 
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream, complete_topic
-from polynya.cli.terminal.output import as_json
 
 ROOT = "/v1/topics"
-_config_option = click.option(
-    "--config",
+_config_option = options.value(
+    "--config NAME=VALUE",
     "configs",
-    metavar="NAME=VALUE",
     multiple=True,
     help="A config of Kafka, such as retention.ms=86400000, or content.type. Repeatable.",
 )
@@ -30,14 +28,13 @@ def topic_command() -> None:
 
 @topic_command.command("create")
 @click.argument("topic")
-@click.option(
+@options.value(
     "--partitions",
-    metavar="N",
-    type=click.IntRange(1),
+    type=options.Number(1),
     help="Number of partitions.  [default: the server's kafka.partitions]",
 )
 @_config_option
-@as_json
+@options.as_json
 @server_option
 def topic_create_command(
     client: Client, topic: str, partitions: int | None, configs: tuple[str, ...], as_json: bool
@@ -62,17 +59,16 @@ def topic_create_command(
 
 @topic_command.command("adopt")
 @click.argument("topic")
-@click.option(
-    "--from",
+@options.value(
+    "--from STREAM",
     "streams",
-    metavar="STREAM",
     multiple=True,
     required=True,
     shell_complete=complete_stream,
     help="A stream that exists: partition 0, and with each repetition the next one.",
 )
 @_config_option
-@as_json
+@options.as_json
 @server_option
 def topic_adopt_command(
     client: Client, topic: str, streams: tuple[str, ...], configs: tuple[str, ...], as_json: bool
@@ -94,7 +90,7 @@ def topic_adopt_command(
 
 
 @topic_command.command("ls")
-@as_json
+@options.as_json
 @server_option
 def topic_ls_command(client: Client, as_json: bool) -> None:
     """List the topics; with --json one object per line.
@@ -118,7 +114,7 @@ def topic_ls_command(client: Client, as_json: bool) -> None:
 
 @topic_command.command("describe")
 @click.argument("topic", shell_complete=complete_topic)
-@as_json
+@options.as_json
 @server_option
 def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
     """Show TOPIC: its configs, and the offsets and bytes of each partition.
@@ -156,17 +152,14 @@ def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
 
 @topic_command.command("alter")
 @click.argument("topic", shell_complete=complete_topic)
-@click.option(
+@options.value(
     "--partitions",
-    metavar="N",
-    type=click.IntRange(1),
+    type=options.Number(1),
     help="Grow to this many partitions. A topic never shrinks.",
 )
 @_config_option
-@click.option(
-    "--unset", metavar="NAME", multiple=True, help="Return a config to its default. Repeatable."
-)
-@as_json
+@options.value("--unset NAME", multiple=True, help="Return a config to its default. Repeatable.")
+@options.as_json
 @server_option
 def topic_alter_command(
     client: Client,
@@ -195,7 +188,7 @@ def topic_alter_command(
 
 @topic_command.command("rm")
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topic)
-@as_json
+@options.as_json
 @server_option
 def topic_rm_command(client: Client, topics: tuple[str, ...], as_json: bool) -> None:
     """Delete TOPICS and all their records.

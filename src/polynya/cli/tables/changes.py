@@ -13,14 +13,12 @@ import click
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.tables.shared import explained, path_of, shown
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_table
-from polynya.cli.terminal.output import as_json
 
-columns_option = click.option(
-    "--column",
+columns_option = options.value(
+    "--column FIELD:TYPE",
     "columns",
-    metavar="FIELD:TYPE",
     multiple=True,
     help=(
         "Declare a field's type: long, double, decimal, string, timestamptz, date or boolean. May be "
@@ -28,10 +26,9 @@ columns_option = click.option(
     ),
 )
 
-partitions_option = click.option(
-    "--partition",
+partitions_option = options.value(
+    "--partition EXPRESSION",
     "partitions",
-    metavar="EXPRESSION",
     multiple=True,
     help=(
         "Divide the files by a column (stream), by hour, day, month or year of a time "
@@ -52,10 +49,8 @@ class SchemaFile(click.Path):
         return Path(os.fsdecode(super().convert(path, param, ctx))), message
 
 
-schema_option = click.option(
-    "--schema",
-    "schema",
-    metavar="FILE[#MESSAGE]",
+schema_option = options.value(
+    "--schema FILE[#MESSAGE]",
     type=SchemaFile(exists=True, dir_okay=False, path_type=Path),
     help=(
         "Declare the fields of a schema: JSON Schema, Avro (.avsc), Protobuf (.proto), an Arrow "
@@ -67,7 +62,7 @@ SKIPPED_TOLD = 10  # fields of a schema file that a notice names
 
 @click.command("schema")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def schema_command(client: Client, name: str, as_json: bool) -> None:
     """List the columns of the table NAME with Iceberg's types.
@@ -86,7 +81,7 @@ def schema_command(client: Client, name: str, as_json: bool) -> None:
 
 @click.command("history")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def history_command(client: Client, name: str, as_json: bool) -> None:
     """List the last jobs of the table NAME, the latest first: what each added, and how long it took.
@@ -124,12 +119,12 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_table)
 @columns_option
 @schema_option
-@click.option(
+@options.flag(
     "--hold/--no-hold",
     default=None,
     help="Let retention and expiry wait until the table has a stream's records, or no longer.",
 )
-@as_json
+@options.as_json
 @server_option
 def alter_command(
     client: Client,
@@ -160,7 +155,7 @@ def alter_command(
 @click.command("rename")
 @click.argument("name", shell_complete=complete_table)
 @click.argument("new_name")
-@as_json
+@options.as_json
 @server_option
 def rename_command(client: Client, name: str, new_name: str, as_json: bool) -> None:
     """Rename the table NAME to NEW_NAME. Its files, locations and jobs stay as they are.
@@ -174,7 +169,7 @@ def rename_command(client: Client, name: str, new_name: str, as_json: bool) -> N
 
 @click.command("drop")
 @click.argument("name", shell_complete=complete_table)
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@options.flag("--yes", help="Skip the confirmation.")
 @server_option
 def drop_command(client: Client, name: str, yes: bool) -> None:
     """Drop the table NAME. Its streams stay; rows of streams that were deleted or trimmed are lost.

@@ -38,10 +38,9 @@ from polynya.cli.tables.pipeline import (
 from polynya.cli.tables.rewrites import rebuild_command, replay_command
 from polynya.cli.tables.shared import behind, coordinator_of, explained, path_of, shown
 from polynya.cli.tables.spark_options import spark_options
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_table
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import steps
 from polynya.cli.terminal.values import SECONDS
 from polynya.lakehouse.machine.needs import check_packages, check_pipeline
@@ -65,11 +64,10 @@ for _change in (*CHANGES, merge_command, rebuild_command, replay_command):
 
 @table_command.command("create")
 @click.argument("name")
-@click.option(
+@options.value(
     "--prefix",
-    "--from",
+    "--from PREFIX",
     "prefix",
-    metavar="PREFIX",
     required=True,
     help=(
         "The streams whose names begin with it are in the table; a word also means the bucket of "
@@ -79,12 +77,10 @@ for _change in (*CHANGES, merge_command, rebuild_command, replay_command):
 @columns_option
 @schema_option
 @partitions_option
-@click.option(
-    "--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records."
-)
+@options.flag("--hold", help="Retention and expiry wait until the table has a stream's records.")
 @sql_option
 @python_option
-@as_json
+@options.as_json
 @server_option
 def table_create_command(
     client: Client,
@@ -166,7 +162,7 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
 
 @table_command.command("describe")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def table_describe_command(client: Client, name: str, as_json: bool) -> None:
     """Show everything about the table NAME: its size, lag, last job, failures and locations.
@@ -212,7 +208,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
 
 @table_command.command("failures")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def table_failures_command(client: Client, name: str, as_json: bool) -> None:
     """List the ranges of the table NAME that its jobs could not read, and the reasons.
@@ -235,7 +231,7 @@ def table_failures_command(client: Client, name: str, as_json: bool) -> None:
 
 @table_command.command("retry")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def table_retry_command(client: Client, name: str, as_json: bool) -> None:
     """Put the ranges of the table NAME that were set aside into its next job.
@@ -255,7 +251,7 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
 
 
 @table_command.command("ls")
-@as_json
+@options.as_json
 @server_option
 def table_ls_command(client: Client, as_json: bool) -> None:
     """List the tables: their locations in both formats, their size, and their lag behind the
@@ -314,7 +310,7 @@ def table_ls_command(client: Client, as_json: bool) -> None:
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
 @spark_options
 @verbose_option
-@as_json
+@options.as_json
 @server_option
 def sync_command(
     client: Client, tables: tuple[str, ...], spark: RunnerFactory, verbose: bool, as_json: bool
@@ -393,12 +389,10 @@ def lake_command() -> None:
 
 @lake_command.command("run")
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
-@click.option(
+@options.value(
     "--interval",
-    metavar="DURATION",
     type=SECONDS,
     default="1min",
-    show_default=True,
     help="The time from the start of a sync to the start of the next.",
 )
 @spark_options
@@ -431,12 +425,11 @@ def lake_run_command(
 
 @click.command("sql")
 @click.argument("query")
-@click.option(
+@options.flag(
     "--local",
-    is_flag=True,
     help="Run the query with DuckDB on this machine, which needs access to the tables' files.",
 )
-@as_json
+@options.as_json
 @server_option
 def sql_command(client: Client, query: str, local: bool, as_json: bool) -> None:
     """Run a SELECT over tables; with --json print a list of rows. '-' reads the query from stdin.

@@ -9,21 +9,19 @@ import msgspec
 
 from polynya.cli.remote.client import Client
 from polynya.cli.tables.shared import coordinator_of, explained, shown
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 
 SHOWN_CHARACTERS = 60
 
-sql_option = click.option(
-    "--sql",
+sql_option = options.value(
+    "--sql FILE",
     "statement",
-    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Derive the rows by a SELECT of Spark SQL over the view 'input', the records' rows.",
 )
-python_option = click.option(
-    "--python",
+python_option = options.value(
+    "--python MODULE:FUNCTION",
     "function",
-    metavar="MODULE:FUNCTION",
     help="Derive the rows by a function of the driver's Python, from DataFrame to DataFrame.",
 )
 

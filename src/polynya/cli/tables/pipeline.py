@@ -11,9 +11,8 @@ import click
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.tables.shared import coordinator_of, explained
 from polynya.cli.tables.spark_options import spark_options
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 from polynya.cli.terminal.complete import complete_table
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import steps
 from polynya.lakehouse.machine.needs import check_packages
 
@@ -42,8 +41,8 @@ MILESTONES = {  # the steps that are shown without -v
     "failed": "failed",
     "stopped": "stopped",
 }
-verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Print every step of the pipeline, with object keys."
+verbose_option = options.flag(
+    "-v", "--verbose", help="Print every step of the pipeline, with object keys."
 )
 
 
@@ -68,7 +67,7 @@ def told_outcome(done: JobOutcome) -> str:
 @click.argument("name", shell_complete=complete_table)
 @spark_options
 @verbose_option
-@as_json
+@options.as_json
 @server_option
 def merge_command(
     client: Client, name: str, spark: RunnerFactory, verbose: bool, as_json: bool

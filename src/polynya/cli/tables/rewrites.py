@@ -18,9 +18,8 @@ from polynya.cli.tables.changes import (
 from polynya.cli.tables.pipeline import narrated, stoppable, verbose_option
 from polynya.cli.tables.shared import coordinator_of, explained
 from polynya.cli.tables.spark_options import spark_options
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_table
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import steps
 from polynya.lakehouse.machine.needs import check_packages
 
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
 @click.command("rebuild")
 @click.argument("name", shell_complete=complete_table)
 @partitions_option
-@click.option("--no-partition", is_flag=True, help="Divide the table no longer.")
+@options.flag("--no-partition", help="Divide the table no longer.")
 @columns_option
 @schema_option
 @spark_options
 @verbose_option
-@as_json
+@options.as_json
 @server_option
 def rebuild_command(
     client: Client,
@@ -86,7 +85,7 @@ def rebuild_command(
 @click.argument("name", shell_complete=complete_table)
 @spark_options
 @verbose_option
-@as_json
+@options.as_json
 @server_option
 def replay_command(
     client: Client, name: str, spark: RunnerFactory, verbose: bool, as_json: bool

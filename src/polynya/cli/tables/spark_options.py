@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from polynya.base.errors import ConfigError
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.lakehouse.machine.master import parse_settings
 
 if TYPE_CHECKING:
@@ -20,19 +18,17 @@ if TYPE_CHECKING:
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--master` and `--conf` to a command, and pass what starts such a session as `spark`."""
 
-    @click.option(
-        "--master",
-        metavar="URL",
+    @options.value(
+        "--master URL",
         default="",
         help=(
             "The Spark master: local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT. "
             "Default: all cores of this machine."
         ),
     )
-    @click.option(
-        "--conf",
+    @options.value(
+        "--conf KEY=VALUE",
         "pairs",
-        metavar="KEY=VALUE",
         multiple=True,
         help=(
             "A setting of Spark; repeatable. Other users can see command lines, so put secrets "

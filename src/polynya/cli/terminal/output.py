@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 above: Callable[[str], None] | None = None  # prints notices above a progress line
 
 
