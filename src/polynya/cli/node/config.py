@@ -49,12 +49,8 @@ def config_show_command(
 
     rows = [row for row in show(loaded_config(file, values)) if row[2] != "default" or not changed]
     if as_json:
-        output.json_line(
-            {
-                key: {"value": value, "origin": where} if origin else value
-                for key, value, where in rows
-            }
-        )
+        shown = {key: {"value": value, "origin": where} for key, value, where in rows}
+        output.json_line(shown if origin else {key: value for key, value, _ in rows})
     elif rows:
         heads = ("setting", "value", "from")
         output.table(heads if origin else heads[:2], rows if origin else [row[:2] for row in rows])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,9 +203,10 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
             raise exits.Refused(f"a node owns {root} (cluster {marker.cluster_id})", hint=hint)
         keys = [info.key async for info in store.list("") if info.key != MARKER_KEY]
         if not yes:
-            _ask_whether(
+            output.confirm(
                 f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster "
-                f"{marker.cluster_id}, permanently?"
+                f"{marker.cluster_id}, permanently?",
+                "nothing was deleted",
             )
         await _delete(store, keys)
         await store.delete([MARKER_KEY])  # last: until then a repeat finds the root
@@ -228,40 +228,21 @@ def _no_root(root: str) -> exits.Refused:
     )
 
 
-def _ask_whether(question: str) -> None:
-    """Ask for confirmation. Raises `click.Abort` for no, `exits.Misused` without an answer."""
-    try:
-        click.confirm(question, abort=True, err=True)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        raise exits.Misused("nothing was deleted: answer 'y', or pass --yes") from None
-
-
 async def _delete(store: ObjectStore, keys: list[str]) -> None:
     for begin in range(0, len(keys), DELETE_AT_ONCE):
         await store.delete(keys[begin : begin + DELETE_AT_ONCE])
 
 
 def _settings_of(root: str, file: str | None) -> StoreSettings:
-    from polynya.config.model import load
-    from polynya.objectstore import MARKER_KEY, StoreSettings
+    from polynya.cli.storage.places import store_settings
+    from polynya.objectstore import MARKER_KEY
 
     if not root.startswith("s3://"):
         if not os.path.isdir(root):
             raise exits.Refused(f"there is no folder {root}")
         if not (Path(root) / MARKER_KEY).is_file():
             raise _no_root(root)
-        return StoreSettings(backend="local", root=os.path.abspath(root))
-    bucket, _, prefix = root.removeprefix("s3://").partition("/")
-    if not bucket:
-        raise click.UsageError("expected --root s3://BUCKET/PREFIX")
-    environ = {**os.environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket}
-    try:
-        settings = load({}, environ=environ, path=file).config.store
-    except ConfigError as error:
-        raise exits.Misused(str(error)) from None
-    return msgspec.structs.replace(settings, root=prefix.rstrip("/"))
+    return store_settings(root, file)
 
 
 def _check_stopped(root: str) -> None:

@@ -291,21 +291,11 @@ class BatchProducer:
     def _given_up(self, failure: exits.Ended, *, perhaps: bool) -> exits.Ended:
         """Return the error after the last retry. `perhaps`: the batch may have been applied.
         Repeating the command would store earlier batches twice."""
-        if perhaps:
-            return exits.Unknown(
-                failure.message,
-                code=failure.code,
-                hint=self._progress(),
-                request_id=failure.request_id,
-            )
-        if self.batches:
-            return exits.Refused(
-                failure.message,
-                code=failure.code,
-                hint=self._progress(),
-                request_id=failure.request_id,
-            )
-        return failure
+        if not perhaps and not self.batches:
+            return failure
+        kind = exits.Unknown if perhaps else exits.Refused
+        hint, request_id = self._progress(), failure.request_id
+        return kind(failure.message, code=failure.code, hint=hint, request_id=request_id)
 
     def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
         if (

@@ -26,20 +26,17 @@ def ls_command(client: Client, as_json: bool) -> None:
     polynya bucket ls
     """
     buckets = client.call("GET", "/v1/buckets").json()["buckets"]
-    if as_json:
-        output.json_line(buckets)
-    elif buckets:
-        rows = [
-            (
-                each["name"],
-                each.get("profile", "-"),
-                "-" if each["retention"] is None else spelled_retention(each["retention"]),
-            )
-            for each in buckets
-        ]
-        output.table(("bucket", "new streams", "keeps"), rows)
-    else:
-        output.notice("no bucket has a retention or a default profile")
+    output.listing(
+        buckets,
+        ("bucket", "new streams", "keeps"),
+        lambda each: (
+            each["name"],
+            each.get("profile", "-"),
+            "-" if each["retention"] is None else spelled_retention(each["retention"]),
+        ),
+        "no bucket has a retention or a default profile",
+        as_json=as_json,
+    )
 
 
 @bucket_command.command("profile")

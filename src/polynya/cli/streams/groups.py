@@ -75,16 +75,14 @@ def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
         page = client.call("GET", ROOT, params={"prefix": prefix, "after": after}).json()
         rows += page["groups"]
         after = page["next"]
-    if as_json:
-        for row in rows:
-            output.json_line(row)
-    elif rows:
-        output.table(
-            ("group", "state", "type"),
-            [(row["group"], row["state"], row["protocol_type"] or "-") for row in rows],
-        )
-    else:
-        output.notice("no consumer groups yet: a Kafka client creates one when it subscribes")
+    output.listing(
+        rows,
+        ("group", "state", "type"),
+        lambda row: (row["group"], row["state"], row["protocol_type"] or "-"),
+        "no consumer groups yet: a Kafka client creates one when it subscribes",
+        as_json=as_json,
+        lines=True,
+    )
 
 
 @group_command.command("describe")
@@ -112,14 +110,7 @@ def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # n
     output.table(
         ("topic", "partition", "offset", "end", "lag", "member"),
         [
-            (
-                row["topic"],
-                row["partition"],
-                "-" if row["offset"] is None else row["offset"],
-                row["end"],
-                "-" if row["lag"] is None else row["lag"],
-                readers.get((row["topic"], row["partition"]), "-"),
-            )
+            (*_cells(row, "topic", "partition", "offset", "end", "lag"), readers.get(_of(row), "-"))
             for row in shown["offsets"]
         ],
     )
@@ -173,22 +164,18 @@ def group_reset_command(
     if as_json:
         output.json_line(answer)
         return
-    output.table(
-        ("topic", "partition", "before", "offset", "end", "lag"),
-        [
-            (
-                row["topic"],
-                row["partition"],
-                "-" if row["before"] is None else row["before"],
-                row["offset"],
-                row["end"],
-                row["lag"],
-            )
-            for row in answer["offsets"]
-        ],
-    )
+    heads = ("topic", "partition", "before", "offset", "end", "lag")
+    output.table(heads, [_cells(row, *heads) for row in answer["offsets"]])
     if dry_run:
         output.notice("nothing was changed: leave --dry-run out to commit these offsets")
+
+
+def _cells(row: dict[str, Any], *keys: str) -> list[object]:
+    return ["-" if row[key] is None else row[key] for key in keys]
+
+
+def _of(row: dict[str, Any]) -> tuple[str, int]:
+    return row["topic"], row["partition"]
 
 
 def _place(

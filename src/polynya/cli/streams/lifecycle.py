@@ -123,10 +123,12 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
     if as_json:
         output.json_line(info if segments is None else {**info, "segments": segments})
         return
-    for key, value in info.items():
-        if value is not None:
-            shown = ("yes" if value else "no") if isinstance(value, bool) else value
-            click.echo(f"{key.replace('_', ' '):<17}{shown}")
+    spoken = {True: "yes", False: "no"}
+    output.properties(
+        (key, spoken[value] if isinstance(value, bool) else value)
+        for key, value in info.items()
+        if value is not None
+    )
     for segment in segments or ():
         state = "sealed" if segment["sealed"] else "open"
         click.echo(
@@ -307,7 +309,7 @@ def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:
     if answer.status_code == 404:
         return None
     if answer.is_error:
-        raise client.refused(client.with_reason(answer, stream_path(stream), None), stream=stream)
+        raise client.refused(client.with_reason(answer, stream_path(stream)), stream=stream)
     return _facts(client, stream, answer)
 
 

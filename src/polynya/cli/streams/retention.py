@@ -151,30 +151,23 @@ def show_command(client: Client, stream: str | None, bucket: str | None, as_json
     if stream is None and bucket is None:
         listed = client.call("GET", "/v1/buckets").json()["buckets"]
         buckets = [each for each in listed if each["retention"] is not None]
-        if as_json:
-            output.json_line(buckets)
-        elif buckets:
-            output.table(
-                ("bucket", "keeps"),
-                [[each["name"], spelled_retention(each["retention"])] for each in buckets],
-            )
-        else:
-            output.notice(
-                "no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' "
-                "sets one"
-            )
+        output.listing(
+            buckets,
+            ("bucket", "keeps"),
+            lambda each: (each["name"], spelled_retention(each["retention"])),
+            "no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' sets "
+            "one",
+            as_json=as_json,
+        )
         return
     answer = client.call("GET", _path(stream, bucket), stream=stream or "").json()
     if as_json:
         output.json_line({"name": stream or bucket, **answer})
         return
-    click.echo(
-        f"{'keeps':<17}{spelled_retention(answer)}"
-        + (" (from its bucket)" if stream and answer["from"] == "bucket" else "")
-    )
-    for key in ("retained_offset", "next_offset"):
-        if key in answer:
-            click.echo(f"{key.replace('_', ' '):<17}{answer[key]}")
+    whose = " (from its bucket)" if stream and answer["from"] == "bucket" else ""
+    offsets = [key for key in ("retained_offset", "next_offset") if key in answer]
+    output.properties([("keeps", f"{spelled_retention(answer)}{whose}")])
+    output.properties((key, answer[key]) for key in offsets)
 
 
 @retention_command.command("clear")

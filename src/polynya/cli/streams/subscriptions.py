@@ -141,23 +141,22 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
         after = page["next"] or ""
         if not after:
             break
-    if as_json:
-        for row in rows:
-            output.json_line(row)
-    elif rows:
-        output.table(
-            ("id", "type", "watches", "wakes", "state", "status"),
-            [
-                (row["id"], row["type"], _watched(row), _woken(row), row["state"], row["status"])
-                for row in rows
-            ],
-        )
-    else:
-        output.notice(
-            f"no subscriptions under '{prefix}'"
-            if prefix
-            else "no subscriptions yet: 'polynya sub create' creates one"
-        )
+    nothing = "no subscriptions yet: 'polynya sub create' creates one"
+    output.listing(
+        rows,
+        ("id", "type", "watches", "wakes", "state", "status"),
+        lambda row: (
+            row["id"],
+            row["type"],
+            _watched(row),
+            _woken(row),
+            row["state"],
+            row["status"],
+        ),
+        f"no subscriptions under '{prefix}'" if prefix else nothing,
+        as_json=as_json,
+        lines=True,
+    )
 
 
 @sub_command.command("show")
@@ -188,9 +187,7 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
         return
     info = [(name, shown.get(name)) for name in _FACTS]
     info += [("wakes", _woken(shown)), ("lease", f"{shown['lease_ttl_ms'] / 1000:g} s")]
-    for name, value in info:
-        if value not in (None, ""):
-            click.echo(f"{name.replace('_', ' '):<17}{value}")
+    output.properties((name, value) for name, value in info if value not in (None, ""))
     click.echo()
     output.table(
         ("stream", "linked by", "acknowledged up to"),

@@ -13,6 +13,7 @@ from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream, complete_topic
 
 ROOT = "/v1/topics"
+_PARTITION = ("partition", "stream", "first_offset", "next_offset")
 _config_option = options.value(
     "--config NAME=VALUE",
     "configs",
@@ -100,16 +101,14 @@ def topic_ls_command(client: Client, as_json: bool) -> None:
     polynya topic ls --json
     """
     rows = client.call("GET", ROOT).json()["topics"]
-    if as_json:
-        for row in rows:
-            output.json_line(row)
-    elif rows:
-        output.table(
-            ("topic", "partitions", "configs"),
-            [(row["name"], row["partitions"], _spelled(row["configs"])) for row in rows],
-        )
-    else:
-        output.notice("no topics yet: 'polynya topic create' creates one")
+    output.listing(
+        rows,
+        ("topic", "partitions", "configs"),
+        lambda row: (row["name"], row["partitions"], _spelled(row["configs"])),
+        "no topics yet: 'polynya topic create' creates one",
+        as_json=as_json,
+        lines=True,
+    )
 
 
 @topic_command.command("describe")
@@ -126,22 +125,16 @@ def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
     if as_json:
         output.json_line(shown)
         return
-    click.echo(f"{'topic':<17}{shown['name']}")
-    click.echo(f"{'id':<17}{shown['id']}")
-    click.echo(f"{'partitions':<17}{shown['partitions']}")
+    output.properties(
+        [("topic", shown["name"]), *((key, shown[key]) for key in ("id", "partitions"))]
+    )
     for name, value in shown["configs"].items():
         click.echo(f"{name:<17}{value}" if len(name) < 17 else f"{name}  {value}")
     click.echo()
     output.table(
         ("partition", "stream", "first offset", "next offset", "bytes"),
         [
-            (
-                each["partition"],
-                each["stream"],
-                each["first_offset"],
-                each["next_offset"],
-                output.size(each["bytes"]),
-            )
+            (*(each[key] for key in _PARTITION), output.size(each["bytes"]))
             for each in shown["details"]
         ],
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,12 +70,8 @@ def schema_command(client: Client, name: str, as_json: bool) -> None:
     polynya table schema flights
     """
     columns = client.call("GET", f"{path_of(name)}/schema").json()["columns"]
-    if as_json:
-        output.json_line(columns)
-    elif columns:
-        output.table(("column", "type"), [[column["name"], column["type"]] for column in columns])
-    else:
-        output.notice(f"table {name} has no columns before its first job")
+    nothing = f"table {name} has no columns before its first job"
+    output.listing(columns, ("column", "type"), ("name", "type"), nothing, as_json=as_json)
 
 
 @click.command("history")
@@ -92,27 +87,14 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
     polynya table history flights
     """
     jobs = client.call("GET", f"{path_of(name)}/history").json()["jobs"]
-    if as_json:
-        output.json_line(jobs)
-    elif jobs:
-        heads = (
-            "job",
-            "time",
-            "operation",
-            "rows",
-            "files",
-            "merged",
-            "bytes",
-            "seconds",
-            "snapshot",
-        )
-        keys = ("operation", "rows", "files", "files_merged", "bytes", "job_seconds", "snapshot")
-        output.table(
-            heads,
-            [[job["job"], _time(job["time_ms"]), *(job[key] for key in keys)] for job in jobs],
-        )
-    else:
-        output.notice(f"table {name} has had no job yet")
+    keys = ("operation", "rows", "files", "files_merged", "bytes", "job_seconds", "snapshot")
+    output.listing(
+        jobs,
+        ("job", "time", "operation", "rows", "files", "merged", "bytes", "seconds", "snapshot"),
+        lambda job: (job["job"], _time(job["time_ms"]), *(job[key] for key in keys)),
+        f"table {name} has had no job yet",
+        as_json=as_json,
+    )
 
 
 @click.command("alter")
@@ -182,7 +164,8 @@ def drop_command(client: Client, name: str, yes: bool) -> None:
     """
     rows = client.call("GET", path_of(name)).json()["table"]["rows"]
     if not yes:
-        _confirm(f"Drop table {name} and its {output.counted(rows, 'row')}?")
+        question = f"Drop table {name} and its {output.counted(rows, 'row')}?"
+        output.confirm(question, "nothing was dropped")
     client.call("DELETE", path_of(name))
     output.notice(f"table {name} dropped; its files are deleted later")
 
@@ -231,12 +214,3 @@ def _alter(client: Client, name: str, wanted: dict[str, Any], said: str, *, as_j
 
 def _time(milliseconds: int) -> str:
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def _confirm(question: str) -> None:
-    try:
-        click.confirm(question, abort=True, err=True)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        raise exits.Misused("nothing was dropped: answer 'y', or pass --yes") from None

@@ -219,14 +219,10 @@ def table_failures_command(client: Client, name: str, as_json: bool) -> None:
     polynya table failures flights
     """
     failures = client.call("GET", f"{path_of(name)}/failures").json()["failures"]
-    if as_json:
-        output.json_line(failures)
-    elif failures:
-        heads = ("state", "stream", "record", "records", "failures", "object", "offset", "reason")
-        keys = ("state", "stream", "record", "records", "failures", "pack", "offset", "reason")
-        output.table(heads, [[failure[key] for key in keys] for failure in failures])
-    else:
-        output.notice(f"table {name} has read all of its ranges")
+    heads = ("state", "stream", "record", "records", "failures", "object", "offset", "reason")
+    keys = ("state", "stream", "record", "records", "failures", "pack", "offset", "reason")
+    nothing = f"table {name} has read all of its ranges"
+    output.listing(failures, heads, keys, nothing, as_json=as_json)
 
 
 @table_command.command("retry")
@@ -262,48 +258,30 @@ def table_ls_command(client: Client, as_json: bool) -> None:
     polynya table ls --json | jq -r '.[] | .iceberg'
     """
     tables = [shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
-    if as_json:
-        output.json_line(tables)
-    elif tables:
-        heads = (
-            "name",
-            "prefix",
-            "streams",
-            "rows",
-            "dead letters",
-            "set aside",
-            "files",
-            "lag",
-            "iceberg",
-            "delta",
-        )
-        keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
-        output.table(
-            heads,
-            [
-                [*(table[key] for key in keys), behind(table), table["iceberg"], table["delta"]]
-                for table in tables
-            ],
-        )
-        for table in tables:
-            if trimmed := table.get("records_trimmed"):
-                output.notice(
-                    f"{table['name']}: {output.counted(trimmed, 'record')} were trimmed before a "
-                    "job read them"
-                )
-            if ended := table.get("records_ended"):
-                output.notice(
-                    f"{table['name']}: {output.counted(ended, 'record')} ended with their streams "
-                    "before a job read them"
-                )
-            if aside := table.get("ranges_aside"):
-                output.notice(
-                    f"{table['name']}: {output.counted(aside, 'range')} set aside "
-                    f"({output.counted(table['records_aside'], 'record')});"
-                    f" see 'polynya table failures {table['name']}'"
-                )
-    else:
-        output.notice("no tables yet: 'polynya table create NAME --prefix PREFIX' creates one")
+    heads = ("name", "prefix", "streams", "rows", "dead letters", "set aside", "files")
+    keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
+    output.listing(
+        tables,
+        (*heads, "lag", "iceberg", "delta"),
+        lambda row: (*(row[key] for key in keys), behind(row), row["iceberg"], row["delta"]),
+        "no tables yet: 'polynya table create NAME --prefix PREFIX' creates one",
+        as_json=as_json,
+    )
+    for table in () if as_json else tables:
+        for lack in _lacks(table):
+            output.notice(f"{table['name']}: {lack}")
+
+
+def _lacks(table: dict[str, Any]) -> Iterator[str]:
+    """Yield the reasons why records are not in a table."""
+    if trimmed := table.get("records_trimmed"):
+        yield f"{output.counted(trimmed, 'record')} were trimmed before a job read them"
+    if ended := table.get("records_ended"):
+        yield f"{output.counted(ended, 'record')} ended with their streams before a job read them"
+    if aside := table.get("ranges_aside"):
+        records = output.counted(table["records_aside"], "record")
+        see = f"see 'polynya table failures {table['name']}'"
+        yield f"{output.counted(aside, 'range')} set aside ({records}); {see}"
 
 
 @table_command.command("sync")
