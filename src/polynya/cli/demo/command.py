@@ -245,9 +245,8 @@ class _Follower:
 
 
 def _tables(client: Client, data: str) -> None:
-    from polynya.cli.tables.pipeline import told
+    from polynya.cli.tables.pipeline import spark_factory, told
     from polynya.cli.tables.shared import coordinator_of, explained
-    from polynya.cli.tables.spark_options import spark_factory
     from polynya.lakehouse.jobs.worker import compact
 
     with _step(f"creating the table {TABLE} of the streams under {PREFIX}") as say:
@@ -311,7 +310,7 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
 
 
 def _by_spark(server: str) -> list[Sums]:
-    from polynya.cli.tables.spark_options import spark_factory
+    from polynya.cli.tables.pipeline import spark_factory
 
     runner: Any = spark_factory("")()
     try:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from polynya.cli.diagnostics import FAIL, OK, WARN, Finding
+from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
 from polynya.cli.node.setting_flags import config_option, loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
 from polynya.cli.remote.targets import SERVER_DEFAULT, find_target

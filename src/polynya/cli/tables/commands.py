@@ -17,12 +17,10 @@ from polynya.cli.tables.changes import (
     CHANGES,
     columns_option,
     declared_columns,
-    partitions_option,
-    schema_option,
-)
-from polynya.cli.tables.derived import (
     derive,
+    partitions_option,
     python_option,
+    schema_option,
     shortened,
     sql_option,
     transform_of,
@@ -30,14 +28,15 @@ from polynya.cli.tables.derived import (
 from polynya.cli.tables.pipeline import (
     merge_command,
     narrated,
+    rebuild_command,
+    replay_command,
+    spark_options,
     stoppable,
     told,
     told_outcome,
     verbose_option,
 )
-from polynya.cli.tables.rewrites import rebuild_command, replay_command
 from polynya.cli.tables.shared import behind, coordinator_of, explained, path_of, shown
-from polynya.cli.tables.spark_options import spark_options
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_table
