@@ -11,7 +11,7 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, PackGone, PackVerifier, StateReader
 from polynya.stream.features.pages.commands import Evict, Return
-from polynya.stream.features.pages.eviction import ghosts, slice_of, whole_of
+from polynya.stream.features.pages.eviction import evicted_views, slice_of, whole_of
 from polynya.stream.snapshots.encode import encode_machine
 from polynya.wire.pack import damaged_slices, read_footer
 
@@ -34,10 +34,10 @@ async def bring_all(tier: Tier) -> None:
     """Rehydrate all evicted streams."""
     states = StateReader(tier.store)
     for group, machine in tier.world.machines().items():
-        for ghost in list(ghosts(machine)):
-            state = await states.state(slice_of(machine, ghost))
-            assert whole_of(ghost, state).name == ghost.name
-            tier.world.apply(group, Return([(ghost.name, ghost.uid, state)], tier.world.now))
+        for view in list(evicted_views(machine)):
+            state = await states.state(slice_of(machine, view))
+            assert whole_of(view, state).name == view.name
+            tier.world.apply(group, Return([(view.name, view.uid, state)], tier.world.now))
 
 
 async def back_as_before(tier: Tier) -> None:
@@ -163,8 +163,8 @@ def test_states_are_fetched_once_and_checked() -> None:
         machine = next(
             machine for machine in tier.world.machines().values() if machine.directory.evicted
         )
-        ghost = next(ghosts(machine))
-        place = slice_of(machine, ghost)
+        view = next(evicted_views(machine))
+        place = slice_of(machine, view)
         states = StateReader(tier.store)
         assert (
             len(
@@ -188,7 +188,7 @@ def test_states_are_fetched_once_and_checked() -> None:
             await StateReader(tier.store).state(place)
         part = await PackVerifier(tier.world, tier.store).verify("", tier.world.machines())
         assert [(fault.pack, fault.kind) for fault in part.faults] == [(key, "damaged")]
-        assert ghost.name in part.faults[0].streams
+        assert view.name in part.faults[0].streams
         del tier.store.objects[key]
         with pytest.raises(PackGone):
             await StateReader(tier.store).state(place)

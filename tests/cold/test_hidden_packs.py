@@ -65,11 +65,11 @@ class Idle:
         machine = world.machines()[group]
         states = []
         for name in names:
-            ghost = evicted_view(machine, name)
-            if ghost is not None:
-                state = await self._states.state(slice_of(machine, ghost))
-                states.append((name, ghost.uid, state))
-                world.recent[ghost.uid] = world.now
+            view = evicted_view(machine, name)
+            if view is not None:
+                state = await self._states.state(slice_of(machine, view))
+                states.append((name, view.uid, state))
+                world.recent[view.uid] = world.now
         world.apply(group, Return(states, world.now))
         self.returned += names
 
@@ -167,7 +167,8 @@ def test_nothing_is_read_while_nothing_is_written(
 
 
 def test_streams_rest_whose_packs_cannot_be_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are returned a few times, and not again before there are other packs."""
+    """Stop returning streams whose packs cannot be emptied: a few attempts, then none before other
+    packs appear."""
 
     async def story() -> None:
         idle = Idle()

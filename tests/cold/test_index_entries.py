@@ -13,7 +13,7 @@ from polynya.cold import Evictor, EvictSettings, StateReader
 from polynya.front.http.api.tables import _range
 from polynya.objectstore import MemoryStore
 from polynya.stream.features.pages.commands import Return
-from polynya.stream.features.pages.eviction import ghosts, slice_of
+from polynya.stream.features.pages.eviction import evicted_views, slice_of
 from polynya.stream.features.tables.rules import ClaimedRange
 from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.state.entries import UNKNOWN_MS
@@ -101,9 +101,9 @@ def test_small_gaps_outlive_an_eviction_and_a_restore(tmp_path: Path) -> None:
         assert await evictor.evict_due() == 1
         machine = tier.world.machines()[group_of(NAME, GROUPS)]
         assert NAME in machine.directory.evicted
-        (ghost,) = ghosts(machine)
-        state = await StateReader(tier.store).state(slice_of(machine, ghost))
-        tier.world.apply(group_of(NAME, GROUPS), Return([(NAME, ghost.uid, state)], tier.world.now))
+        (view,) = evicted_views(machine)
+        state = await StateReader(tier.store).state(slice_of(machine, view))
+        tier.world.apply(group_of(NAME, GROUPS), Return([(NAME, view.uid, state)], tier.world.now))
         assert each_batch(await batches_of(tier)) == expected
         repository, store = MemoryStore(), MemoryStore()
         manifest, _ = await taken(FakeSource(tier), repository)

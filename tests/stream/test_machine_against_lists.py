@@ -209,14 +209,14 @@ class AgainstLists(RuleBasedStateMachine):
         )
         self.clock += 1
         for name in self.world.evict(group, names, self.clock):
-            naive, ghost = self.known[name], evicted_view(machine, name)
-            assert ghost is not None and machine.directory.lookup(name) is None
-            assert (ghost.next_record, ghost.next_byte, ghost.closed) == (
+            naive, view = self.known[name], evicted_view(machine, name)
+            assert view is not None and machine.directory.lookup(name) is None
+            assert (view.next_record, view.next_byte, view.closed) == (
                 len(naive.records),
                 naive.bounds[-1],
                 naive.closed,
             )
-            assert (ghost.first_record, ghost.first_byte) == (
+            assert (view.first_record, view.first_byte) == (
                 naive.first,
                 naive.bounds[naive.first],
             )

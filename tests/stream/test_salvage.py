@@ -1,5 +1,5 @@
-"""After the loss of everything but the object store: what was in a pack is there again, at its
-offset; what was not is said."""
+"""Recovery from the object store alone: records in packs are back at their offsets; missing ones
+are reported."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Lost:
                 self.world.apply(GROUP, PublishSlices(cold.pack, GROUP, 1, [(stream.uid, cold)]))
 
     def recovered(self) -> tuple[Machine, list[str]]:
-        """And what it says is lost."""
+        """Return the recovered machine and the names reported as lost."""
         image = decode_image(self.copy)
         named = set(image.held)
         others = {
@@ -319,7 +319,7 @@ def test_a_stream_with_forks_goes_on_behind_what_was_put_and_never_named() -> No
 
 
 def test_a_pin_of_records_that_were_trimmed_since_the_copy_is_forgotten() -> None:
-    """Its fork was deleted: records that a fork needs are stored, also behind a trim."""
+    """Drop the pin of a deleted fork: records that a fork needs are stored, also behind a trim."""
     lost = Lost()
     for what in ("append", "flush", "append"):
         lost.do(what, "docs/a")
@@ -345,12 +345,12 @@ def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_tri
     lost.do("flush", "docs/a")
     image = decode_image(lost.copy)
     (whole,) = image.streams
-    ghost = msgspec.structs.replace(
+    view = msgspec.structs.replace(
         whole, cold=None, extras=StreamExtras(evicted=Evicted(1, 0, 1, 0))
     )
-    image.streams = [ghost]
+    image.streams = [view]
     salvage(image, {uid: lost.pieces[uid][1:]})
-    whole_again(image, whole, ghost)
+    whole_again(image, whole, view)
     assert (
         whole.first_record,
         index.count(whole.cold),
@@ -375,12 +375,12 @@ def test_an_evicted_stream_whose_slices_were_merged_is_recovered_once() -> None:
             lost.pieces[uid][0].slice, records=2, length=stream.next_byte, pack="merged"
         ),
     )
-    ghost = msgspec.structs.replace(
+    view = msgspec.structs.replace(
         whole, cold=None, extras=StreamExtras(evicted=Evicted(1, 0, 1, 0))
     )
-    image.streams = [ghost]
+    image.streams = [view]
     salvage(image, {uid: [merged]})
-    whole_again(image, whole, ghost)
+    whole_again(image, whole, view)
     assert whole.cold is not None and index.count(whole.cold) == 1
     assert index.end_of(whole.cold, 0) == (2, stream.next_byte)
     assert whole.first_record == 0 and set(image.held) == {"merged"}

@@ -12,7 +12,7 @@ from polynya.stream.command import Command
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.pages.eviction import (
     evicted_view,
-    ghosts,
+    evicted_views,
     is_evictable,
     mark_of,
     slice_of,
@@ -169,7 +169,7 @@ class World:
         machine.kept.put_back(taken)
 
     def restart(self, group: int) -> None:
-        """Only what the chain says is left."""
+        """Restart a machine with only the content of its chain."""
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
         self.machines[group] = decode_machine(
@@ -198,25 +198,25 @@ class World:
     def bring(self, group: int, names: Iterable[str], now_ms: int = 0) -> None:
         """Back into memory, by a command that is sent twice."""
         machine = self.machines[group]
-        ghosts = [ghost for name in names if (ghost := evicted_view(machine, name)) is not None]
+        views = [view for name in names if (view := evicted_view(machine, name)) is not None]
         command = Return(
-            [(ghost.name, ghost.uid, self._state(machine, ghost)) for ghost in ghosts], now_ms
+            [(view.name, view.uid, self._state(machine, view)) for view in views], now_ms
         )
-        assert self.apply(group, command).detail == list(range(len(ghosts)))
+        assert self.apply(group, command).detail == list(range(len(views)))
         assert self.apply(group, command).detail == []
 
     def copy(self, group: int, name: str) -> Stream:
         """The stream as it would be, if it is evicted; else the stream."""
         machine = self.machines[group]
-        ghost = evicted_view(machine, name)
+        view = evicted_view(machine, name)
         return (
             machine.directory.streams[name]
-            if ghost is None
-            else whole_of(ghost, self._state(machine, ghost))
+            if view is None
+            else whole_of(view, self._state(machine, view))
         )
 
-    def _state(self, machine: Machine, ghost: Stream) -> bytes:
-        place = slice_of(machine, ghost)
+    def _state(self, machine: Machine, view: Stream) -> bytes:
+        place = slice_of(machine, view)
         return self.states[place.pack, place.offset]
 
     def slice_of(self, stream: Stream, batches: int, pack: str) -> ColdSlice:
@@ -388,10 +388,10 @@ def check_invariants(
         assert ends == sorted(ends), "append times along an index never decrease"
         for cold in machine.packs.whole_index_of(stream):
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
-    for ghost in ghosts(machine):
-        place = slice_of(machine, ghost)
-        assert ghost.uid not in machine.directory.by_uid
-        whole = whole_of(ghost, (states or {})[place.pack, place.offset])
+    for view in evicted_views(machine):
+        place = slice_of(machine, view)
+        assert view.uid not in machine.directory.by_uid
+        whole = whole_of(view, (states or {})[place.pack, place.offset])
         assert is_evictable(whole)
         for pack in [place.pack, *(cold.pack for cold in machine.packs.whole_index_of(whole))]:
             slices[pack] = slices.get(pack, 0) + 1
@@ -425,7 +425,8 @@ def _check_contiguous(machine: Machine, stream: Stream) -> None:
 
 
 def _follows(at: tuple[int, int], end: tuple[int, int]) -> bool:
-    """Nothing lies between, but for numbers that a new history jumped over, or a small gap."""
+    """Check that records follow without a gap, apart from numbers skipped by a new history, or a
+    small gap."""
     return at[1] == end[1] and at[0] >= end[0] and (at[0] - end[0]) % JUMP < 200
 
 
@@ -440,7 +441,7 @@ def position_of(text: str) -> tuple[int, int]:
 
 
 def _check_front(machine: Machine, stream: Stream) -> None:
-    """Nothing is stored that is neither kept nor inherited by a fork."""
+    """Check that all stored records are kept, or inherited by a fork."""
     spans = [
         (pin.first_record, pin.record + (pin.prefix > 0)) for pin in (stream.pins or {}).values()
     ]

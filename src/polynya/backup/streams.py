@@ -14,7 +14,7 @@ from polynya.backup.repository import RepositoryReader
 from polynya.backup.verifying import read_group
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
-from polynya.stream.features.pages.eviction import ghosts, slice_of, where_of, whole_of
+from polynya.stream.features.pages.eviction import evicted_views, slice_of, where_of, whole_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.read_plan import record_lengths
@@ -73,7 +73,7 @@ class BackupStreams:
         if fork is not None and begin < fork.record:
             home = await self.machine(fork.source_uid >> 48)
             source = home.directory.by_uid.get(fork.source_uid) or next(
-                (each for each in ghosts(home) if each.uid == fork.source_uid), None
+                (each for each in evicted_views(home) if each.uid == fork.source_uid), None
             )
             if source is None:
                 raise CorruptData(
@@ -135,10 +135,10 @@ class BackupStreams:
 
 def streams_of(machine: Machine) -> list[Stream]:
     """Return all streams except soft-deleted ones; evicted ones as their views
-    (`eviction.ghosts`)."""
+    (`eviction.evicted_views`)."""
     return [
         *(stream for stream in machine.directory.streams.values() if not stream.deleted),
-        *ghosts(machine),
+        *evicted_views(machine),
     ]
 
 

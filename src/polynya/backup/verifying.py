@@ -13,7 +13,7 @@ from polynya.backup.manifest import CopiedObject, FileEntry, Manifest, decode_ro
 from polynya.backup.repository import READ_BYTES, RepositoryReader, parts_of
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
-from polynya.stream.features.pages.eviction import ghosts, slice_of, where_of
+from polynya.stream.features.pages.eviction import evicted_views, slice_of, where_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice
 from polynya.wire.pack import damaged_slices
@@ -174,7 +174,7 @@ class BackupVerifier:
         named = {pack for page in pages.values() for pack, _ in page.packs}
         wanted = {key for key in (*machine.packs.held, *named) if key not in self._objects}
         self._bad |= dict.fromkeys(wanted, "missing, and not in the list of objects")
-        for stream in (*machine.directory.streams.values(), *ghosts(machine)):
+        for stream in (*machine.directory.streams.values(), *evicted_views(machine)):
             self.found.records += stream.next_record - stream.first_record
             for cold in _with_pages(
                 machine.packs.whole_index_of(stream)

@@ -261,8 +261,8 @@ class HiddenPacks:
         if machine is None:
             return
         found = [evicted_view(machine, name) for name in names]
-        ghosts = {slice_of(machine, each): each for each in found if each is not None}
-        for request in cut_requests(list(ghosts)):
+        views = {slice_of(machine, each): each for each in found if each is not None}
+        for request in cut_requests(list(views)):
             begin, end = request[0].offset, request[-1].offset + request[-1].stored
             try:
                 data = await self._store.get_range(request[0].pack, begin, end - begin)
@@ -271,7 +271,7 @@ class HiddenPacks:
             for cold in request:
                 state = data[cold.offset - begin : cold.offset - begin + cold.stored]
                 try:
-                    yield machine, whole_of(ghosts[cold], state)
+                    yield machine, whole_of(views[cold], state)
                 except CorruptData:
                     continue
 

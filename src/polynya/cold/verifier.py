@@ -16,7 +16,7 @@ from polynya.base.limits import MIB
 from polynya.cold.groups import SURVEY_STREAMS, Groups, survey
 from polynya.cold.requests import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
-from polynya.stream.features.pages.eviction import ghosts, slice_of, stubs, whole_of
+from polynya.stream.features.pages.eviction import evicted_views, slice_of, stubs, whole_of
 from polynya.stream.machine import Machine
 from polynya.stream.state.index import Index, pack_numbers
 from polynya.stream.state.model import ColdSlice, Stream
@@ -147,10 +147,10 @@ class PackVerifier:
         """Add the states of evicted streams and the slices that those states name, block by
         block."""
         blocks: dict[str, list[tuple[Stream, ColdSlice]]] = {}
-        for number, ghost in enumerate(ghosts(machine), 1):
-            place = slice_of(machine, ghost)
+        for number, view in enumerate(evicted_views(machine), 1):
+            place = slice_of(machine, view)
             table.setdefault(place.pack, []).append(place)
-            blocks.setdefault(place.pack, []).append((ghost, place))
+            blocks.setdefault(place.pack, []).append((view, place))
             if number % SURVEY_STREAMS == 0:
                 await asyncio.sleep(0)
         for key, some in blocks.items():
@@ -158,9 +158,9 @@ class PackVerifier:
                 data = await self._store.get(key)
             except NotFound:  # the check of this pack reports it
                 continue
-            for ghost, place in some:
+            for view, place in some:
                 for cold in _named_by(
-                    machine, ghost, data[place.offset : place.offset + place.stored]
+                    machine, view, data[place.offset : place.offset + place.stored]
                 ):
                     table.setdefault(cold.pack, []).append(cold)
 
@@ -209,13 +209,13 @@ def _stored(entries: Sequence[ColdSlice]) -> list[ColdSlice]:
     return list({(cold.offset, cold.stored, cold.crc): cold for cold in entries}.values())
 
 
-def _named_by(machine: Machine, ghost: Stream, state: bytes) -> list[ColdSlice]:
+def _named_by(machine: Machine, view: Stream, state: bytes) -> list[ColdSlice]:
     """Return the slices that an evicted stream's state names, if the state is intact and the stream
     is still evicted."""
-    if ghost.name not in machine.directory.evicted:
+    if view.name not in machine.directory.evicted:
         return []
     try:
-        cold = whole_of(ghost, state).cold
+        cold = whole_of(view, state).cold
     except CorruptData:
         return []
     return (

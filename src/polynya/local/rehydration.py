@@ -290,8 +290,8 @@ class Rehydration:
     async def _read(self, group: int, name: str) -> tuple[Stream, bytes, Stream] | None:
         """Return the in-memory part, the state bytes, and the stream built from both."""
         machine = self._machines.get(group)
-        ghost = None if machine is None else evicted_view(machine, name)
-        if machine is None or ghost is None:
+        view = None if machine is None else evicted_view(machine, name)
+        if machine is None or view is None:
             return None
         if self.states is None:
             raise Unavailable(
@@ -299,17 +299,17 @@ class Rehydration:
                 "(cold.backend)"
             )
         try:
-            state = await self.states.state(slice_of(machine, ghost))
+            state = await self.states.state(slice_of(machine, view))
         except PackGone:
-            if self._machines.get(group) is machine and evicted_view(machine, name) == ghost:
+            if self._machines.get(group) is machine and evicted_view(machine, name) == view:
                 raise CorruptData(
                     f"the state of the evicted stream {spelled_name(name)} is missing in the "
                     "object store"
                 ) from None
             return None  # the stream was rehydrated, and its block released
-        if self._machines.get(group) is not machine or evicted_view(machine, name) != ghost:
+        if self._machines.get(group) is not machine or evicted_view(machine, name) != view:
             return None
-        return ghost, state, whole_of(ghost, state)
+        return view, state, whole_of(view, state)
 
     def close(self) -> None:
         """Cancel all rehydrations."""

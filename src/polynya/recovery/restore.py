@@ -302,9 +302,9 @@ class Restorer:
 
         Their share of the block is not released: a small object stays."""
         keys = {held.number: self._survey.rename(key) for key, held in image.held.items()}
-        for number, ghost in enumerate(image.streams):
-            where = where_of(ghost)
-            if where is None or (ghost.cold is None and ghost.uid not in self._survey.forks):
+        for number, view in enumerate(image.streams):
+            where = where_of(view)
+            if where is None or (view.cold is None and view.uid not in self._survey.forks):
                 continue
             if self._store is None:
                 raise ConfigError(
@@ -315,11 +315,11 @@ class Restorer:
                 data = await self._store.get_range(keys[where.pack], where.offset, where.length)
             except (NotFound, ValueError) as fault:
                 raise CorruptData(
-                    f"the state of the stream {spelled_name(ghost.name)} is not in the object "
+                    f"the state of the stream {spelled_name(view.name)} is not in the object "
                     f"store: {fault}"
                 ) from None
-            stream = image.streams[number] = whole_of(ghost, data)
-            whole_again(image, stream, ghost)
+            stream = image.streams[number] = whole_of(view, data)
+            whole_again(image, stream, view)
 
     def _write(self, group: int, state: RestoredState) -> bytes:
         """Write a group's state to every node, and return it."""

@@ -21,7 +21,7 @@ from polynya.base.names import bucket_of
 from polynya.local.api import Position, ReadQuery, Refusal
 from polynya.service.node_service import NodeService
 from polynya.service.topic_policies import TopicPolicies
-from polynya.stream.features.pages.eviction import ghosts
+from polynya.stream.features.pages.eviction import evicted_views
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.features.retention.rules import (
     RetentionCut,
@@ -190,7 +190,7 @@ class RetentionJob:
             machine.directory.streams.values() if by_name else machine.directory.retaining.values()
         )
         if by_name:
-            yield from ghosts(machine)
+            yield from evicted_views(machine)
 
     async def _bring_back(
         self,

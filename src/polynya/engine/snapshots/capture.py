@@ -19,7 +19,7 @@ from polynya.backup.group_file import hot_pieces
 from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.encode import SLICE_BYTES
 from polynya.replica import Group
-from polynya.stream.features.pages.eviction import stream_or_ghost
+from polynya.stream.features.pages.eviction import stream_or_view
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state.changes import SinceCopy, keys_of
@@ -139,7 +139,7 @@ async def _encode_all(
 def _encode_one(machine: Machine, found: dict[int, _Encoded], key: int | str, *, hot: bool) -> int:
     """Encode one stream and return its cost in bytes. `key`: its uid, or its name if it is
     evicted."""
-    stream = stream_or_ghost(machine, key)
+    stream = stream_or_view(machine, key)
     if stream is None:
         if isinstance(key, int):
             found.pop(key, None)

@@ -17,7 +17,7 @@ from msgspec import Raw, structs
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream.features.pages.eviction import stream_or_ghost, stub_of
+from polynya.stream.features.pages.eviction import stream_or_view, stub_of
 from polynya.stream.features.subscriptions import links
 from polynya.stream.features.subscriptions.state import SubscriptionsImage as Subscribed
 from polynya.stream.snapshots import encode as snapshots
@@ -118,7 +118,7 @@ def encode_streams(
     parts: list[bytes] = []
     size = 0
     for key in keys:
-        stream = stream_or_ghost(machine, key)
+        stream = stream_or_view(machine, key)
         if stream is not None:
             parts.append(_encode(snapshots.without_payload(stream)))
             size += len(parts[-1])

@@ -63,19 +63,19 @@ def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[
     return notes
 
 
-def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
+def whole_again(image: Image, stream: Stream, view: Stream) -> None:
     """Extend an evicted stream's state with the slices found for its stub, which may have returned
     and been trimmed or merged since."""
-    first = max((ghost.first_record, ghost.first_byte), (stream.first_record, stream.first_byte))
+    first = max((view.first_record, view.first_byte), (stream.first_record, stream.first_byte))
     is_merged = (
-        ghost.cold is not None
+        view.cold is not None
         and stream.cold is not None
-        and index.begin_of(ghost.cold, 0) < index.end_of(stream.cold, -1)
+        and index.begin_of(view.cold, 0) < index.end_of(stream.cold, -1)
     )
-    if is_merged or ghost.first_record > stream.first_record:
+    if is_merged or view.first_record > stream.first_record:
         _trim(image, stream, first)
-    stream.cold = index.joined(stream.cold, ghost.cold) or None
-    stream.activity_ms = ghost.activity_ms
+    stream.cold = index.joined(stream.cold, view.cold) or None
+    stream.activity_ms = view.activity_ms
 
 
 def _reach(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice]) -> list[StreamLoss]:

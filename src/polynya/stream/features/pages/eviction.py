@@ -251,10 +251,10 @@ def evicted_view(machine: Machine, name: str) -> Stream | None:
     """Return an evicted stream as known without its state: facts, tail, and the location of the
     state in `extras`."""
     stub = stub_of(machine, name)
-    return None if stub is None else _ghost(name, stub)
+    return None if stub is None else _view(name, stub)
 
 
-def _ghost(name: str, stub: EvictedView) -> Stream:
+def _view(name: str, stub: EvictedView) -> Stream:
     content_type = (
         stub.content_type if isinstance(stub.content_type, str) else _TYPES[stub.content_type]
     )
@@ -282,14 +282,14 @@ def _ghost(name: str, stub: EvictedView) -> Stream:
     )
 
 
-def stream_or_ghost(machine: Machine, key: int | str) -> Stream | None:
+def stream_or_view(machine: Machine, key: int | str) -> Stream | None:
     """Return a stream by uid, or an evicted one by name (without its state), or None."""
     return machine.directory.by_uid.get(key) if isinstance(key, int) else evicted_view(machine, key)
 
 
-def ghosts(machine: Machine) -> Iterator[Stream]:
+def evicted_views(machine: Machine) -> Iterator[Stream]:
     """Yield all evicted streams without their states, as `stubs` does."""
-    return (_ghost(name, stub) for name, stub in stubs(machine))
+    return (_view(name, stub) for name, stub in stubs(machine))
 
 
 def where_of(stream: Stream) -> Evicted | None:
@@ -298,14 +298,14 @@ def where_of(stream: Stream) -> Evicted | None:
     return None if stream.extras is None else stream.extras.evicted
 
 
-def adopt(machine: Machine, ghost: Stream, where: Evicted) -> None:
+def adopt(machine: Machine, view: Stream, where: Evicted) -> None:
     """Add an evicted stream from a snapshot."""
-    machine.directory.evicted[ghost.name] = _packed(ghost, where)
+    machine.directory.evicted[view.name] = _packed(view, where)
 
 
-def slice_of(machine: Machine, ghost: Stream) -> ColdSlice:
+def slice_of(machine: Machine, view: Stream) -> ColdSlice:
     """Return the location of the evicted state as a slice of a pack."""
-    where = where_of(ghost)
+    where = where_of(view)
     assert where is not None, "its state is here"
     return ColdSlice(
         0,
@@ -319,14 +319,14 @@ def slice_of(machine: Machine, ghost: Stream) -> ColdSlice:
     )
 
 
-def whole_of(ghost: Stream, state: bytes) -> Stream:
+def whole_of(view: Stream, state: bytes) -> Stream:
     """Decode an evicted stream from its state. Raises CorruptData when `state` is not the one that
     was evicted."""
-    where = where_of(ghost)
+    where = where_of(view)
     assert where is not None, "its state is here"
     if crc32c(state) != where.crc:
         raise CorruptData(
-            f"the evicted state of stream {spelled_name(ghost.name)} in the object store has a "
+            f"the evicted state of stream {spelled_name(view.name)} in the object store has a "
             "wrong checksum"
         )
     try:
@@ -334,21 +334,21 @@ def whole_of(ghost: Stream, state: bytes) -> Stream:
         load_index(stream)
     except msgspec.MsgspecError as error:
         raise CorruptData(
-            f"the evicted state of stream {spelled_name(ghost.name)} in the object store cannot "
+            f"the evicted state of stream {spelled_name(view.name)} in the object store cannot "
             f"be decoded: {error}"
         ) from error
-    if stream.uid != ghost.uid:
+    if stream.uid != view.uid:
         raise CorruptData(
-            f"the evicted state of stream {spelled_name(ghost.name)} in the object store belongs "
+            f"the evicted state of stream {spelled_name(view.name)} in the object store belongs "
             "to another stream"
         )
-    stream.name, stream.content_type = ghost.name, ghost.content_type
+    stream.name, stream.content_type = view.name, view.content_type
     # a restored history has skipped numbers
     stream.next_record, stream.next_byte = (
-        ghost.next_record,
-        ghost.next_byte,
+        view.next_record,
+        view.next_byte,
     )
-    if ghost.tables is None:  # … and reset its tables
+    if view.tables is None:  # … and reset its tables
         stream.tables = None
     return stream
 
@@ -387,7 +387,7 @@ def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> boo
     stub = stub_of(machine, name)
     if stub is None or stub.uid != uid or crc32c(data) != stub.crc:
         return False
-    stream = whole_of(_ghost(name, stub), data)
+    stream = whole_of(_view(name, stub), data)
     without_forgotten(machine, stream)
     del machine.directory.evicted[name]
     machine.directory.add(stream)

@@ -137,10 +137,10 @@ def held_back(stream: Stream, cut: RetentionCut, held: int | None) -> RetentionC
     )
 
 
-def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:
+def is_due(view: Stream, retention: Retention, now_ms: int) -> bool:
     """Report whether an evicted stream must be checked. Its excess bytes were trimmed before
     eviction; only a changed retention can find more."""
-    where = where_of(ghost)
+    where = where_of(view)
     if where is None or where.oldest_ms is None:
         return False
     if (
@@ -150,7 +150,7 @@ def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:
         return True
     return (
         retention.bytes is not None
-        and ghost.next_byte - ghost.first_byte > retention.bytes + slack_bytes(retention.bytes)
+        and view.next_byte - view.first_byte > retention.bytes + slack_bytes(retention.bytes)
     )
 
 
