@@ -1,4 +1,4 @@
-"""What is wrong with a command is found when its module, or the registry, is imported."""
+"""A mistake in a command is found when its module, or the registry, is imported."""
 
 from __future__ import annotations
 
