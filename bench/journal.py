@@ -57,8 +57,8 @@ def turns(folder: Path, *, payload_bytes: int, frames: int, seconds: float) -> d
         journal.synced(batch)
         count += frames
         written += batch.bytes
-        if len(journal.segments()) > 4:
-            journal.release(journal.segments()[-1][0])
+        if len(journal.segments.sizes()) > 4:
+            journal.release(journal.segments.sizes()[-1][0])
     elapsed = perf_counter() - begin
     journal.close()
     return {
@@ -84,7 +84,7 @@ def replay(folder: Path, payload_bytes: int) -> tuple[float, float, int]:
     begin = perf_counter()
     journal = Journal.open(folder, journal_id=1)
     opened = perf_counter()
-    count = sum(1 for _ in journal.entries())
+    count = sum(1 for _ in journal.segments.entries())
     done = perf_counter()
     journal.close()
     return opened - begin, done - opened, count

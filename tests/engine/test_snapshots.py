@@ -37,7 +37,7 @@ async def grow(world: World, name: str, bytes_count: int) -> bytes:
 
 
 def segments(world: World) -> list[int]:
-    return [number for number, _ in world.engine.core.journal.segments()]
+    return [number for number, _ in world.engine.core.journal.segments.sizes()]
 
 
 @story

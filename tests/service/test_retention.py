@@ -39,7 +39,7 @@ class Held:
         )
         self.packs = len(packs)
         self.objects = sum(map(len, packs.values()))
-        self.journal = sum(size for _, size in world.engine.core.journal.segments())
+        self.journal = sum(size for _, size in world.engine.core.journal.segments.sizes())
         self.messages = sum(len(machine.outbox) for machine in machines)
         self.known = sum(len(machine.packs) + len(machine.held) for machine in machines)
 

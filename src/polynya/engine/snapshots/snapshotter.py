@@ -92,7 +92,9 @@ class Snapshotter:
             return False
         return (
             self._wanted
-            or self._core.journal.bytes_between(self._written_at, self._core.journal.position)
+            or self._core.journal.segments.bytes_between(
+                self._written_at, self._core.journal.position
+            )
             >= self._every_bytes
         )
 
@@ -341,7 +343,7 @@ class Snapshotter:
     def _deep_below(self) -> int:
         """Return the first segment within the last `keep_bytes` of the journal."""
         kept = 0
-        segments = self._core.journal.segments()
+        segments = self._core.journal.segments.sizes()
         for number, size in reversed(segments):
             kept += size
             if kept > self._keep_bytes:
