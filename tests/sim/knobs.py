@@ -177,6 +177,7 @@ SLICED = (
     capturing,
     snapshotter,
     flusher,
+    groups,
     merger,
     evictor,
     local_answers,

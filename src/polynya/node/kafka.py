@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -16,6 +15,7 @@ from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
 from polynya.cost import APPEND, Counts
 from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection, TopicDefaults
+from polynya.jobs import repeat
 from polynya.routing.leaders import Leaders
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.commands import NodeState
@@ -95,9 +95,7 @@ class NodeBrokers:
 
     async def follow(self) -> None:
         """Learn now and then who leads the groups without a replica here. Run until cancelled."""
-        while True:
-            await self._leaders.refresh()
-            await asyncio.sleep(LEADERS_SECONDS)
+        await repeat(self._leaders.refresh, LEADERS_SECONDS)
 
     def _at(self, node: int, group: int) -> int:
         return node * CORES_MAX + group % self._ports.get(node, 1)
