@@ -15,7 +15,6 @@ NEEDS_PEERS = {
     "clusters",
     "compare",
     "kafka",
-    "kafka_batches",
     "kafka_idle",
     "nats",
     "page",

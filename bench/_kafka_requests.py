@@ -1,4 +1,4 @@
-"""Requests of Kafka for `bench.trace`, made with kio: one topic, one partition."""
+"""Requests of Kafka for `bench.trace`, made with kio: one broker, one topic, one partition."""
 
 from __future__ import annotations
 
@@ -14,12 +14,46 @@ from kio.schema.types import ProducerId
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records, i16, i32, i32Timedelta, i64
 
+from polynya.front.kafka.brokers import Broker
 from polynya.wire.kafka.batches import Record, build_batch
 
 TOPIC = "traced"
 VERSIONS = {"Produce": 9, "Fetch": 12, "InitProducerId": 4}
 KEYS = {"Produce": 0, "Fetch": 1, "InitProducerId": 22}
 WAIT_MS = 10_000
+
+
+class OneBroker:
+    """A node alone."""
+
+    cluster_id, own, zone = "bench", 0, ""
+
+    def all(self) -> tuple[Broker, ...]:
+        return (Broker(0, "127.0.0.1", 9092),)
+
+    def leader_of(self, group: int) -> int:
+        return 0
+
+    def epoch_of(self, group: int) -> int:
+        return 1
+
+    def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
+        return [0], [0]
+
+    def nodes_in(self, zone: str) -> tuple[int, ...]:
+        return () if zone else (0,)
+
+    def owners(self, zone: str) -> tuple[int, ...]:
+        return (0,)
+
+    def owner_of(self, stream: str, group: int, zone: str) -> int:
+        return 0
+
+    def owners_of(self, stream: str, group: int, zone: str) -> list[int]:
+        return [0]
+
+    async def follow(self) -> None:
+        """Learn nothing: the leaders do not change."""
 
 
 def _module(name: str, side: str) -> Any:

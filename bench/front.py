@@ -1,11 +1,10 @@
-"""What an append costs in the HTTP front alone: bytes in to proposal, and reply to bytes out. No
+"""Cost of an append in the HTTP front alone: bytes in to proposal, and reply to bytes out. No
 socket, no journal, no machine.
 
     python -m bench.front [--requests 200000]
 
 The request is what `ursula-bench multi-stream --api-style durable` sends (reqwest's headers, a
-producer, 256 bytes), 500 streams, each on its own connection.
-"""
+producer, 256 bytes), 500 streams, each on its own connection."""
 
 from __future__ import annotations
 
@@ -15,13 +14,15 @@ import statistics
 import sys
 import tempfile
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.connection import Connection
-from polynya.front.http.server import HttpFront, Protection
+from polynya.front.http.protocol.exchange import Protection
+from polynya.front.http.server import HttpFront
 from polynya.stream.replies import Reply
 
 STREAMS = 500
@@ -50,8 +51,8 @@ class _Service:
     async def info(self, name: str, *, local: bool = False) -> Any:
         raise AssertionError("appends ask for nothing")
 
-    def appender(self, name: str) -> Any:
-        return self._append
+    def open(self, name: str) -> Any:
+        return SimpleNamespace(name=name, append=self._append)
 
     def _append(self, command: Any, done: Any) -> None:
         producer = command.producer
@@ -86,7 +87,7 @@ def measure(content_type: str, body: bytes, requests: int, limits: Limits | None
     front = HttpFront(_Service(), protection=protection)  # type: ignore[arg-type]
     receivers = []
     for _ in range(STREAMS):
-        connection = Connection(front)
+        connection = Connection(front.context)
         connection.connection_made(_Transport())
         receivers.append(connection.data_received)
     sent = _requests(content_type, body, token)

@@ -15,8 +15,9 @@ import asyncio
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from bench._alone import parser_of, run_rounds
-from bench._rounds import Figures
+from bench import _results
+from bench._nodes import machine
+from bench._rounds import Figures, in_turn, table
 from bench.kafka import OneNode
 
 AT_ONCE = 10
@@ -64,11 +65,21 @@ def run_once(arguments: argparse.Namespace) -> Figures:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, rounds=1)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
+    _results.add_option(parser)
     parser.add_argument("--groups", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=30.0)
-    run_rounds("kafka_idle", parser.parse_args(), run_once)
+    arguments = parser.parse_args()
+    print(machine())
+    runs = in_turn(["polynya"], arguments.rounds, lambda _: run_once(arguments))
+    print(table("server", runs))
+    if arguments.save:
+        _results.save("kafka_idle", runs)
 
 
 if __name__ == "__main__":

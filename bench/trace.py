@@ -27,7 +27,6 @@ import uvloop
 
 import polynya
 from bench import _kafka_requests as kafka
-from bench.kafka_topics import OneBroker
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.engine.log_clock import LogClock, once_per_pass
 from polynya.engine.storage import open_storage
@@ -48,7 +47,7 @@ HEAD = (
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What one request passes through."""
+    """Calls, files and rooms that one request passes through."""
 
     calls: int
     files: int
@@ -178,7 +177,7 @@ async def traced(folder: Path) -> list[Traced]:
 
 async def _http(runtime: CoreRuntime) -> list[Traced]:
     wire = Wire()
-    connection = Connection(HttpFront(runtime.service))
+    connection = Connection(HttpFront(runtime.service).context)
     connection.connection_made(wire)
     found: dict[str, list[Trace]] = {}
     for name, request in _requests():
@@ -222,9 +221,11 @@ def _requests() -> Iterator[tuple[str, bytes]]:
 
 
 async def _kafka(runtime: CoreRuntime) -> list[Traced]:
-    front = KafkaFront(runtime.service, OneBroker(), runtime.group_coordinator, new_id=kafka.new_id)
+    front = KafkaFront(
+        runtime.service, kafka.OneBroker(), runtime.group_coordinator, new_id=kafka.new_id
+    )
     await front.start([])
-    await front.topics.create(kafka.TOPIC, 1, [])
+    await front.context.topics.create(kafka.TOPIC, 1, [])
     (writer, written), (reader, received) = _connected(front), _connected(front)
     await _ask(writer, written, kafka.init_producer_id())
     producer = kafka.read_response("InitProducerId", written.answer).producer_id
@@ -258,14 +259,17 @@ async def _woken(reader: Any, fetch: bytes, writer: Any, produce: bytes) -> Trac
     await asyncio.sleep(PAUSE)
     with trace:
         _feed(writer, produce)
-        while not (reader.transport.answers.qsize() and writer.transport.answers.qsize()):
+        while not (
+            reader.responses.transport.answers.qsize()
+            and writer.responses.transport.answers.qsize()
+        ):
             await asyncio.sleep(0)
     await asyncio.sleep(PAUSE)
     return trace
 
 
 def _connected(front: KafkaFront) -> tuple[KafkaConnection, Wire]:
-    connection, wire = KafkaConnection(front), Wire()
+    connection, wire = KafkaConnection(front.connections), Wire()
     connection.connection_made(wire)
     return connection, wire
 

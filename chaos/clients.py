@@ -16,8 +16,8 @@ from chaos.wire import Answer, Connection, Lost, Unsent
 
 KEYED_SHARE = 0.25  # of the appends that no producer numbers
 ASK_SECONDS = 12.0  # longer than a node lets a request wait for a leader
-# some producers go to another node then: the same may be under way by two, and how long nobody
-# answers is seen
+# some producers then switch to another node: two requests may be in flight, and the time without
+# any response is measured
 HASTY_SECONDS = 0.7
 # of a tail: nodes say that they are there more often when there is nothing else
 SILENCE_SECONDS = 10.0
@@ -33,7 +33,7 @@ class Wrong(Exception):
 
 
 class Later(Wrong):
-    """It says that it cannot answer now."""
+    """Raised when the node says that it cannot answer now."""
 
 
 class _Lines(dict[int, Connection]):
@@ -126,7 +126,7 @@ class Clients:
         await asyncio.gather(*self._tasks)
 
     async def finish(self, final: dict[str, list[str]], seconds: float) -> None:
-        """Once the tails have everything, or the time is over."""
+        """Stop the tails once they have everything, or at the timeout."""
         deadline = self.now() + seconds
         while self.now() < deadline and not all(
             _reached(tail) >= len(final.get(tail.stream, ())) for tail in self.history.tails
@@ -138,11 +138,12 @@ class Clients:
         await asyncio.gather(*self._tail_tasks, return_exceptions=True)
 
     async def read_all(self, node: int, stream: str, *, local: bool = False) -> list[str]:
-        """By one node. Raises Lost, Unsent, Later, Wrong."""
+        """Read a stream through one node. Raises Lost, Unsent, Later, Wrong."""
         return await read_all(self.connect(node), stream, local=local)
 
     async def rollovers(self, node: int) -> int:
-        """Of all leased streams, as one node tells. Raises Lost, Unsent, Wrong."""
+        """Return the rollovers of all leased streams, as one node reports them. Raises Lost,
+        Unsent, Wrong."""
         found = 0
         with closing(self.connect(node)) as connection:
             for stream in self.leased:
@@ -157,7 +158,7 @@ class Clients:
         return Connection(*self.addresses[node])
 
     def longest_pause(self) -> float:
-        """Without an acknowledged append to some stream."""
+        """Return the longest pause without an acknowledged append to any stream."""
         return max((seconds for seconds, _ in self.pauses), default=0.0)
 
     # --- writing ----------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ class Clients:
         connections.close()
 
     def _judge(self, append: Append, answer: Answer) -> bool:
-        """Whether it is acknowledged."""
+        """Report whether the append is acknowledged."""
         now = self.now()
         outcome = answer.headers.get("stream-outcome")
         if answer.status in (200, 204):
@@ -265,7 +266,7 @@ class Clients:
     # --- reading ----------------------------------------------------------------------------------
 
     async def _read(self, number: int) -> None:
-        """From a place that was seen to the end of some stream, by any node."""
+        """Read from a seen position to the end of some stream, through any node."""
         draw = Random(f"reader {number} {self.seed}")
         connections = _Lines(self)
         while not self._stopping.is_set():
@@ -318,7 +319,7 @@ class Clients:
     # --- following --------------------------------------------------------------------------------
 
     async def _follow(self, tail: Tail) -> None:
-        """For ever; after each connection on another node."""
+        """Follow the tail endlessly, after each connection on another node."""
         draw = Random(f"{tail.name} {self.seed}")
         node = draw.choice(list(self.addresses))
         while not self._tails_stopping.is_set():
@@ -417,8 +418,8 @@ def _number(token: str) -> int:
 
 
 async def read_all(connection: Connection, stream: str, *, local: bool = False) -> list[str]:
-    """From the first to the last record, or to the last that the node has by itself (`local`); the
-    connection is closed then. Raises Lost, Unsent, Later, Wrong."""
+    """Read all records from the first to the last, or to the last that this node's replica has
+    (`local`), then close the connection. Raises Lost, Unsent, Later, Wrong."""
     records: list[str] = []
     try:
         while True:

@@ -48,8 +48,8 @@ class Disk:
         self._mount()
 
     def cut_power(self) -> None:
-        """From now on nothing reaches the disk, and what was not synced is lost. Then the processes
-        must be killed, and `restore` called."""
+        """Cut the power: later writes never reach the disk, and unsynced data is lost. Then kill
+        the processes and call `restore`."""
         folder = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
@@ -57,8 +57,8 @@ class Disk:
             os.close(folder)
 
     def restore(self) -> None:
-        """Power is back: what the disk has. Nobody may use it meanwhile; processes that are just
-        ending are waited for."""
+        """Restore the power: the disk has what it had synced. Waits for processes that are still
+        ending, as none may use it meanwhile."""
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
@@ -94,7 +94,7 @@ class Disk:
 
 
 def why_not(folder: Path) -> str:
-    """What a file system of its own lacks here; empty when it works."""
+    """Return why this machine cannot mount a file system of its own; empty when it can."""
     if os.geteuid():
         return "mounting a file system needs root"
     missing = [
@@ -122,7 +122,7 @@ def why_not(folder: Path) -> str:
 
 
 def unmount(path: Path) -> None:
-    """Whatever still uses it."""
+    """Unmount a folder, even one in use."""
     if os.path.ismount(path):
         subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False)
 
@@ -158,7 +158,7 @@ def flip_in_the_middle(journal: Path, draw: Random) -> str:
 
 
 def tear_the_tail(journal: Path, draw: Random) -> str:
-    """What a write looks like that the power took: half a frame behind the last."""
+    """Write what an interrupted write leaves: half a frame behind the last."""
     segment = max(journal.glob("*.journal"))
     frames = frames_of(segment)
     offset = sum(frames[-1]) if frames else SEGMENT_HEADER_BYTES

@@ -63,7 +63,7 @@ def write_pages(results: Results) -> None:
 
 
 def is_current(when: When | None, present: str) -> bool:
-    """Whether a part need not run again: same source, and a quiet machine."""
+    """Report whether a part need not run again: same source, and a quiet machine."""
     return (
         when is not None
         and bool(present)

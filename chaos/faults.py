@@ -1,5 +1,5 @@
-"""The faults: each is inflicted on a cluster that serves, and mended after a while. What it needs
-is named; where that is missing it is skipped."""
+"""The faults: each is inflicted on a cluster under load and healed after a while. A fault whose
+prerequisite is missing is skipped, with the prerequisite named."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ async def stop_node(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a node as it stops", seconds=(0.2, 1.0), dies=True)
 async def kill_stopping(cluster: Cluster, draw: Random) -> Inflicted:
-    """While it hands over, answers what is in flight, or closes its files."""
+    """Kill a node during its shutdown: while it hands over, answers requests in flight, or closes
+    its files."""
     node = await _one(cluster, draw)
     node.terminate()
     await asyncio.sleep(draw.uniform(0.0, 0.6))
@@ -173,7 +174,8 @@ async def kill_stopping(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a node as it starts", seconds=(0.1, 1.0))
 async def kill_starting(cluster: Cluster, draw: Random) -> Inflicted:
-    """Again and again: while it reads its disk, meets the others, and catches up."""
+    """Kill a node repeatedly during its start: while it reads its disk, connects to the others,
+    and catches up."""
     node, times = await _one(cluster, draw), draw.randint(2, 4)
     await node.kill()
     for _ in range(times):
@@ -185,7 +187,8 @@ async def kill_starting(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a supervisor", seconds=(0.2, 1.0), dies=True)
 async def kill_supervisor(cluster: Cluster, draw: Random) -> Inflicted:
-    """Its cores must not go on alone: another one would start them a second time."""
+    """Kill the supervisor. Its cores must not run on: a new supervisor would start them a second
+    time."""
     node = await _one(cluster, draw)
     supervisor, *cores = node.processes()
     with suppress(psutil.NoSuchProcess):
@@ -199,7 +202,7 @@ async def kill_supervisor(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("another number of cores", seconds=(0.1, 1.0))
 async def share_out(cluster: Cluster, draw: Random) -> Inflicted:
-    """A node's data is shared out anew at its start, and that is killed in its midst, too."""
+    """Reshare a node's data at its start, and kill it half-way."""
     node = await _one(cluster, draw)
     before, kills = node.count, draw.choice((0, 1, 2))
     count = draw.choice([each for each in (1, 2, 3) if each != before])
@@ -368,7 +371,7 @@ async def suspend(cluster: Cluster, draw: Random) -> Inflicted:
 
 
 async def _ends_by(cluster: Cluster, draw: Random, what: str) -> Inflicted:
-    """A node's disk fails after a while; the node must end by itself, and say so by its exit
+    """Let a node's disk fail after a while. The node must end and give the reason as its exit
     code."""
     node = await _one(cluster, draw)
     assert node.orders is not None
@@ -378,7 +381,7 @@ async def _ends_by(cluster: Cluster, draw: Random, what: str) -> Inflicted:
 
 
 async def _start_after(node: Node, code: int, *, seconds: float = 20.0) -> None:
-    """It must end by itself with that code, and say why."""
+    """Wait until the node ends with that code and logs the reason, then start it."""
     found = await node.ended(seconds)
     if found != code:
         raise Failed(f"node {node.number} ended with {found} instead of {code}")
@@ -438,8 +441,8 @@ async def power_cut_all(cluster: Cluster, draw: Random) -> Inflicted:
 
 
 async def _cut_power(nodes: list[Node]) -> None:
-    """Processes stop with the power: while ext4 shuts down, an fsync may return well although the
-    extents that it wrote are lost, and nobody may hear of that."""
+    """Stop the processes together with the power. While ext4 shuts down, an fsync may return
+    success although the extents that it wrote are lost, and no client may see that."""
     disks = [node.disk for node in nodes if isinstance(node.disk, Disk)]
     for node in nodes:
         node.signal(signal.SIGSTOP)
@@ -522,7 +525,7 @@ async def flipped(cluster: Cluster, draw: Random) -> Inflicted:
 
 
 def _said(node: Node) -> set[str]:
-    """Of what an operator has to be told."""
+    """Return the problems that the node reports to its operator."""
     return {
         words
         for words in ("is damaged at offset", "move the data folder away")

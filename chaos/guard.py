@@ -16,7 +16,7 @@ from chaos import disks, network
 
 
 class Guard:
-    """As long as this lives, nothing is cleaned up; when its process dies, everything is."""
+    """A guard process: it cleans up when the process that started it dies, and nothing before."""
 
     def __init__(self, name: str, folder: Path) -> None:
         command = [sys.executable, "-m", "chaos.guard", name, str(folder)]
@@ -51,7 +51,7 @@ def clean(name: str, folder: Path, *, keep: bool = False) -> None:
 
 
 def _kill_those_in(folder: Path) -> None:
-    """What was started for it has the folder in its command line."""
+    """Kill the processes whose command line names the folder."""
     word = str(folder).encode()
     for _ in range(50):
         found = [pid for pid in _pids() if pid != os.getpid() and word in _command(pid)]

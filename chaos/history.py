@@ -1,9 +1,8 @@
-"""What clients of a cluster did and were told, and whether one log explains all of it.
+"""The history of a cluster's clients, and the check that one log explains all of it.
 
-The full read at the end gives every append its place; all else follows from places, in O(n log n).
-Every record is unique: `WRITER.NUMBER.PART`. Times are of one monotonic clock, in seconds; places
-are record numbers, which offsets carry.
-"""
+The full read at the end gives every append its place; all else follows from places, in O(n log
+n). Every record is unique: `WRITER.NUMBER.PART`. Times are of one monotonic clock, in seconds;
+places are record numbers, which offsets carry."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; nobody knows
+OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; unknown
 PAGE_RECORDS = 10_000  # a piece of so many may be a page, which ends where it is full
 
 
@@ -50,7 +49,7 @@ class Read(msgspec.Struct):
 
 
 class Piece(msgspec.Struct):
-    """What a tail was handed at once: records, and then the place from which it would go on."""
+    """One delivery to a tail: records, and the place from which it would resume."""
 
     node: int
     begin: int
@@ -77,8 +76,8 @@ class History(msgspec.Struct):
 
 
 def check(history: History, final: dict[str, list[str]]) -> list[str]:
-    """What is not true, each with its kind before a colon; empty when all is. `final`: what each
-    stream holds in the end."""
+    """Return the violations, each with its kind before a colon; empty when the history is correct.
+    `final`: the records of each stream at the end."""
     return [
         f"{stream}: {wrong}"
         for stream in sorted(final)
@@ -87,7 +86,7 @@ def check(history: History, final: dict[str, list[str]]) -> list[str]:
 
 
 def differences(found: list[str], records: list[str]) -> list[str]:
-    """What is not as it was, of a stream that was made again."""
+    """Return the differences between a stream that was created again and its records."""
     if found == records:
         return []
     at = next(
@@ -163,7 +162,7 @@ def _check_append(append: Append, places: dict[str, int]) -> Iterator[str]:
 
 
 def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[str]:
-    """In the order of their numbers, without a gap before anything that is there."""
+    """Check each producer's sequence: in order, without a gap before any stored record."""
     producers: dict[str, list[Append]] = {}
     for append in appends:
         if append.produced:
@@ -184,8 +183,8 @@ def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[
 def _check_order(
     appends: list[Append], reads: list[Read], places: dict[str, int], length: int
 ) -> Iterator[str]:
-    """Linearizable: nothing that began later is placed, or sees, before what had ended; and nobody
-    sees what had not begun."""
+    """Check linearizability: an operation that began later is not placed before one that had
+    ended, and sees all of it; no operation sees one that had not begun."""
     # at each place: when the latest of all appends up to it began
     begun = [-math.inf] * (length + 1)
     operations: list[

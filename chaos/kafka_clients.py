@@ -53,7 +53,7 @@ def why_not() -> str:
 
 
 class Found(msgspec.Struct):
-    """What the clients did and were told."""
+    """The history and the faults that the Kafka clients saw."""
 
     history: History
     group: GroupHistory

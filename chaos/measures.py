@@ -1,5 +1,5 @@
-"""What the nodes use while a long run goes on, and whether it grows: memory, descriptors, and what
-lies on their disks."""
+"""Measure the resources of the nodes during a long run, and whether they grow: memory,
+descriptors, and bytes on disk."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SAMPLES_MIN = 8
 
 
 class Sample(msgspec.Struct):
-    """Of one node, when all was well. Bytes, but for the descriptors; `objects`: of all nodes
-    together, which grow with what is written."""
+    """One sample of a node while the cluster is healthy. All sizes in bytes; `objects` counts all
+    nodes together and grows with the data written."""
 
     at: float
     node: int
@@ -55,8 +55,8 @@ def measure(
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What is more in the last quarter than in the second, by more than chance; nothing can be said
-    of a few samples."""
+    """Return the values that are larger in the last quarter than in the second, by more than
+    chance; empty for a few samples."""
     found = []
     for node in sorted({sample.node for sample in samples}):
         mine = [sample for sample in samples if sample.node == node]
@@ -74,7 +74,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
 
 
 def _bytes_in(paths: Iterable[Path]) -> int:
-    """On the disk: a journal is allocated before it is written."""
+    """Return the bytes on disk: a journal is allocated before it is written."""
     total = 0
     for path in paths:
         with suppress(OSError):

@@ -1,10 +1,9 @@
-"""Where the nodes live: each in a network namespace of its own, with packets dropped by iptables;
-or on loopback, where only the proxies can cut. The bridge of the namespaces is in one of the run's
-own (`isolate`).
+"""The network of the nodes: a network namespace for each, with packets dropped by iptables; or
+loopback, where only the proxies can cut. The bridge between the namespaces is in a namespace of
+the run (`isolate`).
 
-A node is known to all others by its door, an address of a proxy (`chaos/proxy.py`), and by nothing
-else: what it says of itself is the door, too.
-"""
+A node is known to all others by the address of a proxy (`chaos/proxy.py`) and by nothing else:
+it announces this address itself."""
 
 from __future__ import annotations
 
@@ -63,7 +62,8 @@ class Loopback:
         return "127.0.0.1", 0
 
     def source(self, pair: tuple[int, int]) -> Place:
-        """From where the proxy goes on to the second of the pair for the first."""
+        """Return the source address of the proxy's connection to the second of the pair for the
+        first."""
         return "127.0.0.1", 0
 
     def sender(self, place: Place) -> int:
@@ -71,7 +71,7 @@ class Loopback:
         return 0
 
     def start(self) -> None:
-        """There is nothing to start: the ports are held from the choice on, and until `close`."""
+        """Do nothing: the ports are reserved from their choice until `close`."""
 
     def add(self, node: int) -> None:
         """One more node."""
@@ -79,7 +79,7 @@ class Loopback:
         self.nodes.append(node)
 
     def inside(self, node: int) -> list[str]:
-        """What comes before a command that is to run there."""
+        """Return the prefix of a command that runs in the namespace of a node."""
         return []
 
     def cut(self, wires: Wires, pairs: Sequence[tuple[int, int]]) -> None:
@@ -209,8 +209,8 @@ class Namespaces:
             self._filter(sender, [self.door(to)[0], self.source((to, sender))[0]], *chance)
 
     def silence(self, node: int) -> None:
-        """No packet leaves or reaches it, of clients neither: as when the power is off, nobody is
-        told."""
+        """Drop all packets from and to the node, its clients' included: as in a power failure, no
+        peer gets a reset."""
         for chain in ("INPUT", "OUTPUT"):
             _run(
                 "ip",
@@ -261,7 +261,7 @@ def isolate() -> None:
 
 
 def why_not() -> str:
-    """What namespaces lack here; empty when they work."""
+    """Return why network namespaces do not work here; empty when they do."""
     if lacking := _lacking():
         return lacking
     probe = Namespaces([1], f"pch{os.getpid()}p")

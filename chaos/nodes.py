@@ -43,7 +43,7 @@ SMALL = {  # so that packs, merges, collections and snapshots happen within a mi
 
 
 class Node:
-    """One of them: its disk, its files, and its processes while it lives."""
+    """A cluster node: disk, files and running processes."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Node:
         return self.disk.path / "data"
 
     def start(self) -> None:
-        """In the thread that stays: the kernel kills it when that ends."""
+        """Start the node in the permanent thread: the kernel kills it when its thread ends."""
         assert not self.is_alive
         serve = [sys.executable, "-m", "polynya", "serve", "--config", str(self.config)]
         command = [
@@ -101,7 +101,7 @@ class Node:
 
     @property
     def was_removed(self) -> bool:
-        """It has heard that it belongs to the cluster no more."""
+        """Report whether the node knows that it was removed from the cluster."""
         return (self.data / "removed").exists()
 
     def processes(self) -> list[psutil.Process]:
@@ -116,8 +116,8 @@ class Node:
             return []
 
     def has_one_of(self, sockets: set[str]) -> bool:
-        """Whether one of its processes has one of these files open. Reads no other processes:
-        it is asked for each connection."""
+        """Report whether one of its processes has one of these sockets open. Reads no other
+        processes, as it is called for each connection."""
         if self.process is None:
             return False
         return any(sockets & _files_of(pid) for pid in _family_of(self.process.pid))
@@ -147,7 +147,7 @@ class Node:
         return await self.ended(40.0)
 
     async def ended(self, seconds: float) -> int:
-        """Its exit code, once it has ended by itself; killed, and -9, when it does not."""
+        """Return its exit code once it has ended, or kill it after the time and return -9."""
         assert self.process is not None
         for _ in range(int(seconds / 0.05)):
             if self.process.poll() is not None:
@@ -158,13 +158,13 @@ class Node:
 
     @property
     def count(self) -> int:
-        """Of its cores, as its settings say."""
+        """Return the number of its cores, as its settings say."""
         found = CORES.search(self.config.read_text())
         assert found is not None
         return int(found[1])
 
     def share_out(self, count: int) -> None:
-        """From its next start on it has so many cores."""
+        """Set the number of cores for the next start."""
         self.config.write_text(CORES.sub(f"cores = {count}", self.config.read_text()))
 
     def wipe(self) -> None:
@@ -175,7 +175,7 @@ class Node:
             self.orders.give(real_ms=0)
 
     def said(self) -> str:
-        """Since its last start."""
+        """Return the log since the last start."""
         text = self.log.read_text(errors="replace")
         return text[text.rindex("--- start ") :] if "--- start " in text else text
 
@@ -196,13 +196,12 @@ def _is_there(process: psutil.Process) -> bool:
 
 
 class Cluster:
-    """Those that belong to it, their network and their wires. `disk_at` makes the disk of a node at
-    a path.
+    """The members of the cluster, their network and their links. `disk_at` makes the disk of a
+    node at a path.
 
-    `aims`: whom what is going on is about; faults meet these rather than others. `leaving`: who
-      ends by itself once it was removed, and how
-    often it had been started when that was asked for.
-    """
+    `aims`: the nodes that the current operation concerns; faults prefer them. `leaving`: the
+    nodes that end after their removal, with how often each had been started when that was
+    requested."""
 
     def __init__(
         self,
@@ -223,7 +222,7 @@ class Cluster:
         self.readers: set[int] = set()  # read replicas
         self.unsure: list[
             tuple[str, dict[str, Any], Callable[[bool], None]]
-        ] = []  # what was asked for, and nobody knows whether it was taken
+        ] = []  # requests of unknown outcome
         self.cold = [f'root = "{folder}/objects"']  # settings of the object store
         self.last = 0  # the highest number that was given
         self.all: list[Node] = []  # also those that belong no more
@@ -266,7 +265,7 @@ class Cluster:
             node.config.write_text(self._settings(number, self.numbers, joins=False))
 
     async def hot_bytes(self) -> int:
-        """What no pack has yet, on all nodes; -1 while one does not say."""
+        """Return the bytes that are in no pack yet, on all nodes; -1 while a node does not answer."""
         total = 0
         for number in self.numbers:
             try:
@@ -282,7 +281,7 @@ class Cluster:
         return total
 
     def let_go(self, number: int) -> None:
-        """It belongs no more, and has ended."""
+        """Forget a node that was removed and has ended."""
         del self.nodes[number]
         self.addresses.pop(number, None)
         self.leaving.pop(number, None)
@@ -374,14 +373,14 @@ class Cluster:
         return "\n".join([*lines, ""])
 
     def peer_of(self, number: int) -> str:
-        """Where others reach it."""
+        """Return the address at which other nodes reach it."""
         return "{}:{}".format(*self.wires.doors[number])
 
     def http_of(self, number: int) -> str:
         return "http://{}:{}".format(*self.network.http(number))
 
     async def view(self, number: int) -> dict[str, Any] | None:
-        """What a node says of the cluster, if it says something."""
+        """Return a node's view of the cluster; None if it does not answer."""
         try:
             answer = await ask_once(self.network.http(number), "GET", "/v1/cluster", seconds=5.0)
         except (Lost, Unsent):
@@ -389,8 +388,8 @@ class Cluster:
         return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def look(self) -> dict[str, Any] | None:
-        """What the first node says that says something. All are asked at once: nodes that stand
-        still would else do so for as long as they are waited for."""
+        """Return the first view that a node answers. All are asked at once, as a stopped node
+        would delay the answer until its timeout."""
         asked = [
             asyncio.create_task(self.view(number))
             for number in self.numbers
@@ -408,8 +407,8 @@ class Cluster:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def unwell(self) -> str:
-        """What is wrong, as all nodes say; empty when nothing is, no replica is behind, nothing
-        moves, and the wires carry everything."""
+        """Return what is wrong according to all nodes; empty when nothing is, no replica lags,
+        nothing moves, and the links carry everything."""
         staying = set(self.nodes) - set(self.leaving)
         for number in sorted(staying):
             view = await self.view(number)
@@ -438,8 +437,8 @@ class Cluster:
         return leader if leader in self.nodes else self.numbers[0]
 
     def odd_lines(self) -> list[str]:
-        """Of the logs: what should not be said whatever fails, with where a traceback ends. A disk
-        that fails is told with where it was noticed."""
+        """Return the log lines that no fault justifies, each with the place of its traceback. A
+        disk fault is reported with the place where it was noticed."""
         return [
             f"log: node {node.number}: {line}"
             for node in self.all
@@ -478,7 +477,7 @@ def odd_of(log: str) -> list[str]:
 
 
 def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
-    """What a node that sees no problem still has to do, or to hear of."""
+    """Return what a node that reports no problem still has to do or to learn."""
     there = {int(node["id"]) for node in view["nodes"]}
     if there != staying:
         return f"the nodes are {sorted(there)} instead of {sorted(staying)}"

@@ -1,6 +1,5 @@
-"""An object store that fails: a real S3 server (SeaweedFS, as the tests have it), and before it a
-proxy that refuses, is late, breaks connections after what was asked for has been done, or is not
-there."""
+"""An object store that fails: a real S3 server (SeaweedFS) behind a proxy that refuses requests,
+delays them, breaks connections after a request was carried out, or is unreachable."""
 
 from __future__ import annotations
 
@@ -75,14 +74,14 @@ class Store:
         self._fair = asyncio.Event()
 
     async def listen(self, host: str, to: Place) -> Place:
-        """Where nodes reach it."""
+        """Listen, and return the address at which nodes reach the store."""
         self._to = to
         self._server = await asyncio.start_server(self._serve, host, 0)
         place: Place = self._server.sockets[0].getsockname()[:2]
         return place
 
     def turn(self, weather: Weather) -> None:
-        """From now on. Where it goes away, what is open goes with it."""
+        """Apply new conditions from now on. A store that goes down closes its open connections."""
         self.weather = weather
         if weather.gone:
             self._fair.clear()

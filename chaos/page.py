@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chaos.found import FOUND
-from chaos.results import PARTS, Again, Chaos, Mutant, Results
+from chaos.results import PARTS, Again, Chaos, Mutant, Results, Simulation
 from chaos.tiers import table
-from chaos.totals import Simulation
 
 HERE = Path(__file__).parent
 WRONG_CHARACTERS = 200  # shown of what was wrong in a run
@@ -67,7 +66,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _runs(results: Results) -> str:
-    """When each part ran, on which commit, and what ran beside it; parts that agree in one line."""
+    """Describe each part's time, commit and conditions; parts that agree share a line."""
     by_run: dict[tuple[str, str, str], list[str]] = {}
     for part in PARTS:
         if (when := results.runs.get(part)) is not None:

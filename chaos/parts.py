@@ -15,9 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.results import Again, Chaos, Fuzzed, Mutant, Results, Upgraded
+from chaos.results import Again, Chaos, Fuzzed, Mutant, Results, Simulation, Upgraded
 from chaos.run import Outcome
-from chaos.totals import Simulation
 
 ROOT = Path(__file__).parent.parent
 SHARES = {

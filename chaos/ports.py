@@ -1,11 +1,10 @@
 """Ports that this process holds for servers that it starts.
 
-On Linux several sockets with SO_REUSEADDR are bound to one port as long as none of them listens,
-and one that listens may join those that do not. So the owner binds the port and never listens: a
-server that it starts, and starts again, listens there (asyncio, Go, Java, Node.js and Rust set
-SO_REUSEADDR), while the kernel gives the port to no connection and to no `bind` with port 0. Who
-looks for a free port binds without SO_REUSEADDR, and is refused.
-"""
+On Linux several sockets with SO_REUSEADDR are bound to one port as long as none of them
+listens, and one that listens may join those that do not. So the owner binds the port and never
+listens. A server that it starts, and starts again, listens there (asyncio, Go, Java, Node.js
+and Rust set SO_REUSEADDR). The kernel gives the port to no connection and to no `bind` with
+port 0. A process that looks for a free port binds without SO_REUSEADDR, and is refused."""
 
 from __future__ import annotations
 
@@ -35,11 +34,11 @@ def hold(port: int = 0) -> socket.socket:
 
 
 def hold_row(count: int, direct: int = 0) -> tuple[int, list[socket.socket]]:
-    """Hold so many neighbours; `direct`: and as many that far behind them. Returns the first port,
-    and the sockets.
+    """Hold `count` neighbouring ports; `direct`: and as many, that distance behind them. Returns
+    the first port and the sockets.
 
-    They lie below those that the kernel gives to connections: a server that is moved there from
-    its default port has its other ports near it, which nobody may hold."""
+    They lie below the ports that the kernel gives to connections. A server that moves there
+    from its default port has its other ports near it, which no other process may hold."""
     chance = random.SystemRandom()
     for _ in range(TRIES):
         first = chance.randrange(LOW, _end() - count - direct)
@@ -66,8 +65,8 @@ def keep_row(count: int) -> int:
 
 
 def _end() -> int:
-    """Where the kernel's range begins. It is Linux that says so; where all high ports are in it,
-    these are no worse than others."""
+    """Return the beginning of the kernel's range of ephemeral ports. Only Linux reports it; where
+    all high ports are in it, these are no worse than others."""
     with contextlib.suppress(OSError):
         begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         if begin > 2 * LOW:

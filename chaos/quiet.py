@@ -1,9 +1,8 @@
 """Measure what else a machine does during a run: the load before it, and the CPU time of processes
 that the run did not start.
 
-A process belongs to the run if it descends from the root process, or did so when it was seen before.
-Kernel threads belong to nobody: they write what the run wrote.
-"""
+A process belongs to the run if it descends from the root process, or did so when it was seen
+before. Kernel threads are not counted: they write what the run wrote."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import msgspec
@@ -142,12 +140,7 @@ class Watch:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

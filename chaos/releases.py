@@ -22,7 +22,7 @@ COMMAND_SECONDS = 150.0
 
 
 class Said(msgspec.Struct, frozen=True):
-    """How a command ended, and all that it said."""
+    """The exit code of a command and all its output."""
 
     code: int
     text: str
@@ -43,25 +43,25 @@ class Release(msgspec.Struct, frozen=True):
         return await asyncio.to_thread(_run, [sys.executable, "-m", "polynya", *words], environment)
 
     def environment(self) -> dict[str, str]:
-        """Of its processes: no settings from outside."""
+        """Return the environment of its processes, without settings from outside."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")
         }
         return kept | {"PYTHONPATH": str(self.source)}
 
     async def knows(self, *words: str) -> bool:
-        """Whether it has this command."""
+        """Report whether the release has this command."""
         return not (await self.run(*words, "--help")).code
 
 
 def here() -> Release:
-    """That of this checkout."""
+    """Return the release of this checkout."""
     return _described("new", SOURCE)
 
 
 def of_revision(revision: str, folder: Path) -> Release:
-    """That of a git revision of this checkout, laid out under `folder`. Raises SystemExit with what
-    git says."""
+    """Return the release of a git revision of this checkout, laid out under `folder`. Raises
+    SystemExit with git's message."""
     done = subprocess.run(
         ["git", "-C", str(SOURCE.parent), "archive", revision, "src"],
         stdin=subprocess.DEVNULL,
@@ -77,8 +77,8 @@ def of_revision(revision: str, folder: Path) -> Release:
 
 @contextlib.asynccontextmanager
 async def by_itself(release: Release, data: Path) -> AsyncIterator[tuple[str, int]]:
-    """Where a node by itself with this folder serves. Raises RuntimeError with what it said when it
-    ends."""
+    """Run a single node on this folder and yield its address. Raises RuntimeError with its output
+    when it ends."""
     log = data.with_name(f"{data.name}.log")
     with log.open("wb") as out:
         serve = [

@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from chaos.quiet import Conditions
-from chaos.run import Outcome
 from chaos.tiers import Run
-from chaos.totals import Simulation
+
+if TYPE_CHECKING:
+    from chaos.run import Outcome  # the simulation reads this module, and runs no node
 
 PARTS = (
     "simulation", "worlds", "chaos", "soak", "fuzz", "upgrades", "seeds", "mutations"
 )  # fmt: skip
+
+
+class Simulation(msgspec.Struct, kw_only=True):
+    """Totals of all seeds. `faults` by class: mishaps, what the network and the store did, and
+    deaths by a disk."""
+
+    first_seed: int = 0
+    seeds: int = 0
+    failed: list[int] = []
+    events: int = 0
+    messages: int = 0
+    simulated_hours: float = 0.0
+    acknowledged: int = 0
+    unknown: int = 0
+    reads: int = 0
+    tailed: int = 0
+    terms: int = 0
+    evicted: int = 0  # streams …
+    returned: int = 0
+    seconds: float = 0.0
+    faults: dict[str, int] = {}
+
+    def take(self, more: Simulation) -> None:
+        """Add the findings of other seeds, but not their number."""
+        for name in self.__struct_fields__:
+            if name not in ("first_seed", "seeds", "faults"):
+                setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.faults = dict((Counter(self.faults) + Counter(more.faults)).most_common())
 
 
 class Chaos(msgspec.Struct, kw_only=True):
@@ -118,7 +148,7 @@ class Again(msgspec.Struct, kw_only=True):
 
 
 class When(msgspec.Struct, kw_only=True):
-    """When a part ran. `source`: the last commit that changed the product."""
+    """The time of a part's run. `source`: the last commit that changed the product."""
 
     date: str
     command: str
@@ -164,7 +194,7 @@ class Results(msgspec.Struct, kw_only=True):
 
     @property
     def wrong(self) -> bool:
-        """Whether something failed whose cause is not repaired."""
+        """Report whether something failed whose cause is not repaired."""
         simulated = {"swarm": self.simulation, **self.worlds}
         return (
             any(

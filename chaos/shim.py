@@ -60,7 +60,7 @@ class Orders:
         self.give()
 
     def variables(self, library: Path) -> dict[str, str]:
-        """For the environment of the processes."""
+        """Return the environment variables of the processes."""
         return {"LD_PRELOAD": str(library), "CHAOS_ORDERS": str(self.path)}
 
 

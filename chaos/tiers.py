@@ -80,7 +80,7 @@ def measured(junits: Sequence[Path], machine: str) -> Run:
 
 
 def table(run: Run | None) -> str:
-    """As docs/reliability.md has it."""
+    """Return the table of docs/reliability.md."""
     took = {} if run is None else {each.name: each for each in run.took}
     rows = [
         "| command | what it runs | marks of its tests | budget, minutes | tests | measured, "

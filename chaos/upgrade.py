@@ -1,16 +1,19 @@
 """A rolling upgrade from an older release to this one, under load: `python -m chaos.upgrade --from
 REVISION`, or `make upgrade FROM=REVISION`.
 
-Three nodes of the older release under the clients of the chaos runs. Node 3 gets this release, the
-commands of both are given to nodes of both, leads are moved to and fro, members of both lose their
-data and get it from the other, a backup is taken; node 3 goes back, and then all are upgraded, one
-after the other. In the end an older node comes again: it is refused if the level has risen, and
-else the whole cluster goes back. A read replica, where the older release knows any, is upgraded
-first, goes back, and is the last: each release follows the other. At last all disks are lost, and
-everything is read from what both releases left in the object store (a folder, or a real S3 server
-with `--s3`). Exit code 1: something acknowledged was lost, came twice, out of order or too late, or
-something was not as docs/cluster-howto.md#upgrade says.
-"""
+Three nodes of the older release run under the clients of the chaos runs. Node 3 is upgraded.
+Commands of both releases go to nodes of both, and leaderships move to and fro. Members of both
+lose their data and get it from the other, and a backup is taken. Node 3 is downgraded, and then
+all nodes are upgraded, one after the other.
+
+At the end an older node joins again: it is refused if the level has risen, else the whole
+cluster is downgraded. A read replica, where the older release has any, is upgraded first,
+downgraded, and upgraded last: each release follows the other. Finally all disks are lost, and
+everything is read from the object store of both releases (a folder, or a real S3 server with
+`--s3`).
+
+Exit code 1: an acknowledged record was lost, duplicated, out of order or too late, or something
+was not as docs/cluster-howto.md#upgrade says."""
 
 from __future__ import annotations
 
@@ -155,7 +158,7 @@ class Upgrade:
     # --- the steps --------------------------------------------------------------------------------
 
     async def _change(self, number: int, release: Release) -> None:
-        """As docs/cluster-howto.md#upgrade says, or by SIGKILL."""
+        """Change the release of a node as docs/cluster-howto.md#upgrade says, or by SIGKILL."""
         node = self.cluster.nodes[number]
         await self._end(node)
         node.source = release.source
@@ -164,8 +167,8 @@ class Upgrade:
         await self._level(self._expected())
 
     async def _go_back(self, number: int) -> None:
-        """With its data if the old release can read them: else it says so and changes nothing, and
-        begins on an empty folder."""
+        """Downgrade a node with its data if the old release can read them. Otherwise it must
+        report that and change nothing; then it starts on an empty folder."""
         node = self.cluster.nodes[number]
         try:
             await self._change(number, self.old)
@@ -195,7 +198,7 @@ class Upgrade:
             self._note(f"node {node.number} ends with {code} after SIGTERM:\n{node.said()[-2000:]}")
 
     async def _commands(self) -> None:
-        """Of both releases to nodes of both."""
+        """Give commands of both releases to nodes of both."""
         for release, number in self._pairs():
             server = self.cluster.http_of(number)
             said = await release.run("cluster", "status", server=server)
@@ -244,8 +247,8 @@ class Upgrade:
             )
 
     async def _backups(self) -> None:
-        """By each release at each node; each is looked through by the new one, and restored, and
-        what is there is what was read there before."""
+        """Back up with each release at each node. The new release verifies and restores each
+        backup, and the content must match the reads before."""
         if not await self.old.knows("backup"):
             self._say("  the old release cannot")
             return
@@ -348,7 +351,7 @@ class Upgrade:
     # --- read replicas ----------------------------------------------------------------------------
 
     async def _reader_comes(self) -> None:
-        """Where the old release knows any."""
+        """Add a read replica where the old release supports them."""
         if (
             "--reader" in (await self.old.run("cluster", "add", "--help")).text
             and self.old.level > 1
@@ -425,8 +428,8 @@ class Upgrade:
         await self._reader_answers()
 
     async def _reader_votes(self) -> None:
-        """At the level of the new release a read replica comes where there was none; and it becomes
-        a voter with a group to lead."""
+        """Add the first read replica at the new level, then promote it to a voter that leads a
+        group."""
         release = self.old if self.cluster.nodes[1].source == self.old.source else self.new
         if not self.reader and release is self.new:
             await self._add_reader(self.new)
@@ -485,8 +488,8 @@ class Upgrade:
             await asyncio.sleep(0.5)
 
     async def _both(self, *words: str) -> bool:
-        """Whether a command is known to both releases: else a node of one says that it does not
-        know what the other's asks for."""
+        """Report whether both releases know a command. Else a node of one refuses what the other's
+        command asks for."""
         return await self.old.knows(*words) and await self.new.knows(*words)
 
     def _must(self, said: Said, what: str) -> None:
@@ -613,7 +616,7 @@ class Direct(Wires):
 
 
 class _Stuck(Exception):
-    """What has to come about does not."""
+    """Raised when an expected state is not reached."""
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-"""The store of a cluster is looked at through one node: each group by whoever leads it, whatever is
-lost or moves meanwhile."""
+"""Checks of a cluster's store through one node: the leader of each group answers, despite losses
+and moves."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from sim import tier as sim_tier
 from sim.clock import WALL_MS
@@ -20,9 +21,10 @@ from polynya.admin.store_checks import StoreChecks
 from polynya.base.errors import Unavailable
 from polynya.cli.storage.cluster_store import WholeStore, spelled_groups
 from polynya.cli.terminal import exits
+from polynya.client.http import Options
 from polynya.cold import Collector, PackVerifier, verifier
 from polynya.front.http.protocol.extension import Request
-from polynya.stream.commands import PackWritten, ReleasePack
+from polynya.stream.features.packs.commands import PackWritten, ReleasePack
 from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.store_health import StorePatience
 
@@ -32,6 +34,8 @@ NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 class Asked:
     """The admin port of a node, in place of `Client`: what is posted goes to the checks of that
     node."""
+
+    options = Options(servers=("http://127.0.0.1:1",))
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -55,22 +59,15 @@ class Asked:
         )
         self.checks[node.number, node.life] = StoreChecks(node.engine.service, tier)
 
-    def asynchronous(self, seconds: float) -> Asked:
-        return self
-
-    async def __aenter__(self) -> Asked:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-    async def post(self, path: str, *, content: bytes, headers: dict[str, str]) -> httpx.Response:
+    async def send_on(
+        self, wire: object, method: str, path: str, *, body: object, seconds: float
+    ) -> httpx.Response:
         verb = path.rpartition("/")[2]
         self.posted.append(verb)
         if self.on_post is not None:
             await self.on_post(verb)
         node = self.world.nodes[self.number]
-        request = Request("POST", path, (verb,), {}, {}, content, "")
+        request = Request(method, path, (verb,), {}, {}, msgspec.json.encode(body), "")
         try:
             answer = await self.checks[node.number, node.life].handle(request)
         except Unavailable as fault:
@@ -96,7 +93,9 @@ async def begun() -> tuple[World, Asked]:
     await world.wait(
         lambda: (
             not any(
-                machine.hot_bytes for node in world.alive() for machine in node.core.led.values()
+                machine.directory.hot_bytes
+                for node in world.alive()
+                for machine in node.core.led.values()
             )
         )
     )
@@ -126,12 +125,12 @@ async def look(
 
 
 def slices(world: World) -> int:
-    """That the leaders name now."""
+    """Count the slices that the current leaders name."""
     led = [machine for node in world.alive() for machine in node.core.led.values()]
     return sum(
-        len(list(machine.whole_index_of(stream)))
+        len(list(machine.packs.whole_index_of(stream)))
         for machine in led
-        for stream in machine.streams.values()
+        for stream in machine.directory.streams.values()
     )
 
 
@@ -149,7 +148,7 @@ def needed_by(world: World, name: str) -> str:
     leader = world.leader(group)
     assert leader is not None
     machine = leader.core.led[group]
-    return next(iter(machine.whole_index_of(machine.streams[name]))).pack
+    return next(iter(machine.packs.whole_index_of(machine.directory.streams[name]))).pack
 
 
 @story
@@ -233,7 +232,7 @@ async def test_a_store_that_refuses_one_node_is_said_with_the_node(
 async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
     world: World, asked: Asked
 ) -> None:
-    """Its publication was lost in a crash, and the two groups are led by different nodes now."""
+    """Lose a publication in a crash; different nodes lead the two groups now."""
     home, other = (
         world.group_of(name)
         for name in (A, next(name for name in NAMES if world.group_of(name) != world.group_of(A)))
@@ -254,12 +253,12 @@ async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
     led = world.leader(other)
     assert led is not None
     machine = led.core.led[other]
-    assert list(machine.released) == [key], "what it holds it keeps"
+    assert list(machine.packs.released) == [key], "what it holds it keeps"
     assert [
         (group, command)
-        for group, command in machine.outbox.values()
+        for group, command in machine.outbox.messages.values()
         if isinstance(command, ReleasePack)
-    ] == [(home, ReleasePack(key, other, machine.log_ms))]
+    ] == [(home, ReleasePack(key, other, machine.counters.log_ms))]
     assert collector.counters.failures == 0
 
 

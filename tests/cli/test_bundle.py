@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from product import polynya, running_node
 
 from polynya.cli.app import cli
-from polynya.cli.terminal.redact import MASK, scrubber
+from polynya.cli.diagnostics.bundle import MASK, scrubber
 
 
 def contents(file: Path) -> dict[str, str]:

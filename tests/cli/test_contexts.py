@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scripted_server import scripted
 
 from polynya.cli.app import cli
-from polynya.cli.remote import client
 from polynya.cli.remote.client import Client
 from polynya.cli.remote.targets import Context, Contexts, find_target, load_contexts, save_contexts
 from polynya.cli.terminal import exits
+from polynya.client import http
 
 EMPTY_LIST = (200, {"content-type": "application/json"}, b'{"streams":[]}')
 
@@ -161,15 +161,15 @@ def test_the_tools_of_tables_send_the_token_too(tmp_path: Path) -> None:
 def test_a_token_over_plain_http_to_another_machine_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(http, "CONNECT_SECONDS", 0.05)
     told = ran("ls", "--server", "http://192.0.2.1:1", POLYNYA_TOKEN="abc", NO_PROXY="*")
     assert "unencrypted" in told.stderr
 
 
 def test_no_certificates_are_loaded_for_http_on_this_machine() -> None:
-    """None is trusted there, so that one would be refused."""
+    """Trust no certificate for local HTTP: any would be refused."""
     with Client("http://127.0.0.1:1,http://localhost:2") as client:
-        trusted = client.verify
+        trusted = client.options.verify
     assert isinstance(trusted, ssl.SSLContext)
     assert trusted.verify_mode == ssl.CERT_REQUIRED and not trusted.get_ca_certs()
     for server in (
@@ -178,4 +178,4 @@ def test_no_certificates_are_loaded_for_http_on_this_machine() -> None:
         "http://127.0.0.1:1,http://10.0.0.1:1",
     ):
         with Client(server) as client:
-            assert client.verify is True
+            assert client.options.verify is True

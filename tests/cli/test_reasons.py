@@ -14,7 +14,7 @@ from polynya.cli.terminal import exits, output
 def test_the_reason_of_a_refused_head_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def tried(self: Client, method: str, path: str, **options: object) -> httpx.Response:
+    def send(self: Client, method: str, path: str, **options: object) -> httpx.Response:
         asked.append(method)
         request = httpx.Request(method, f"http://x{path}")
         if method == "HEAD":
@@ -22,7 +22,7 @@ def test_the_reason_of_a_refused_head_is_said(monkeypatch: pytest.MonkeyPatch) -
         told = {"error": {"code": "NO_ROUTE", "message": "no route of an admin port"}}
         return httpx.Response(404, json=told, request=request)
 
-    monkeypatch.setattr(Client, "_tried", tried)
+    monkeypatch.setattr(Client, "send", send)
     with Client("http://x") as client, pytest.raises(exits.Ended, match="an admin port") as ended:
         client.call("HEAD", "/v1/stream/runs", stream="runs")
     assert "admin port" in ended.value.hint and "polynya ls" not in ended.value.hint
@@ -30,13 +30,13 @@ def test_the_reason_of_a_refused_head_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_reason_of_a_forbidden_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(self: Client, method: str, path: str, **options: object) -> httpx.Response:
+    def send(self: Client, method: str, path: str, **options: object) -> httpx.Response:
         told = {"error": {"code": "FORBIDDEN", "message": "the token reads only under a/"}}
         request = httpx.Request(method, f"http://x{path}")
         body = None if method == "HEAD" else told
         return httpx.Response(403, json=body, request=request)
 
-    monkeypatch.setattr(Client, "_tried", tried)
+    monkeypatch.setattr(Client, "send", send)
     with Client("http://x") as client, pytest.raises(exits.Ended, match="only under a/"):
         facts_if_there(client, "runs")
 

@@ -1,4 +1,4 @@
-"""What the client verbs send, print and end with, against a server that answers a script."""
+"""Requests, output and exit codes of the client verbs, against a scripted server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from scripted_server import DROP, scripted
 
 from polynya.cli.app import cli
+from polynya.cli.remote import client
 from polynya.cli.streams import append
 from polynya.cli.tables import commands
 from polynya.cli.terminal import exits
@@ -37,7 +38,7 @@ def ran(url: str, *arguments: str, stdin: bytes = b"") -> Result:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "RETRY_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(client, "RETRY_PAUSE_SECONDS", 0.001)
 
 
 def test_lines_of_stdin_become_one_batch_of_an_idempotent_producer() -> None:

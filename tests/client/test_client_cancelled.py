@@ -11,8 +11,8 @@ import pytest
 
 from polynya.client import ClientError, StreamNotFound
 from polynya.client.aio.client import AsyncReader
-from polynya.client.blocking.client import Reader
-from polynya.client.drivers import AsyncFeed, Feed
+from polynya.client.blocking.generated.client import Reader
+from polynya.client.feeds import AsyncFeed, Feed
 from polynya.client.messages import HttpRequest, HttpResponse, Retry
 from polynya.client.reading import ReadPosition, read
 

@@ -1,4 +1,4 @@
-"""Who waits for a producer or a reader that cannot go on is told so, and a cancelled one leaves
+"""Errors reach the callers that wait for a failed producer or reader. A cancelled one leaves
 nothing open."""
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import pytest
 
 from polynya.client import Batching, ProducerFailed, Retry
 from polynya.client.aio.producer import AsyncProducer
+from polynya.client.aio.wire import AsyncWire
+from polynya.client.blocking.generated.wire import Wire
 from polynya.client.blocking.producer import Producer
-from polynya.client.http import AsyncWire, Wire, options_of
+from polynya.client.http import options_of
 from polynya.client.messages import HttpRequest
 from polynya.client.producing import Names
 

@@ -1,4 +1,4 @@
-"""What the client sends of keys and headers is what the server reads."""
+"""Round trip of keys and headers: the server reads what the client sends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from polynya.client import NewRecord
 from polynya.client.records import header_list, header_text, records_body
-from polynya.client.values import encode, split_array
-from polynya.client.whole_records import whole_record
+from polynya.client.values import encode, split_array, whole_record
 from polynya.wire.kafka.batches import records_of
 from polynya.wire.record_fields import parse_batch, parse_record_fields
 

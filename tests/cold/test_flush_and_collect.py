@@ -1,4 +1,5 @@
-"""From hot to cold to gone: nothing is lost, published twice or left behind, whatever fails."""
+"""The life of packs: flush, merge, collection. Under all failures nothing is lost, published twice
+or left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from polynya.base.names import group_of
 from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept, collector
 from polynya.cold.steps import WRITE_MS_MAX
 from polynya.jobs import pause_after
-from polynya.stream.commands import PackWritten, PublishSlices, ReleasePack
+from polynya.stream.features.packs.commands import PackWritten, PublishSlices, ReleasePack
 from polynya.stream.replies import Code
 from polynya.stream.state import pack_tables, sorted_rows
 from polynya.wire.pack import read_footer
@@ -46,9 +47,13 @@ def test_only_streams_under_the_prefix_are_flushed_on_demand() -> None:
         await tier.flusher.flush_now("default/a/")
         assert tier.world.hot_bytes() == 1
         assert next(
-            machine.hot for machine in tier.world.machines().values() if machine.hot
+            machine.directory.hot
+            for machine in tier.world.machines().values()
+            if machine.directory.hot
         ).keys() == {
-            tier.world.machines()[group_of("default/b/1", GROUPS)].streams["default/b/1"].uid
+            tier.world.machines()[group_of("default/b/1", GROUPS)]
+            .directory.streams["default/b/1"]
+            .uid
         }
         await tier.flusher.flush_now("default/nothing/")
         await tier.check()
@@ -234,7 +239,7 @@ def test_lost_packs_among_many_old_ones_are_settled_a_few_at_a_time(
             tier.append("default/a", b"%d" % turn)
             await tier.flusher.flush_now()
         tier.world.fail = lambda number, command: ""
-        packs = [machine.packs for machine in tier.world.machines().values()]
+        packs = [machine.packs.owned for machine in tier.world.machines().values()]
         assert sum(len(each._rows) for each in packs) > 6
         assert {key for each in packs for key in each} > tier.live(), "packs were lost"
         for _ in range(16):
@@ -269,7 +274,8 @@ def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:
 
 
 def test_a_pack_whose_intent_is_repeated_after_its_deletion_is_deleted_again() -> None:
-    """The group has released it for ever, and its home group has forgotten that."""
+    """Repeat a pack's intent after the group released the pack and its home group dropped the
+    record of it."""
 
     async def story() -> None:
         tier = Tier()
@@ -343,8 +349,8 @@ def test_a_caller_that_leaves_blocks_nobody() -> None:
             live = {
                 cold.pack
                 for m in tier.world.machines().values()
-                for s in m.streams.values()
-                for cold in m.index_of(s)
+                for s in m.directory.streams.values()
+                for cold in m.packs.index_of(s)
             }
             assert set(tier.store.objects) == live
 
@@ -366,7 +372,7 @@ def test_a_stream_deleted_during_its_flush_leaves_nothing() -> None:
             tier.world.deliver()
             await tier.settle_all()
             assert tier.store.objects == {}
-            assert not any(machine.packs for machine in tier.world.machines().values())
+            assert not any(machine.packs.owned for machine in tier.world.machines().values())
 
     play(story)
 
@@ -514,7 +520,7 @@ def test_two_sweeps_at_the_same_time_do_not_disturb_each_other() -> None:
 
 
 def test_what_has_become_known_since_it_was_found_is_not_swept() -> None:
-    """As of a process that stood still in between."""
+    """Pause the process between the search and the sweep."""
 
     async def story() -> None:
         tier = Tier()
@@ -559,7 +565,7 @@ def test_condemned_packs_wait_for_grace_snapshots_and_ownership() -> None:
         await tier.collector.collect()
         assert tier.store.objects == {}
         assert tier.collector.counters.deleted == 1
-        assert not any(machine.packs for machine in tier.world.machines().values())
+        assert not any(machine.packs.owned for machine in tier.world.machines().values())
 
     play(story)
 
@@ -600,7 +606,7 @@ def test_a_reader_of_a_deleted_pack_is_told_to_plan_again() -> None:
         tier.append("default/a", b"x")
         await tier.flusher.flush_now()
         machine = tier.world.machines()[group_of("default/a", GROUPS)]
-        (cold,) = machine.index_of(machine.streams["default/a"])
+        (cold,) = machine.packs.index_of(machine.directory.streams["default/a"])
         tier.store.down = True
         with pytest.raises(Unavailable, match="cannot be read"):
             await tier.reader.batches(cold)

@@ -14,7 +14,9 @@ from worlds.stream import kafka_batch
 
 from polynya.base.names import group_of
 from polynya.cold import merger
-from polynya.stream.commands import Encoding, Produce, Trim, TrimTo
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.retention.commands import Trim, TrimTo
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import HotPiece, ReadPlan, cut
 from polynya.stream.state.model import Stream
 from polynya.wire.pack import read_footer
@@ -23,7 +25,7 @@ NAME = "default/mixed"
 
 
 def stream_of(tier: Tier) -> Stream:
-    return tier.world.machines()[group_of(NAME, GROUPS)].streams[NAME]
+    return tier.world.machines()[group_of(NAME, GROUPS)].directory.streams[NAME]
 
 
 def produce(tier: Tier, records: int, payload: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -68,21 +69,24 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield node
 
 
-@pytest.fixture
-def page(browser: Browser, node: RunningNode) -> Iterator[Page]:
-    """A page of the console that nothing hostile has touched at the end, and that has complained of
-    nothing."""
-    page = browser.open(f"{node.url}/console")
+@contextmanager
+def opened(browser: Browser, url: str) -> Iterator[Page]:
+    """Open the console of a node. At the end the page has complained of nothing."""
+    page = browser.open(f"{url}/console")
     page.size(1200, 800)
     page.wait("document.querySelector('#title') !== null")
     yield page
-    assert page.run("window.pwned") is None
-    assert not [
-        line
-        for line in page.log
-        if "Content Security" in line or "Refused" in line or "Error" in line
-    ], page.log
+    complaints = ("Security", "Refused", "Error")
+    assert not [line for line in page.log if any(word in line for word in complaints)], page.log
     page.call("Page.close")
+
+
+@pytest.fixture
+def page(browser: Browser, node: RunningNode) -> Iterator[Page]:
+    """A page of the console that nothing hostile has touched at the end."""
+    with opened(browser, node.url) as page:
+        yield page
+        assert page.run("window.pwned") is None
 
 
 def go(page: Page, hash_: str) -> None:
@@ -223,8 +227,8 @@ def test_markup_cannot_be_made_of_text_even_by_mistake(page: Page) -> None:
 def test_a_page_that_a_stream_holds_is_not_of_this_origin(
     browser: Browser, node: RunningNode
 ) -> None:
-    """A record may be HTML, and opened by itself: it must not read the token of the console's
-    tab."""
+    """Deny the console's origin to stored HTML: a record that is opened as a page must not read
+    the tab's token."""
     for kind, name in (
         ("text/html", "pages/html"),
         ("image/svg+xml", "pages/svg"),

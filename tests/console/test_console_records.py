@@ -12,7 +12,7 @@ import httpx
 import pytest
 from chromium import Browser, Page, browser
 from product import SOURCE, RunningNode, environment, polynya, running_node
-from test_console_browser import fill, go, texts, wait_text
+from test_console_browser import fill, go, opened, texts, wait_text
 
 from polynya.wire.headers import RECORDS
 
@@ -68,13 +68,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 @pytest.fixture
 def page(browser: Browser, node: RunningNode) -> Iterator[Page]:
-    page = browser.open(f"{node.url}/console")
-    page.size(1200, 800)
-    page.wait("document.querySelector('#title') !== null")
-    page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
-    yield page
-    assert not [line for line in page.log if "Security" in line or "Error" in line], page.log
-    page.call("Page.close")
+    with opened(browser, node.url) as page:
+        page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+        yield page
 
 
 def click(page: Page, text: str, inside: str = "main") -> None:
@@ -98,7 +94,7 @@ def copied(page: Page, text: str, inside: str = "main") -> str:
 
 
 def ran(command: str, folder: Path) -> str:
-    """What a copied command prints, in a shell that has `polynya`."""
+    """Return the output of a copied command, in a shell that has `polynya`."""
     program = folder / "polynya"
     program.write_text('#!/bin/sh\nexec python3 -m polynya "$@"\n')
     program.chmod(0o755)

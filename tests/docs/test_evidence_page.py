@@ -27,11 +27,11 @@ from chaos.results import (  # noqa: E402
     Fuzzed,
     Mutant,
     Results,
+    Simulation,
     Upgraded,
     When,
 )
 from chaos.tiers import TIERS, measured, over, table, total  # noqa: E402
-from chaos.totals import Simulation  # noqa: E402
 
 RUN = When(date="2026-01-01", command="c", commit="c")
 

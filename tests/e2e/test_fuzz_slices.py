@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from fuzz import turns
+from fuzz import play
 from fuzz.admin import fuzz_admin
 from fuzz.bytes import Outcome
 from fuzz.http import fuzz_http
@@ -43,6 +43,6 @@ def test_nonsense_is_borne(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["http", "admin", "text"])
 def test_a_long_turn_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any turn is too long for this one, so that the fuzzer has to say it."""
-    monkeypatch.setattr(turns, "TURN_SECONDS_MAX", 0.0)
-    outcome = SLICES[name][0](SEED, tmp_path, rounds=turns.EVERY_ACTS)
+    monkeypatch.setattr(play, "TURN_SECONDS_MAX", 0.0)
+    outcome = SLICES[name][0](SEED, tmp_path, rounds=play.EVERY_ACTS)
     assert any("a turn of the loop took" in line for line in outcome.wrong), outcome.wrong

@@ -20,8 +20,10 @@ from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots.capture import Captured, captured
 from polynya.engine.snapshots.encode import encode_delta, encode_since_copy
 from polynya.replica import Group
-from polynya.stream.commands import Append, Create, Delete, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.snapshots import deltas
 from polynya.stream.state.changes import SinceCopy
 
@@ -45,7 +47,7 @@ class Busy:
 
     def happen(self) -> None:
         name = self.random.choice(NAMES)
-        if self.group.machine.lookup(name) is None:
+        if self.group.machine.directory.lookup(name) is None:
             self.apply(Create(name, 2, "text/plain", Encoding.BYTES))
         elif self.random.random() < 0.2:
             self.apply(Delete(name, 3))
@@ -101,11 +103,13 @@ def test_what_is_captured_is_the_state_at_one_moment(
     found = asyncio.run(story())
     assert parse(moments[0], 1) == parse(file_bytes(found), 1) and found.index > 251
     machine = machine_of(parse(file_bytes(found), 1))
-    kept = [stream.next_record - stream.first_record for stream in machine.streams.values()]
+    kept = [
+        stream.next_record - stream.first_record for stream in machine.directory.streams.values()
+    ]
     assert (found.streams, found.records, found.hot_bytes) == (
         len(kept),
         sum(kept),
-        machine.hot_bytes,
+        machine.directory.hot_bytes,
     )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import uvloop
 from fake_service import FakeService
 
+from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Handler
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.front.http.server import HttpFront, Protection
+from polynya.front.http.server import HttpFront
 
 SECONDS = 60.0  # of a whole story, on a machine that has much else to do
 
@@ -71,7 +72,7 @@ class Wire:
         return data[:-2]
 
     async def ended(self) -> bool:
-        """Whether the server has closed, with nothing more to say."""
+        """Report whether the server has closed without further output."""
         return await self.reader.read(1) == b""
 
     def close(self) -> None:

@@ -19,7 +19,9 @@ from polynya.front.http.protocol.extension import Request
 from polynya.front.http.routes.bodies import batch_of
 from polynya.front.kafka.errors import Error
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Append, Batch, Create, Delete, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code
 from polynya.wire.kafka import batches
 
@@ -134,8 +136,8 @@ def test_a_topic_of_streams_is_described_grows_and_leaves_them() -> None:
         ]
         found = await fetch(wire, "t", 0, 0, 0)
         assert [records for _, _, records in found] == [[(0, b"s/a")], [(0, b"s/b")], []]
-        await world.front.topics.refresh()
-        await world.front.topics.drop(world.front.topics.names["t"])
+        await world.front.context.topics.refresh()
+        await world.front.context.topics.drop(world.front.context.topics.names["t"])
         assert isinstance(await world.core.service.info("s/a"), StreamInfo)
         assert not isinstance(await world.core.service.info("kafka/t/2"), StreamInfo)
 

@@ -13,9 +13,9 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes import append as appends
-from polynya.front.http.routes.append_template import compile_template
+from polynya.front.http.routes.append_request import compile_template
 from polynya.replica.log import decode_heard, encode_command
-from polynya.stream.commands import Append
+from polynya.stream.features.appends.commands import Append
 from polynya.stream.sense import fault_of
 from polynya.wire.http1 import BadRequest, HeadParser
 
@@ -57,8 +57,8 @@ HEADERS = {
 }
 
 
-class _Front:
-    """What a handler needs of a front; keeps the commands that it proposes."""
+class _Context:
+    """The part of a front that a handler needs. It keeps the proposed commands."""
 
     def __init__(self) -> None:
         self.proposed: list[Append] = []
@@ -68,30 +68,33 @@ class _Front:
     def now_ms(self) -> int:
         return 1_800_000_000_000
 
-    def appender(self, name: str) -> Any:
-        return lambda command, done: self.proposed.append(command)
+    def open(self, name: str) -> Any:
+        return SimpleNamespace(
+            name=name, append=lambda command, done: self.proposed.append(command)
+        )
 
 
 def proposed_by(body: bytes, headers: dict[str, str]) -> list[Append]:
     """The commands that a request and its repetition, whose head is known by then, propose; none if
     it is refused."""
-    front = _Front()
-    connection: Any = SimpleNamespace(front=front, last_append=None)
+    context: Any = _Context()
+    peer: Any = SimpleNamespace(responses=None, last_append=None)
     lines = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
     block = f"POST /v1/stream/s HTTP/1.1\r\nHost: h{lines}\r\nContent-Length: {len(body)}".encode()
     try:
         head = HeadParser().parse(block)
-        exchange = Exchange(connection, 0, head, body)
+        exchange = Exchange(context, peer, 0, head, body)
         exchange.route, exchange.query = Router({}, {}).resolve(head.target)
-        appends.append(front, exchange)  # type: ignore[arg-type]
+        exchange.stream = context.open(exchange.route.name)
+        appends.append(exchange)
     except (BadRequest, Failure):
-        return front.proposed
-    template = compile_template(connection.last_append, block)
+        return context.proposed
+    template = compile_template(peer.last_append, block)
     found = template.read(block + b"\r\n\r\n" + body) if template is not None else None
     if template is not None and found is not None:
         template.propose(*found, template.done)
-        assert front.proposed[0] == front.proposed[1]
-    return front.proposed
+        assert context.proposed[0] == context.proposed[1]
+    return context.proposed
 
 
 @given(BODIES, st.fixed_dictionaries({}, optional=HEADERS))

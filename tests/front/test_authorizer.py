@@ -22,8 +22,8 @@ from polynya.access.jwt_issuer import Expected, Issuer
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.cors import Cors
+from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.server import Protection
 
 
 class Gate:
@@ -336,13 +336,13 @@ def test_a_repeated_append_goes_the_short_way_until_its_token_is_revoked(tmp_pat
         [connection] = [
             each
             for each in world.front.connections
-            if each.principal is not None and each._template is not None
+            if each.peer.principal is not None and each.peer.template is not None
         ]
         gate.revoke("writer")
-        assert connection._template is None
+        assert connection.peer.template is None
         for _ in range(3):
             assert (await keep(wire, gate, "writer")).error == "TOKEN_REFUSED"
-        assert connection._template is None, "what is refused is no shape to repeat"
+        assert connection.peer.template is None, "what is refused is no shape to repeat"
 
     guarded(tmp_path, story, setup=both)
 
@@ -455,7 +455,7 @@ def test_a_large_body_of_a_stranger_is_not_read(tmp_path: Path) -> None:
                 "UNAUTHORIZED",
                 "Bearer",
             )
-            assert world.front.body_bytes == 0
+            assert world.front.context.bodies.bytes == 0
         wire = await world.wire()
         wire.send(
             b"POST /v1/stream/__ds/subscriptions/x/ack HTTP/1.1\r\nHost: x\r\nAuthorization: "
@@ -474,7 +474,7 @@ def test_requests_over_the_limit_are_told_when_to_come_back(tmp_path: Path) -> N
 
     async def story(world: World, gate: Gate) -> None:
         now = [0.0]
-        world.front.now = lambda: now[0]  # type: ignore[assignment, method-assign]
+        world.front.context.now = lambda: now[0]  # type: ignore[assignment, method-assign]
         gate.access.now = lambda: now[0]  # type: ignore[assignment, method-assign]
         await world.put("orders/a", **gate.bearer("other"))
         wire = await world.wire()
@@ -493,8 +493,8 @@ def test_requests_over_the_limit_are_told_when_to_come_back(tmp_path: Path) -> N
 
 async def paced_world(world: World, gate: Gate, now: list[float]) -> Wire:
     """A live reader of 100 kB a second that was just sent 120 kB, uncounted as yet."""
-    gate.access.now = world.front.now = lambda: now[0]  # type: ignore[assignment, method-assign]
-    gate.access.on_settle.append(world.front.settle)
+    gate.access.now = world.front.context.now = lambda: now[0]  # type: ignore[assignment, method-assign]
+    gate.access.on_settle.append(world.front.readers.settle)
     await world.put("a", **gate.bearer("writer"))
     live = await world.sse("a", **gate.bearer("slow"))
     assert b"upToDate" in await live.chunk()
@@ -514,7 +514,7 @@ def test_a_live_reader_over_its_bytes_is_slowed_down_and_misses_nothing(tmp_path
         now = [0.0]
         live = await paced_world(world, gate, now)
         assert (await world.get("a", "?offset=now", **gate.bearer("slow"))).status == 200
-        [subscriber] = world.front.metered
+        [subscriber] = world.front.readers.metered
         gate.access.settle()
         assert gate.access.report().popitem()[1][:2] == (2, 120_000 + 2), (
             "each byte once, and the two of an empty page"
@@ -539,7 +539,7 @@ def test_a_live_reader_over_its_bytes_is_slowed_down_and_misses_nothing(tmp_path
         await world.post("a", b"7", **gate.bearer("writer"))
         assert b"data:[7]" in await live.chunk()
         live.close()
-        await world.until(lambda: not world.front.metered)
+        await world.until(lambda: not world.front.readers.metered)
         assert gate.access.report().popitem()[1][1] == 30_000 + 2, (
             "with what was sent after the last look"
         )
@@ -553,7 +553,7 @@ def test_another_connection_does_not_get_around_what_is_owed(tmp_path: Path) -> 
         await paced_world(world, gate, now)
         gate.access.settle()
         second = await world.sse("a", **gate.bearer("slow"))
-        [_, subscriber] = world.front.metered
+        [_, subscriber] = world.front.readers.metered
         piece = world.meanwhile(second.chunk())
         await asyncio.sleep(0)
         assert subscriber._record == 0
@@ -570,7 +570,7 @@ def test_bytes_are_counted_both_ways(tmp_path: Path) -> None:
     async def story(world: World, gate: Gate) -> None:
         now = [0.0]
         gate.access.now = lambda: now[0]  # type: ignore[assignment, method-assign]
-        world.front.now = gate.access.now
+        world.front.context.now = gate.access.now
         slow = gate.bearer("slow")
         await world.put("orders/a", **slow)
         assert (await world.post("orders/a", b'"' + b"x" * 9_000 + b'"', **slow)).status == 204
@@ -791,10 +791,10 @@ def test_who_went_away_while_the_keys_were_read_is_counted_and_answered_no_more(
         wire.close()
         await world.until(lambda: not world.front.connections)
         read.set()
-        await world.until(lambda: not world.front._tasks)
+        await world.until(lambda: not world.front.connections._tasks)
         assert identify(gate._texts["few"]).meter.connections == 0, (
             "they would count against its limit for ever"
         )  # type: ignore[union-attr]
-        assert not world.front.live, "nobody reads"
+        assert not world.front.readers.live, "nobody reads"
 
     guarded(tmp_path, story, setup=lambda gate: gate.token("few", "all", connections=2))

@@ -18,8 +18,8 @@ from polling import turns
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX, SQL_BODY_BYTES_MAX, SUBSCRIPTION_BODY_BYTES_MAX
-from polynya.front.http import connection
 from polynya.front.http.connection import Connection
+from polynya.front.http.protocol import incoming_body
 from polynya.front.http.protocol.settings import (
     BODY_SECONDS,
     HEAD_SECONDS,
@@ -86,7 +86,7 @@ def test_requests_are_the_same_wherever_their_bytes_are_cut(cuts: list[int], pat
 
     async def main() -> bytes:
         front = HttpFront(FakeService())
-        connection, transport = Connection(front), _Memory()
+        connection, transport = Connection(front.context), _Memory()
         connection.connection_made(transport)
         places = [0, *sorted(set(cuts)), len(PIPELINE)]
         for begin, end in pairwise(places):
@@ -197,7 +197,7 @@ def test_the_largest_body_goes_through() -> None:
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
         assert (await world.post("s", b"x" * APPEND_BYTES_MAX, "text/plain")).status == 204
-        assert world.front.body_bytes == 0
+        assert world.front.context.bodies.bytes == 0
 
     play(story)
 
@@ -208,15 +208,15 @@ def test_a_large_body_that_waits_behind_a_long_poll_counts_until_it_may_go_on() 
         await world.put("t", "text/plain")
         wire = await world.wire()
         wire.send(request("GET", "/v1/stream/t?offset=now&live=long-poll&timeout_ms=60000"))
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         wire.send(request("POST", "/v1/stream/s", b"x" * (1 << 20), content_type="text/plain"))
         (connection,) = world.front.connections
         await world.until(lambda: connection._held is not None)
-        assert world.front.body_bytes == 1 << 20
-        for waiter in tuple(world.front.waiters):
+        assert world.front.context.bodies.bytes == 1 << 20
+        for waiter in tuple(world.front.readers.waiters):
             waiter.expire()
         assert [(await wire.answer()).status for _ in range(2)] == [204, 204]
-        assert world.front.body_bytes == 0
+        assert world.front.context.bodies.bytes == 0
 
     play(story)
 
@@ -229,12 +229,12 @@ def test_bodies_in_chunks_count_with_all_that_has_come() -> None:
         await world.put("s", "text/plain")
         piece = b"40000\r\n" + b"x" * 0x40000 + b"\r\n"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connection, "BODY_BYTES_PER_CORE", 3 * 0x40000)
+            patch.setattr(incoming_body, "BODY_BYTES_PER_CORE", 3 * 0x40000)
             first, second = await world.wire(), await world.wire()
             first.send(CHUNKED + 2 * piece)
-            await world.until(lambda: world.front.body_bytes == 2 * 0x40000)
+            await world.until(lambda: world.front.context.bodies.bytes == 2 * 0x40000)
             second.send(CHUNKED + piece)
-            await world.until(lambda: world.front.body_bytes == 3 * 0x40000)
+            await world.until(lambda: world.front.context.bodies.bytes == 3 * 0x40000)
             second.send(piece)
             answer = await second.answer()
             assert (answer.status, answer.error, answer.headers["retry-after"]) == (
@@ -244,7 +244,7 @@ def test_bodies_in_chunks_count_with_all_that_has_come() -> None:
             )
             first.send(b"0\r\n\r\n")
             assert (await first.answer()).status == 204
-        assert world.front.body_bytes == 0
+        assert world.front.context.bodies.bytes == 0
 
     play(story)
 
@@ -285,7 +285,7 @@ def test_what_takes_too_long_is_ended() -> None:
         world.service.turns.held = True
         waiting.send(request("POST", "/v1/stream/s", b"1", content_type="application/json"))
         await world.until(lambda: world.service.turns._proposals)
-        begin = world.front.tick
+        begin = world.front.context.ticks.now
         world.front.sweep(begin + HEAD_SECONDS)
         world.front.sweep(begin + HEAD_SECONDS + 1)
         assert (await head.answer()).error == "REQUEST_TIMEOUT"
@@ -305,7 +305,7 @@ def test_a_client_that_never_leaves_is_cut() -> None:
         wire.send(b"BROKEN\r\n\r\n")
         await wire.answer()
         assert world.front.connections
-        world.front.sweep(world.front.tick + LINGER_SECONDS + 1)
+        world.front.sweep(world.front.context.ticks.now + LINGER_SECONDS + 1)
         await world.until(lambda: not world.front.connections)
 
     play(story)
@@ -335,15 +335,15 @@ def test_a_client_that_takes_its_answer_slowly_has_time_and_one_that_does_not_is
             f"GET /v1/stream/s?offset=-1&max_bytes={8 << 20} HTTP/1.1\r\nHost: x\r\n{ending}\r\n".encode()
         )
         await world.until(
-            lambda: any(connection.write_paused for connection in world.front.connections)
+            lambda: any(each.peer.responses.write_paused for each in world.front.connections)
         )
         for _ in range(4):
             await reader.readexactly(1 << 20)
-            world.front.sweep(world.front.tick + STALL_SECONDS - 1)
-            world.front.sweep(world.front.tick + 1)
+            world.front.sweep(world.front.context.ticks.now + STALL_SECONDS - 1)
+            world.front.sweep(world.front.context.ticks.now + 1)
         assert world.front.connections, "cut although it goes on"
         for _ in range(2):
-            world.front.sweep(world.front.tick + STALL_SECONDS + 1)
+            world.front.sweep(world.front.context.ticks.now + STALL_SECONDS + 1)
         await world.until(lambda: not world.front.connections)
         assert world.front.counters.stalled == 1
         writer.transport.abort()
@@ -372,7 +372,7 @@ def test_answers_reach_a_client_that_has_closed_its_half() -> None:
 def test_what_is_read_reaches_a_client_that_has_closed_its_half(
     asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it is asked of another core."""
+    """Deliver the response also if another core serves the read."""
 
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
@@ -409,8 +409,8 @@ def test_a_waiting_reader_that_leaves_is_forgotten() -> None:
         await world.until(
             lambda: not len(world.service.local.feeds) and not world.front.connections
         )
-        assert not world.front.live
-        assert not world.front.waiters
+        assert not world.front.readers.live
+        assert not world.front.readers.waiters
 
     play(story)
 

@@ -200,10 +200,10 @@ def test_a_local_live_reader_is_told_what_comes_and_asks_nobody() -> None:
         assert b"data:[3]" in await reader.chunk()
         wire = await world.wire()
         wire.send(request("GET", f"/v1/stream/s?live=long-poll&offset=now&{LOCAL}&timeout_ms=5000"))
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         await world.post("s", b"4")
         page = await wire.answer()
         assert page.body == b"[4]" and "stream-up-to-date" not in page.headers
-        assert elsewhere.asked == 0 and not world.front.tail_confirmation._doubters
+        assert elsewhere.asked == 0 and not world.front.readers.tail_confirmation._doubters
 
     play(story)

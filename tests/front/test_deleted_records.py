@@ -20,14 +20,16 @@ from polynya.base.names import group_of, partition_name
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.topics import Adoption
+from polynya.front.kafka.topics.catalog import Adoption
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import NodeView, Topics
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Create, Retention, TrimTo
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile, SetProfile
+from polynya.stream.features.retention.commands import TrimTo
+from polynya.stream.features.retention.rules import cut_of
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
-from polynya.stream.rules.retention import cut_of
 from polynya.stream.state.feature_level import level_of
 from polynya.wire.headers import RECORDS
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, batches_of, build_batch, header_of
@@ -146,7 +148,7 @@ async def evict(world: KafkaWorld) -> None:
     await world.core.flusher.flush_now()
     world.core.clock.ms += 2 * IDLE_MS
     await world.core.evictor.evict_due()
-    assert NAME in world.core.local.machines[group_of(NAME, world.core.groups)].evicted
+    assert NAME in world.core.local.machines[group_of(NAME, world.core.groups)].directory.evicted
 
 
 @pytest.mark.parametrize("profile", ["replicated", "diskless"])
@@ -157,7 +159,7 @@ def test_no_reader_gets_the_records_before_the_log_start(
 ) -> None:
     async def story(world: KafkaWorld) -> None:
         configs = [("profile", profile), ("content.type", "application/json")]
-        await world.front.topics.create(TOPIC, 1, configs)
+        await world.front.context.topics.create(TOPIC, 1, configs)
         wire = await world.wire()
         first = coded(batch(*(b"%d" % n for n in range(10))))
         await produce(wire, first, batch(b"10", b"11", time_ms=5000))
@@ -233,7 +235,7 @@ def test_a_time_of_a_deleted_record_finds_those_behind_it() -> None:
     """The largest time of a batch may be that of a record before the log start."""
 
     async def story(world: KafkaWorld) -> None:
-        await world.front.topics.create(TOPIC, 1, [])
+        await world.front.context.topics.create(TOPIC, 1, [])
         wire = await world.wire()
         times = (9000, 2000, 3000)
         late = build_batch(Record(None, b"x", time_ms) for time_ms in times)
@@ -255,7 +257,7 @@ def test_a_time_of_a_deleted_record_finds_those_behind_it() -> None:
 
 def test_the_newest_time_may_be_that_of_a_kept_record_of_the_first_batch() -> None:
     async def story(world: KafkaWorld) -> None:
-        await world.front.topics.create(TOPIC, 1, [])
+        await world.front.context.topics.create(TOPIC, 1, [])
         wire = await world.wire()
         first = build_batch(Record(None, b"x", at) for at in (9000, 8000, 8000))
         await produce(wire, zstd(first), batch(b"3", time_ms=5000))
@@ -269,15 +271,17 @@ def test_the_newest_time_may_be_that_of_a_kept_record_of_the_first_batch() -> No
 def test_only_a_trim_inside_a_batch_needs_the_new_level() -> None:
 
     async def story(world: KafkaWorld) -> None:
-        await world.front.topics.create(TOPIC, 1, [])
+        await world.front.context.topics.create(TOPIC, 1, [])
         wire = await world.wire()
         await produce(wire, batch(b"0", b"1"), batch(b"2", b"3"))
         machine = world.core.local.machines[group_of(NAME, world.core.groups)]
-        level = machine.level
+        level = machine.counters.level
         assert await deleted(wire, 2) == (0, 2)
-        assert machine.level == level < level_of(TrimTo), "a trim between batches is an older rule"
+        assert machine.counters.level == level < level_of(TrimTo), (
+            "a trim between batches is an older rule"
+        )
         assert await deleted(wire, 3) == (0, 3)
-        assert machine.level == level_of(TrimTo)
+        assert machine.counters.level == level_of(TrimTo)
 
     play(story)
 
@@ -287,7 +291,7 @@ def test_a_fork_begins_at_the_log_start_and_not_between_records(
     settle: Callable[[KafkaWorld], Awaitable[None]],
 ) -> None:
     async def story(world: KafkaWorld) -> None:
-        await world.front.topics.create(TOPIC, 1, [])
+        await world.front.context.topics.create(TOPIC, 1, [])
         wire = await world.wire()
         await produce(wire, batch(b"x"), batch(*(b"%d" % n for n in range(10))))
         assert await deleted(wire, 4) == (0, 4)
@@ -311,7 +315,7 @@ def test_an_adopted_stream_begins_inside_a_kafka_batch_for_walrus_and_http_too()
     async def story(world: KafkaWorld) -> None:
         core = world.core
         await core.create("docs/jobs", json=True)
-        await world.front.topics.adopt(TOPIC, Adoption(["docs/jobs"]))
+        await world.front.context.topics.adopt(TOPIC, Adoption(["docs/jobs"]))
         wire = await world.wire()
         await produce(wire, batch(*(b'"m%d"' % number for number in range(4))))
         await core.append("docs/jobs", b'"m4"', json=True)
@@ -336,12 +340,12 @@ async def no_segments(name: str) -> None:
 def test_the_log_start_stays_when_the_profile_changes_and_retention_passes_it() -> None:
     async def story(world: KafkaWorld) -> None:
         core = world.core
-        await world.front.topics.create(TOPIC, 1, [("content.type", "application/json")])
+        await world.front.context.topics.create(TOPIC, 1, [("content.type", "application/json")])
         wire = await world.wire()
         await produce(wire, batch(*(b"%d" % n for n in range(10))))
         await produce(wire, batch(b"10", b"11", time_ms=5000))
         assert await deleted(wire, 4) == (0, 4)
-        stream = core.local.machines[group_of(NAME, core.groups)].streams[NAME]
+        stream = core.local.machines[group_of(NAME, core.groups)].directory.streams[NAME]
         assert stream.hot is not None
         behind = (10, stream.hot[1].byte)
         size = stream.next_byte

@@ -18,8 +18,8 @@ from polynya.front.http.protocol.extension import Request
 from polynya.front.kafka.offsets import offset_of_time
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
-from polynya.stream.consumer_groups.calls import Commit, Join, Joined, Leave, Sync
-from polynya.stream.group_commands import OffsetEntry
+from polynya.stream.features.consumer_groups.calls import Commit, Join, Joined, Leave, Sync
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
 
 # a consumer's assignment: partitions 0 and 1 of t
 ASSIGNMENT = bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000001 ffffffff")
@@ -45,7 +45,7 @@ class Groups:
         self.member = joined.member
         plan = [(self.member, ASSIGNMENT)]
         await self.coordinator.call(Sync("g", 1, self.member, None, None, None, plan))
-        entry = OffsetEntry(self.world.front.topics.names["t"].id, 0, 1, -1, "m")
+        entry = OffsetEntry(self.world.front.context.topics.names["t"].id, 0, 1, -1, "m")
         await self.coordinator.call(Commit("g", 1, self.member, None, [entry]))
 
     async def ask(
@@ -83,7 +83,7 @@ def test_a_group_is_described_with_its_lag() -> None:
         lags = GroupLags(world.core.service, groups.coordinator)
         await lags.measure()
         assert of_group_lags(lags)() == {'polynya_group_lag{group="g",topic="t"}': 2}
-        await world.front.topics.drop(world.front.topics.names["t"])
+        await world.front.context.topics.drop(world.front.context.topics.names["t"])
         assert (await groups.ask("GET", "g"))["offsets"] == []
         await lags.measure()
         assert not lags.found

@@ -1,5 +1,5 @@
-"""TLS handshakes that never end: they are counted, the oldest make room, and nobody else
-notices."""
+"""TLS handshakes that never end: they are counted, the oldest make room, and other clients are
+unaffected."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from polynya.config.model import Config
 from polynya.config.sections import TlsConfig
 from polynya.config.tls import Tls, prepare
 from polynya.front.common import tls_handshakes
+from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.front.http.server import HttpFront, Protection
+from polynya.front.http.server import HttpFront
 
 CONNECTIONS = 39  # of which ten may be handshakes
 Story = Callable[["Secured"], Coroutine[Any, Any, None]]
@@ -58,7 +59,7 @@ class Secured:
 
     @property
     def shaking(self) -> int:
-        (server,) = self.front._servers
+        (server,) = self.front.connections._servers
         assert isinstance(server, tls_handshakes.Handshakes)
         return len(server)
 
@@ -148,7 +149,7 @@ def test_where_no_file_can_be_opened_nothing_is_taken_for_a_moment(
     play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: Secured) -> None:
-        (server,) = world.front._servers
+        (server,) = world.front.connections._servers
         assert isinstance(server, tls_handshakes.Handshakes)
         real, refusals = server._listener, iter(range(2))
 

@@ -37,8 +37,8 @@ from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
 from polynya.front.kafka import dispatch
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, CHECKED, OPEN
 from polynya.front.kafka.connection import Connection
+from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.server import KafkaProtection
 from polynya.wire.kafka.messages import APIS
 
 
@@ -135,7 +135,7 @@ def test_only_authentication_is_served_before_authentication(tmp_path: Path) -> 
         message = await wire.ask("SaslHandshake", 1, mechanism="GSSAPI")
         assert message.error_code.value == Error.UNSUPPORTED_SASL_MECHANISM
         assert await wire.ended()
-        assert not world.front.topics.names
+        assert not world.front.context.topics.names
 
     guarded(tmp_path, story)
 
@@ -272,7 +272,7 @@ def test_a_token_sees_the_topics_of_its_prefixes_alone(tmp_path: Path) -> None:
 
         everything = await gate.wire(world, "all")
         assert set(await topics_of(everything)) == {"orders", "orders2", "orders3", "other"}
-        assert set(world.front.topics.names) == {"orders", "orders2", "orders3", "other"}
+        assert set(world.front.context.topics.names) == {"orders", "orders2", "orders3", "other"}
 
     guarded(tmp_path, story)
 
@@ -297,7 +297,7 @@ def test_topics_are_created_and_deleted_by_those_who_may(tmp_path: Path) -> None
         assert await deleted(maker, "mine.a") == denied
         assert await deleted(dropper, "mine.c") == denied
         assert await deleted(dropper, "mine.a") == 0
-        assert set(world.front.topics.names) == {"mine.c"}
+        assert set(world.front.context.topics.names) == {"mine.c"}
 
     guarded(tmp_path, story)
 
@@ -416,7 +416,7 @@ def test_a_connection_authenticates_in_time_or_is_closed(tmp_path: Path) -> None
         assert await silent.ask("ApiVersions", 0)
         for seconds, left in ((AUTHENTICATION_SECONDS, 2), (AUTHENTICATION_SECONDS + 1, 1)):
             for connection in tuple(world.front.connections):
-                connection.sweep(world.front.tick + seconds)
+                connection.sweep(world.front.connections.ticks.now + seconds)
             await asyncio.sleep(0)
             assert len(world.front.connections) == left
         assert await silent.ended()

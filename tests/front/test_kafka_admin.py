@@ -22,11 +22,13 @@ from polynya.front.kafka.configs import (
     check_replicas,
     checked,
 )
+from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.metadata import response_of, topic_of
-from polynya.front.kafka.server import TopicDefaults
-from polynya.stream.commands import Create, Encoding, TopicChange
-from polynya.stream.rules.topics import Topic
+from polynya.front.kafka.topic_frames import response_of, topic_of
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.topics.commands import TopicChange
+from polynya.stream.features.topics.state import Topic
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka import batches
 from polynya.wire.kafka.messages import APIS, encode_response
 
@@ -189,7 +191,9 @@ def test_wrong_configs_change_nothing() -> None:
 
 def test_the_older_request_replaces_all_configs() -> None:
     async def story(world: KafkaWorld) -> None:
-        await world.front.topics.create("t", 1, [("retention.ms", "5"), ("content.type", "a/b")])
+        await world.front.context.topics.create(
+            "t", 1, [("retention.ms", "5"), ("content.type", "a/b")]
+        )
         wire = await world.wire()
 
         async def replaced(**configs: str) -> int:
@@ -210,7 +214,7 @@ def test_the_older_request_replaces_all_configs() -> None:
 
         assert await replaced(preallocate="true") == Error.INVALID_CONFIG, "the content type stays"
         assert await replaced(preallocate="true", **{"content.type": "a/b"}) == 0
-        assert dict(world.front.topics.names["t"].configs) == {
+        assert dict(world.front.context.topics.names["t"].configs) == {
             "content.type": "a/b",
             "preallocate": "true",
         }
@@ -227,7 +231,7 @@ def test_concurrent_changes_of_configs_all_count() -> None:
             altered(wire, "t", (name, SET, "77")) for wire, name in zip(wires, names, strict=True)
         ]
         assert await asyncio.gather(*asked) == [0, 0, 0, 0]
-        assert dict(world.front.topics.names["t"].configs) == dict.fromkeys(names, "77")
+        assert dict(world.front.context.topics.names["t"].configs) == dict.fromkeys(names, "77")
 
     play(story)
 
@@ -248,11 +252,11 @@ def test_a_topic_grows_and_its_new_partitions_take_records() -> None:
 def test_a_growth_that_a_crash_interrupted_is_finished() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 1)
-        topic = world.front.topics.names["t"]
+        topic = world.front.context.topics.names["t"]
         await world.core.service.call(0, TopicChange("t", topic.id, topic.revision, 3, []))
         wire = await world.wire()
         assert await altered(wire, "t", ("segment.ms", SET, "9")) == 0
-        assert world.front.topics.names["t"].partitions == 3
+        assert world.front.context.topics.names["t"].partitions == 3
         assert (await produced(wire, "t", batch(b"a"), partition=2)).error_code.value == 0
 
     play(story)
@@ -266,8 +270,8 @@ def test_a_topic_does_not_grow_over_a_stream_of_another_kind() -> None:
         await service.call(service.group_of(name), Create(name, 1, "text/plain", Encoding.BYTES))
         wire = await world.wire()
         assert await grown(wire, "t", 4) == Error.INVALID_PARTITIONS
-        await world.front.topics.refresh()
-        topic = world.front.topics.names["t"]
+        await world.front.context.topics.refresh()
+        topic = world.front.context.topics.names["t"]
         assert (topic.partitions, topic.growing) == (1, 0)
         assert await grown(wire, "t", 2) == 0
 
@@ -306,7 +310,7 @@ def test_a_config_that_cannot_be_kept_is_refused_with_what_to_do() -> None:
             assert made.error_code.value == Error.INVALID_CONFIG, name
             assert re.search(f"'{value}' for config {name}: .*{why}", made.error_message)
             assert await altered(wire, "t", (name, SET, CONFIGS[name].default)) == 0
-        assert world.front.topics.known("new") is None
+        assert world.front.context.topics.known("new") is None
 
     play(story)
 
@@ -321,10 +325,12 @@ def test_no_more_replicas_are_promised_than_an_acknowledgement_waits_for() -> No
 def test_what_an_older_release_allowed_stands_in_no_change_s_way() -> None:
     async def story(world: KafkaWorld) -> None:
         kept = ("compression.type", "zstd")
-        await world.front.topics.create("t", 1, [kept])
+        await world.front.context.topics.create("t", 1, [kept])
         wire = await world.wire()
         assert await altered(wire, "t", ("retention.ms", SET, "5")) == 0
-        assert dict(world.front.topics.names["t"].configs) == dict([kept, ("retention.ms", "5")])
+        assert dict(world.front.context.topics.names["t"].configs) == dict(
+            [kept, ("retention.ms", "5")]
+        )
         assert await altered(wire, "t", ("compression.type", SET, "lz4")) == Error.INVALID_CONFIG
 
     play(story)
@@ -340,9 +346,9 @@ def test_times_too_far_from_the_servers_are_refused(codec: str) -> None:
             ("message.timestamp.after.max.ms", "10"),
             ("message.timestamp.before.max.ms", "20"),
         ]
-        await world.front.topics.create("t", 1, bounds)
+        await world.front.context.topics.create("t", 1, bounds)
         stamped = [*bounds, ("message.timestamp.type", "LogAppendTime")]
-        await world.front.topics.create("stamped", 1, stamped)
+        await world.front.context.topics.create("stamped", 1, stamped)
         wire = await world.wire()
         for times, config in (
             ([now - 20, now, now + 10], ""),
@@ -377,7 +383,7 @@ def test_a_topic_that_a_request_names_twice_is_refused() -> None:
         ]
         made = await ask(wire, "CreateTopics", 5, topics=tuple(new), validate_only=False)
         assert codes(made.topics) == [("a", Error.INVALID_REQUEST), ("b", 0)]
-        assert world.front.topics.known("a") is None
+        assert world.front.context.topics.known("a") is None
         more = [
             part(
                 "CreatePartitions",
@@ -392,12 +398,12 @@ def test_a_topic_that_a_request_names_twice_is_refused() -> None:
         fields = {"topics": tuple(more), "timeout": kio_timeout(), "validate_only": False}
         answer = await ask(wire, "CreatePartitions", 3, **fields)
         assert codes(answer.results) == [("t", Error.INVALID_REQUEST), ("u", 0)]
-        assert world.front.topics.names["t"].partitions == 1
+        assert world.front.context.topics.names["t"].partitions == 1
         gone = await ask(
             wire, "DeleteTopics", 4, topic_names=("t", "u", "t"), timeout=kio_timeout()
         )
         assert codes(gone.responses) == [("t", Error.INVALID_REQUEST), ("u", 0)]
-        topic = world.front.topics.known("t")
+        topic = world.front.context.topics.known("t")
         assert topic is not None
         both = [
             part("DeleteTopics", 6, "DeleteTopicState", name=None, topic_id=UUID(bytes=topic.id)),
@@ -405,7 +411,7 @@ def test_a_topic_that_a_request_names_twice_is_refused() -> None:
         ]
         gone = await ask(wire, "DeleteTopics", 6, topics=tuple(both), timeout=kio_timeout())
         assert [each.error_code.value for each in gone.responses] == [Error.INVALID_REQUEST]
-        assert world.front.topics.known("t") is not None
+        assert world.front.context.topics.known("t") is not None
 
     play(story)
 
@@ -426,10 +432,10 @@ def test_names_and_factors_that_kafka_refuses() -> None:
             assert await named_by_metadata(wire, name) == Error.INVALID_TOPIC
         assert (await created(wire, "a.b_c")).error_code.value == Error.TOPIC_ALREADY_EXISTS
         assert (await created(wire, "_schemas")).error_code.value == 0
-        topic = world.front.topics.known("a.b_c")
+        topic = world.front.context.topics.known("a.b_c")
         assert topic is not None
-        await world.front.topics.drop(topic)
-        await world.front.topics.refresh()
+        await world.front.context.topics.drop(topic)
+        await world.front.context.topics.refresh()
         assert (await created(wire, "a_b_c")).error_code.value == 0
         for factor in (0, -2):
             made = await created(wire, "t", replication_factor=factor)
@@ -448,7 +454,9 @@ async def named_by_metadata(wire: KafkaWire, name: str) -> int:
 
 def test_with_log_append_time_the_server_writes_the_times() -> None:
     async def story(world: KafkaWorld) -> None:
-        await world.front.topics.create("t", 1, [("message.timestamp.type", "LogAppendTime")])
+        await world.front.context.topics.create(
+            "t", 1, [("message.timestamp.type", "LogAppendTime")]
+        )
         wire = await world.wire()
         world.core.clock.ms = 1_800_000_000_000
         answer = await produced(wire, "t", batch(b"a", b"b", time_ms=5))
@@ -598,7 +606,7 @@ def test_what_kafka_has_and_a_cluster_here_does_alone() -> None:
 def test_topics_of_clients_have_the_default_profile_of_their_bucket() -> None:
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
-        await world.front.service.bucket_profiles.set("kafka", "diskless")
+        await world.front.context.service.bucket_profiles.set("kafka", "diskless")
         topic = part("Metadata", 4, "MetadataRequestTopic", name="auto")
         await ask(wire, "Metadata", 4, topics=(topic,), allow_auto_topic_creation=True)
         named = part(
@@ -621,13 +629,13 @@ def test_topics_of_clients_have_the_default_profile_of_their_bucket() -> None:
 
 def test_topics_are_not_created_by_name_where_that_is_off() -> None:
     async def story(world: KafkaWorld) -> None:
-        world.front.defaults = TopicDefaults(auto_create=False, partitions=3)
+        world.front.context.defaults = TopicDefaults(auto_create=False, partitions=3)
         wire = await world.wire()
         topic = part("Metadata", 4, "MetadataRequestTopic", name="t")
         asked = {"topics": (topic,), "allow_auto_topic_creation": True}
         found = await ask(wire, "Metadata", 4, **asked)
         assert found.topics[0].error_code.value == Error.UNKNOWN_TOPIC_OR_PARTITION
-        world.front.defaults = TopicDefaults(auto_create=True, partitions=3)
+        world.front.context.defaults = TopicDefaults(auto_create=True, partitions=3)
         found = await ask(wire, "Metadata", 4, **asked)
         assert len(found.topics[0].partitions) == 3
 
@@ -664,15 +672,15 @@ def test_the_storage_switch_of_ursa_is_the_profile() -> None:
         await world.topic("t", 1)
         wire = await world.wire()
         assert await altered(wire, "t", (switch, SET, "true")) == 0
-        assert world.front.topics.names["t"].settings == {"profile": "diskless"}
+        assert world.front.context.topics.names["t"].settings == {"profile": "diskless"}
         assert await altered(wire, "t", (switch, SET, "no")) == Error.INVALID_CONFIG
         both = ((switch, SET, "false"), ("profile", SET, "diskless"))
         assert await altered(wire, "t", *both) == Error.INVALID_CONFIG
         agreed = ((switch, SET, "false"), ("profile", SET, "replicated"))
         assert await altered(wire, "t", *agreed) == 0
-        assert world.front.topics.names["t"].settings == {"profile": "replicated"}
+        assert world.front.context.topics.names["t"].settings == {"profile": "replicated"}
         assert await altered(wire, "t", (switch, 1, None)) == 0
-        assert world.front.topics.names["t"].settings == {}
+        assert world.front.context.topics.names["t"].settings == {}
 
     play(story)
 
@@ -689,19 +697,22 @@ def test_a_config_is_known_and_given_once() -> None:
 def test_metadata_of_all_topics_is_what_metadata_of_each_would_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In every version, after each kind of change, though the bytes are put together."""
+    """Compare in every version, after each kind of change: the bytes are assembled from parts."""
 
     async def story(world: KafkaWorld) -> None:
         front, api = world.front, APIS[3]
         wire = await world.wire()
 
         async def check() -> None:
-            await front.topics.refresh()
-            topics = [topic_of(front, each, "") for each in front.topics.names.values()]
-            message = response_of(front, topics)
+            await front.context.topics.refresh()
+            topics = [
+                topic_of(front.context.brokers, each, front.context.service.groups, "")
+                for each in front.context.topics.names.values()
+            ]
+            message = response_of(front.context.brokers, topics)
             for version in api.versions:
                 whole = b"".join(encode_response(api, version, 0, message))
-                body = await front.topic_frames.body(front, version, "")
+                body = await front.context.topic_frames.body(version, "")
                 assert whole.endswith(body), version
                 assert len(whole) - len(body) == 8 + (version >= api.flexible), version
 
@@ -710,18 +721,20 @@ def test_metadata_of_all_topics_is_what_metadata_of_each_would_be(
             await world.topic(name, 3)
         await check()
         assert await grown(wire, "b", 5) == 0
-        await front.topics.drop(front.topics.names["a"])
+        await front.context.topics.drop(front.context.topics.names["a"])
         await check()
-        monkeypatch.setattr(front.brokers, "leader_of", lambda group: 256 * group)
-        monkeypatch.setattr(front.brokers, "epoch_of", lambda group: 7 + group)
+        monkeypatch.setattr(front.context.brokers, "leader_of", lambda group: 256 * group)
+        monkeypatch.setattr(front.context.brokers, "epoch_of", lambda group: 7 + group)
         monkeypatch.setattr(
-            front.brokers, "replicas_of", lambda group: ([256, 256 * group], [256][: group % 2])
+            front.context.brokers,
+            "replicas_of",
+            lambda group: ([256, 256 * group], [256][: group % 2]),
         )
         await check()
-        topic = front.topics.names["c"]
+        topic = front.context.topics.names["c"]
         topic.configs = [("profile", "diskless")]
         topic.revision += 1
-        front.topics.version += 1
+        front.context.topics.version += 1
         await check()
         topic.configs = []
         found = await ask(wire, "Metadata", 12, topics=None, **METADATA_REST)

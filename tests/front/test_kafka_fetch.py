@@ -1,5 +1,5 @@
-"""How fetches wait and read: kept tail watches, parked fetches, offsets behind the end, and slices
-that are fetched ahead."""
+"""Waiting and reading of fetches: kept tail watches, parked fetches, offsets beyond the end, and
+prefetched slices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.tails import UNUSED_SECONDS
-from polynya.stream.commands import Delete
+from polynya.stream.features.lifetimes.commands import Delete
 from polynya.wire.kafka.batches import batches_of
 
 Found = list[tuple[int, int, int]]  # error, high watermark, batches of each partition
@@ -41,7 +41,7 @@ class Calls:
     def __init__(self, world: KafkaWorld, patch: pytest.MonkeyPatch) -> None:
         self.counts: Counter[str] = Counter()
         for name in ("attach", "read", "read_nowait", "info"):
-            self._count(world.core.service, name, patch)
+            self._count(world.core.service.reads, name, patch)
 
     def _count(self, service: object, name: str, patch: pytest.MonkeyPatch) -> None:
         original = getattr(service, name)
@@ -60,7 +60,9 @@ async def until(reached: Callable[[], object]) -> None:
 
 async def parked(world: KafkaWorld, count: int = 1) -> None:
     """Return when so many fetches wait."""
-    await until(lambda: sum(each.parked is not None for each in world.front.connections) == count)
+    await until(
+        lambda: sum(each.session.parked is not None for each in world.front.connections) == count
+    )
 
 
 def test_a_fetch_waits_for_records_and_no_longer_than_it_says(
@@ -122,8 +124,8 @@ def test_a_watch_of_the_first_moments_of_a_node_stays() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
         await world.follow("t")
-        world.front.tails.sweep(world.front.tick + 2)
-        assert len(world.front.tails) == 1
+        world.front.context.tails.sweep(world.front.connections.ticks.now + 2)
+        assert len(world.front.context.tails) == 1
 
     play(story)
 
@@ -131,7 +133,7 @@ def test_a_watch_of_the_first_moments_of_a_node_stays() -> None:
 def test_a_watch_ends_when_no_fetch_has_named_its_partition_for_a_while() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
-        wire, tails = await world.wire(), world.front.tails
+        wire, tails = await world.wire(), world.front.context.tails
         tails.sweep(100)
         await world.follow("t")
         await fetch(wire, 0, max_wait_ms=10)
@@ -170,7 +172,7 @@ def test_a_waiting_fetch_ends_with_its_connection_and_with_the_front() -> None:
         gone.send("Fetch", 11, **fetch_fields("t", 0, max_wait_ms=50_000))
         waiting = asyncio.create_task(fetch(wire, 0, max_wait_ms=50_000))
         await parked(world, 2)
-        tail = world.front.tails.known(partition_name("t", 0))
+        tail = world.front.context.tails.known(partition_name("t", 0))
         assert tail is not None
         gone.close()
         await until(lambda: len(tail.parked) == 1)
@@ -199,10 +201,10 @@ def test_an_offset_behind_the_end_is_waited_for_and_refused_by_the_leader_alone(
         assert await fetch(reader, 9) == [(Error.OFFSET_OUT_OF_RANGE, -1, 0)]
         assert await fetch(reader, 0, 9) == [(0, 3, 3), (Error.OFFSET_OUT_OF_RANGE, -1, 0)]
 
-        async def unavailable(name: str, **more: object) -> None:
+        async def unavailable(group: int, name: str, **more: object) -> None:
             raise Unavailable("no leader")
 
-        monkeypatch.setattr(world.core.service, "info", unavailable)
+        monkeypatch.setattr(world.core.service.reads, "info", unavailable)
         assert await fetch(reader, 9, max_wait_ms=10) == [(Error.OFFSET_NOT_AVAILABLE, -1, 0)]
 
     play(story)

@@ -16,7 +16,7 @@ from polynya.base.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.errors import Error
 from polynya.service.consumer_groups import coordinator
 from polynya.service.consumer_groups.running import RunningGroup
-from polynya.stream.consumer_groups.calls import (
+from polynya.stream.features.consumer_groups.calls import (
     Commit,
     GroupError,
     Join,
@@ -108,7 +108,7 @@ class Consumer:
 def without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first rebalance wait for members until `together` ends it."""
     for name in ("INITIAL_DELAY_MS", "INITIAL_DELAY_MS_MAX"):
-        monkeypatch.setattr(f"polynya.stream.consumer_groups.classic.{name}", 3_600_000)
+        monkeypatch.setattr(f"polynya.stream.features.consumer_groups.classic.{name}", 3_600_000)
 
 
 async def together(world: KafkaWorld, *joins: Awaitable[None], id_: str = "g") -> None:
@@ -171,7 +171,7 @@ def test_members_join_share_commit_and_leave(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_offsets_of_a_group_without_members() -> None:
-    """By consumers that assign themselves, by name and by id, in one request or for all."""
+    """Commit offsets as self-assigned consumers, by name and by id, in one request or for all."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
@@ -182,7 +182,7 @@ def test_offsets_of_a_group_without_members() -> None:
         assert await alone.commit("none", 1) == [Error.UNKNOWN_TOPIC_OR_PARTITION]
         long = "m" * (OFFSET_METADATA_BYTES_MAX + 1)
         assert await alone.commit("u", 1, metadata=long) == [Error.OFFSET_METADATA_TOO_LARGE]
-        id_ = world.front.topics.names["u"].id
+        id_ = world.front.context.topics.names["u"].id
         part = {
             "partition_index": 0,
             "committed_offset": 8,
@@ -288,7 +288,7 @@ def test_a_new_topic_of_the_name_has_no_offsets() -> None:
         await world.topic("t")
         alone = Consumer(await world.wire())
         await alone.commit("t", 5)
-        await world.front.topics.drop(world.front.topics.names["t"])
+        await world.front.context.topics.drop(world.front.context.topics.names["t"])
         assert await alone.committed("t", 0) == [(-1, "")]
         await world.topic("t")
         assert await alone.committed("t", 0) == [(-1, "")]
@@ -397,7 +397,7 @@ def test_a_fault_sends_clients_to_look_for_the_coordinator() -> None:
             async def broken(call: object, fault: Exception = fault) -> None:
                 raise fault
 
-            world.front.groups.call = broken  # type: ignore[assignment, method-assign]
+            world.front.context.groups.call = broken  # type: ignore[assignment, method-assign]
             assert await alone.heartbeat() == error
             assert await alone.commit("t", 1) == [error]
 

@@ -17,8 +17,8 @@ from worlds.kafka import (
 )
 
 from polynya.base.limits import KAFKA_FORWARD_BYTES_MAX
+from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.server import Broker
 from polynya.stream.snapshots.restore_history import EPOCH_JUMP
 from polynya.stream.state.record_gaps import JUMP
 from polynya.wire.kafka import batches
@@ -86,8 +86,8 @@ def test_a_client_with_another_leader_epoch_is_told_the_leader() -> None:
         await world.topic("t")
         wire = await world.wire()
         await wire.ask("Produce", 9, **produce_fields("t", batch(b"a")))
-        world.front.brokers = TwoBrokers()
-        topic = world.front.topics.names["t"]
+        world.use(TwoBrokers())
+        topic = world.front.context.topics.names["t"]
         for version, key in ((12, {"topic": "t"}), (16, {"topic_id": topic.id})):
             part, answer = await epoch_fetch(wire, version, EPOCH - 1, **key)
             assert part.error_code.value == Error.FENCED_LEADER_EPOCH
@@ -116,7 +116,7 @@ def test_a_consumer_is_sent_to_an_in_sync_follower_in_its_rack() -> None:
         await world.topic("t")
         wire = await world.wire()
         await wire.ask("Produce", 9, **produce_fields("t", batch(b"a")))
-        brokers = world.front.brokers = TwoRacks()
+        brokers = world.use(TwoRacks())
 
         async def fetched(rack: str) -> tuple[int, bool]:
             fields = fetch_fields("t", 0, max_wait_ms=20_000) | {"rack_id": rack}
@@ -129,7 +129,7 @@ def test_a_consumer_is_sent_to_an_in_sync_follower_in_its_rack() -> None:
             assert await fetched(rack) == (-1, True)
         brokers.in_sync = (0,)
         assert await fetched("south") == (-1, True), "the follower is not reached"
-        world.front.brokers = TwoBrokers()
+        world.use(TwoBrokers())
         assert await fetched("south") == (-1, True), "a follower serves, and sends nobody on"
 
     play(tell)
@@ -138,7 +138,7 @@ def test_a_consumer_is_sent_to_an_in_sync_follower_in_its_rack() -> None:
 def test_metadata_and_offsets_name_the_epoch() -> None:
     async def tell(world: KafkaWorld) -> None:
         await world.topic("t")
-        world.front.brokers = TwoBrokers()
+        world.use(TwoBrokers())
         wire = await world.wire()
         fields = {
             "topics": [{"name": "t"}],
@@ -169,7 +169,7 @@ def test_a_large_request_at_the_wrong_broker_is_sent_to_the_leader_and_a_small_o
 ):
     async def tell(world: KafkaWorld) -> None:
         await world.topic("t")
-        world.front.brokers = TwoBrokers()
+        world.use(TwoBrokers())
         wire = await world.wire()
         small, large = batch(b"a"), batch(bytes(KAFKA_FORWARD_BYTES_MAX))
         answer = await wire.ask("Produce", 9, **produce_fields("t", small))
@@ -180,7 +180,7 @@ def test_a_large_request_at_the_wrong_broker_is_sent_to_the_leader_and_a_small_o
         assert (part.error_code.value, part.base_offset) == (Error.NOT_LEADER, -1)
         assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (513, EPOCH)
         assert [each.port for each in answer.node_endpoints] == [10_093]
-        world.front.brokers = OneBroker()
+        world.use(OneBroker())
         answer = await wire.ask("Produce", 9, **produce_fields("t", large))
         (part,) = answer.responses[0].partition_responses
         assert (part.error_code.value, part.base_offset) == (0, 1), "this broker leads"
@@ -204,12 +204,14 @@ def test_an_epoch_of_before_a_restore_ends_where_its_history_was_cut() -> None:
         await wire.ask("Produce", 9, **produce_fields("t", batch(b"a", b"b", b"c")))
         machines = world.core.engine.service.local.machines
         stream = next(
-            each.lookup("kafka/t/0") for each in machines.values() if each.lookup("kafka/t/0")
+            each.directory.lookup("kafka/t/0")
+            for each in machines.values()
+            if each.directory.lookup("kafka/t/0")
         )
         assert stream is not None
         stream.next_record += JUMP  # a restore does both
         for machine in machines.values():
-            machine.epoch_bases = [EPOCH_JUMP]
+            machine.counters.epoch_bases = [EPOCH_JUMP]
         await wire.ask("Produce", 9, **produce_fields("t", batch(b"d")))
 
         async def end(epoch: int, current: int = -1) -> tuple[int, int, int]:
@@ -223,7 +225,7 @@ def test_an_epoch_of_before_a_restore_ends_where_its_history_was_cut() -> None:
         assert [await end(epoch) for epoch in (0, 9)] == [(0, 0, 3), (0, 9, 3)]
         assert await end(EPOCH_JUMP) == (0, EPOCH_JUMP, JUMP + 4)
         assert await end(EPOCH_JUMP + 1) == (0, -1, -1), "it has not begun"
-        world.front.brokers = TwoBrokers()
+        world.use(TwoBrokers())
         assert (await end(9, current=0))[0] == Error.FENCED_LEADER_EPOCH
         (value,) = (await wire.ask("Fetch", 11, **fetch_fields("t", 3))).responses[0].partitions
         (one,) = batches.batches_of(value.records)

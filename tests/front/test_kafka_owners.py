@@ -18,10 +18,9 @@ from worlds.kafka import (
 )
 
 from polynya.base.names import DISKLESS
+from polynya.front.kafka.brokers import Broker, zone_tag
 from polynya.front.kafka.configs import PROFILE
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.owners import zone_tag
-from polynya.front.kafka.server import Broker
 
 
 class TwoZones(OneBroker):
@@ -54,11 +53,11 @@ class TwoZones(OneBroker):
 
 
 async def diskless_topic(world: KafkaWorld) -> TwoZones:
-    """A diskless topic "d" and a replicated one "r". This core has no object store: it sends nobody
-    away, but need not take the records of "d"."""
-    await world.front.topics.create("d", 1, [(PROFILE, DISKLESS)])
+    """Create a diskless topic "d" and a replicated one "r". This core has no object store. It
+    redirects no client, but may reject records of "d"."""
+    await world.front.context.topics.create("d", 1, [(PROFILE, DISKLESS)])
     await world.topic("r")
-    brokers = world.front.brokers = TwoZones()
+    brokers = world.use(TwoZones())
     return brokers
 
 
@@ -173,7 +172,7 @@ def test_payload_of_clients_that_name_a_zone_is_counted() -> None:
         for client_id in ("test", "zone=south", "zone=south", "zone=north"):
             wire.client_id = client_id
             await wire.ask("Produce", 9, **produce_fields("r", data))
-        clients = world.front.clients
+        clients = world.front.context.clients
         assert clients.came == {"south": 2 * len(data), "north": len(data)}
         wire.client_id = "test"
         for rack in ("", "south"):

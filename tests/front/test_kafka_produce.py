@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import itertools
 import struct
 from collections.abc import Callable
@@ -16,18 +17,31 @@ from front.test_kafka_front import compressed, fetch, offset_of, produce
 from google_crc32c import value as crc32c
 from worlds.kafka import KafkaWorld, batch, made, play, produce_fields
 
-from polynya.front.kafka import deleted_topics
 from polynya.front.kafka import produce as produces
 from polynya.front.kafka.batch_checks import AT_ONCE_BYTES
-from polynya.front.kafka.deleted_topics import DeletedTopics
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.topics import TopicCatalog
-from polynya.stream.commands import Command
+from polynya.front.kafka.topics import producers
+from polynya.front.kafka.topics.catalog import TopicCatalog
+from polynya.front.kafka.topics.producers import DeletedTopics
+from polynya.stream.command import Command
 from polynya.stream.replies import Reply
 from polynya.wire.kafka import batches
 
 FALSE = (
     ("a false gzip frame", b"no gzip at all, and long enough", 1, 1),
+    (
+        "a gzip frame of junk",
+        gzip.compress(b"", mtime=0)[:10] + b"junk" * 8 + bytes((9, 0, 0, 0)),
+        1,
+        1,
+    ),
+    ("a count above those in gzip", gzip.compress(bytes((12, 0, 0, 0, 1, 1, 0)), mtime=0), 2, 1),
+    (
+        "a count below those in gzip",
+        gzip.compress(bytes((12, 0, 0, 0, 1, 1, 0)) * 3, mtime=0),
+        2,
+        1,
+    ),
     ("2^31-1 records in 7 bytes", bytes((12, 0, 0, 0, 1, 1, 0)), 2**31 - 1, 0),
     ("a count below the records", bytes((12, 0, 0, 0, 1, 1, 0)) * 3, 2, 0),
     ("a count above the records", bytes((12, 0, 0, 0, 1, 1, 0)), 2, 0),
@@ -55,13 +69,12 @@ def test_records_that_no_consumer_can_read_are_refused(
 def test_a_full_check_decodes_what_is_compressed_in_the_order_of_the_requests() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("quick")
-        await world.front.topics.create("full", 1, [("records.check", "full")])
+        await world.front.context.topics.create("full", 1, [("records.check", "full")])
         wire = await world.wire()
-        damaged = bytearray(compressed("snappy", [9000, 9100]))
-        damaged[84:] = bytes(len(damaged) - 84)
-        struct.pack_into(">I", damaged, 17, crc32c(bytes(damaged[21:])))
-        assert await produce(wire, "quick", bytes(damaged)) == [(0, 0)]
-        assert await produce(wire, "full", bytes(damaged)) == [(Error.INVALID_RECORD, -1)]
+        large = compressed("zstd", [9000] * 1000)[batches.HEADER_BYTES :]
+        wrong = made(large, records=999, codec=4)
+        assert await produce(wire, "quick", wrong) == [(0, 0)]
+        assert await produce(wire, "full", wrong) == [(Error.INVALID_RECORD, -1)]
         for sequence in range(6):  # odd ones are not compressed, and overtake nothing
             sent = batch(b"%d" % sequence, producer=(7, 0, sequence))
             if sequence % 2 == 0:
@@ -72,6 +85,32 @@ def test_a_full_check_decodes_what_is_compressed_in_the_order_of_the_requests() 
             _, answer = await wire.answer("Produce", 9)
             (found,) = answer.responses[0].partition_responses
             assert (found.error_code.value, found.base_offset) == (0, sequence)
+
+    play(story)
+
+
+def test_small_compressed_batches_are_decoded_on_the_loop_unless_they_are_many() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 6)
+        wire = await world.wire()
+        in_threads = []
+
+        async def to_thread(work: Callable[..., object], *given: object) -> object:
+            in_threads.append(work)
+            return work(*given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(produces.asyncio, "to_thread", to_thread)
+            sound = compressed("gzip", [9000])
+            false = made(sound[batches.HEADER_BYTES :], records=2, codec=1)
+            refused = (Error.INVALID_RECORD, -1)
+            assert await produce(wire, "t", sound, false) == [(0, 0), refused]
+            assert not in_threads
+            assert await produce(wire, "t", *[sound, false] * 3) == [
+                *[(0, 1), refused],
+                *[(0, 0), refused] * 2,
+            ]
+            assert len(in_threads) == 1
 
     play(story)
 
@@ -102,7 +141,7 @@ def test_large_batches_are_checked_beside_the_loop() -> None:
             assert await produce(wire, "t", batch(b"c"), batch(b"c")) == [(0, 300), (0, 2)]
             assert len(in_threads) == 2
             limit = ("message.timestamp.before.max.ms", str(2**60))
-            await world.front.topics.create("timed", 1, [limit])
+            await world.front.context.topics.create("timed", 1, [limit])
             assert await produce(wire, "timed", batch(b"c")) == [(0, 0)]
             assert len(in_threads) == 2
             assert await produce(wire, "timed", compressed("zstd", [9000])) == [(0, 1)]
@@ -146,9 +185,9 @@ def test_a_topic_is_deleted_and_created_again_under_an_idempotent_producer() -> 
         for sequence in range(3):
             sent = batch(b"a", producer=(early, 0, sequence))
             assert await produce(wire, "t", sent) == [(0, sequence)]
-        topic = world.front.topics.known("t")
+        topic = world.front.context.topics.known("t")
         assert topic is not None
-        await world.front.topics.drop(topic)
+        await world.front.context.topics.drop(topic)
         await world.topic("t")
         assert await produce(wire, "t", batch(b"b", producer=(early, 0, 3))) == [(0, 0)]
         assert await produce(wire, "t", batch(b"b", producer=(early, 0, 3))) == [(0, 0)], "again"
@@ -170,9 +209,9 @@ def test_a_topic_is_created_again_by_a_node_that_did_not_see_its_deletion() -> N
         (early,) = await given_ids(world, 1)
         await world.topic("t")
         assert await produce(wire, "t", batch(b"a", producer=(early, 0, 0))) == [(0, 0)]
-        topic = world.front.topics.known("t")
+        topic = world.front.context.topics.known("t")
         assert topic is not None
-        await world.front.topics.drop(topic)
+        await world.front.context.topics.drop(topic)
         ids = itertools.count(100)
         other = TopicCatalog(world.core.service, lambda: next(ids).to_bytes(16))
         following = asyncio.ensure_future(other.follow())
@@ -180,7 +219,7 @@ def test_a_topic_is_created_again_by_a_node_that_did_not_see_its_deletion() -> N
         for name in ("t", "first"):
             await other.create(name, 1, [])
         following.cancel()
-        await world.front.topics.refresh()
+        await world.front.context.topics.refresh()
         assert await produce(wire, "t", batch(b"b", producer=(early, 0, 1))) == [(0, 0)]
         (late,) = await given_ids(world, 1)
         for id_, name in ((late, "t"), (early, "first")):
@@ -193,7 +232,7 @@ def test_a_topic_is_created_again_by_a_node_that_did_not_see_its_deletion() -> N
 def test_the_oldest_names_of_deleted_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: KafkaWorld) -> None:
         now = itertools.count(1)
-        monkeypatch.setattr(deleted_topics, "DELETED_TOPICS_MAX", 3)
+        monkeypatch.setattr(producers, "DELETED_TOPICS_MAX", 3)
         meta_group = world.core.service.meta_group
         service: Any = SimpleNamespace(meta_group=meta_group, now_ms=lambda: next(now))
         here, there = DeletedTopics(service), DeletedTopics(service)
@@ -207,7 +246,7 @@ def test_the_oldest_names_of_deleted_topics_make_room(monkeypatch: pytest.Monkey
 
 def test_ids_of_producers_that_ask_at_once_take_few_entries() -> None:
     async def story(world: KafkaWorld) -> None:
-        service, calls = world.front.service, []
+        service, calls = world.front.context.service, []
         original = service.call
 
         async def call(group: int, command: Command) -> Reply:

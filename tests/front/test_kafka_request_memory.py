@@ -95,13 +95,10 @@ def test_announced_bytes_take_no_memory(begin: int) -> None:
         for _ in range(count):
             wire = await world.wire()
             wire.writer.write((KAFKA_REQUEST_BYTES_MAX.to_bytes(4) + bytes(begin))[:begin])
-        while (
-            sum(each._filled > 0 or each._frame is not None for each in world.front.connections)
-            < count
-        ):  # noqa: ASYNC110
+        while sum(each._reader.is_partial for each in world.front.connections) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert (await (await world.wire()).ask("ApiVersions", 0)).api_keys
-        assert world.front.memory.bytes <= count * 64 * 1024
+        assert world.front.connections.memory.bytes <= count * 64 * 1024
 
     play(story)
 
@@ -120,9 +117,9 @@ def test_an_address_that_fills_the_memory_waits_for_itself(monkeypatch: pytest.M
             world.wires.append(wire)
             writer.write(KAFKA_REQUEST_BYTES_MAX.to_bytes(4) + bytes(MIB))
             hostile.append(wire)
-        while len(world.front.waiting) < 3:  # noqa: ASYNC110 (bounded by the story)
+        while len(world.front.connections.waiting) < 3:  # noqa: ASYNC110 (bounded by the story)
             await asyncio.sleep(0)
-        assert world.front.memory.is_short
+        assert world.front.connections.memory.is_short
         wire = await world.wire()
         for _ in range(3):
             whole = frame("Produce", 9, 5, **produce_fields("t", batch(b"x" * 300_000)))
@@ -133,6 +130,6 @@ def test_an_address_that_fills_the_memory_waits_for_itself(monkeypatch: pytest.M
             each.close()
         while len(world.front.connections) > 1:  # noqa: ASYNC110 (bounded by the story)
             await asyncio.sleep(0)
-        assert not world.front.memory.bytes
+        assert not world.front.connections.memory.bytes
 
     play(story)

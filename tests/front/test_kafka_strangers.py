@@ -46,7 +46,7 @@ async def refused(world: KafkaWorld, wire: KafkaWire, sent: bytes) -> None:
     """Send the begin of a request: the connection ends before the rest of it comes."""
     wire.writer.write(sent)
     assert await wire.ended()
-    assert not world.front.counters.requests
+    assert not world.front.context.counters.requests
 
 
 @pytest.mark.parametrize("key", [0, 3, 17, 18, 36])
@@ -149,7 +149,7 @@ def test_other_connections_have_turns_while_many_elements_are_worked_on(name: st
         wire = await world.wire()
         wire.writer.write(wide.frame(few))
         correlation = wire.send("ApiVersions", 0)
-        while not world.front.connections or not world.front.counters.requests:  # noqa: ASYNC110
+        while not world.front.connections or not world.front.context.counters.requests:  # noqa: ASYNC110
             await asyncio.sleep(0)
         count()
         await wire.receive()

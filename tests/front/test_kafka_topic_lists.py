@@ -12,12 +12,12 @@ from worlds.kafka import OneBroker, read_answer
 from worlds.service import Node, World
 
 from polynya.base.errors import NotLeader
-from polynya.front.kafka import topics as module
 from polynya.front.kafka.auth.caller import EVERYBODY
 from polynya.front.kafka.metadata import metadata
 from polynya.front.kafka.server import KafkaFront
-from polynya.front.kafka.topics import TopicCatalog
-from polynya.stream.rules.topics import TopicNews
+from polynya.front.kafka.topics import catalog as module
+from polynya.front.kafka.topics.catalog import TopicCatalog
+from polynya.stream.features.topics.state import TopicNews
 from polynya.wire.kafka.generated.metadata import MetadataRequest
 from polynya.wire.kafka.messages import APIS, Header
 
@@ -33,7 +33,11 @@ async def listed(front: KafkaFront) -> list[str]:
     """The topics in Metadata of all of them."""
     header = Header(3, VERSION, 7, "test", 0)
     call: Any = SimpleNamespace(
-        front=front, caller=EVERYBODY, version=VERSION, api=APIS[header.key], header=header
+        context=front.context,
+        caller=EVERYBODY,
+        version=VERSION,
+        api=APIS[header.key],
+        header=header,
     )
     pieces: Any = await metadata(call, MetadataRequest(topics=None))
     _, message = read_answer("Metadata", VERSION, b"".join(pieces)[4:])
@@ -50,11 +54,11 @@ async def test_either_core_lists_what_the_other_one_has_just_created_or_dropped(
         for first, second in ((here, there), (there, here)):
             names = []
             for name in ("a", "b"):  # the second one within the time that a local list may be old
-                await first.topics.create(name, 1, [])
+                await first.context.topics.create(name, 1, [])
                 names.append(name)
                 assert await listed(second) == names
             for name in ("a", "b"):
-                await first.topics.drop(first.topics.names[name])
+                await first.context.topics.drop(first.context.topics.names[name])
                 names.remove(name)
                 assert await listed(second) == names
 

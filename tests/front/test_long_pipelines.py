@@ -53,7 +53,7 @@ class _Memory(asyncio.Transport):
 
 def run(story: Callable[[Connection, _Memory], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        made, transport = Connection(HttpFront(FakeService())), _Memory()
+        made, transport = Connection(HttpFront(FakeService()).context), _Memory()
         made.connection_made(transport)
         async with asyncio.timeout(60):
             await story(made, transport)
@@ -111,7 +111,7 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing() -> None:
         made.connection_lost(None)
         for _ in range(COUNT):
             await asyncio.sleep(0)
-        assert transport.answers <= connection.REQUESTS_PER_PASS and not made.front.connections
+        assert transport.answers <= connection.REQUESTS_PER_PASS and not made._context.connections
 
     run(story)
 

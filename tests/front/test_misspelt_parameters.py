@@ -1,15 +1,28 @@
-"""A misspelt query parameter is refused with the nearest name, and others are ignored."""
+"""A misspelt query parameter is refused with the nearest name at every route of every HTTP port,
+and others are ignored."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from front_world import World, play
 
-from polynya.front.http.protocol.router import RouteKind
+import polynya
+from polynya.admin.http_listeners import HttpListeners
+from polynya.admin.routes import Backends
+from polynya.config import core_start
+from polynya.front.http.api.groups import GROUPS
+from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.subscriptions import PREFIXES
+from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.front.http.routes.parameters import resembled
+from polynya.front.http.routes.parameters import BY_PATH, STREAM, resembled
 
 MISSPELT = {
     "ofset": "offset",
@@ -39,7 +52,7 @@ MISSPELT = {
 
 @pytest.mark.parametrize(("name", "meant"), MISSPELT.items())
 def test_names_are_close_or_not(name: str, meant: str) -> None:
-    assert resembled(name, RouteKind.STREAM) == meant
+    assert resembled(name, STREAM) == meant
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -74,5 +87,92 @@ def test_what_was_refused_appended_nothing() -> None:
         )
         assert refused.error == "UNKNOWN_PARAMETER"
         assert (await world.get("s")).body == b"[]"
+
+    play(story)
+
+
+# --- handlers and mounts ------------------------------------------------------------------------------
+
+
+def _declared(*, guarded: bool) -> dict[str, tuple[list[str], list[str]]]:
+    """The exact paths and the prefixes of each HTTP port of a node."""
+    start: Any = MagicMock()
+    start.config.listen, start.config.hosts, start.config.origins = "127.0.0.1:0", (), ()
+    start.listeners = dict.fromkeys((core_start.ADMIN, core_start.REMOTE_ADMIN), ("127.0.0.1", 1))
+    mounts = dict.fromkeys((*PREFIXES, GROUPS, CATALOG), echo)
+    behind = Backends(*[MagicMock()] * 6, MagicMock())._replace(mounts=mounts, hosts=tuple)
+    keeper: Any = MagicMock()
+    keeper.access = MagicMock() if guarded else None
+    keeper.known = None
+    made = HttpListeners(start, MagicMock(), behind, MagicMock(), keeper)
+    shares: Any = SimpleNamespace(base=1, admin=1)
+    return {
+        listener.name: listener.front.context.router.paths()  # type: ignore[attr-defined]
+        for listener in made.listeners(shares)
+    }
+
+
+async def echo(request: Request) -> Response:
+    return Response(200, json.dumps(request.query).encode())
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_each_route_of_each_port_refuses_what_is_misspelt(guarded: bool) -> None:
+    for exact, prefixes in _declared(guarded=guarded).values():
+        handlers: dict[str, Handler] = dict.fromkeys(exact, echo)
+        mounts: dict[str, Handler] = dict.fromkeys(prefixes, echo)
+        assert len(handlers) > 5
+        assert len(mounts) > 2
+
+        async def story(world: World, paths: tuple[str, ...] = (*exact, *prefixes)) -> None:
+            below = [path for path in BY_PATH if path.startswith(paths)]
+            for path in {*paths, *below}:
+                own = next((BY_PATH[each] for each in BY_PATH if path.startswith(each)), [])
+                for name in {*own, "access_token"}:
+                    refused = await world.ask("GET", f"{path}?{name[0]}x{name[1:]}=1")
+                    assert refused.status == 400, (path, name)
+                    error = json.loads(refused.body)["error"]
+                    assert "UNKNOWN_PARAMETER" in (error["code"], error.get("type"))
+                    assert f"'{name}'" in error["message"]
+                    taken = await world.ask("GET", f"{path}?{name}=1&foreign=2&_{name}=3")
+                    assert taken.status == 200, (path, name)
+                    assert json.loads(taken.body) == {name: "1"}  # what is undeclared is not seen
+
+        play(story, handlers=handlers, mounts=mounts)
+
+
+def test_each_parameter_that_a_handler_reads_is_declared() -> None:
+    """A handler that reads another name would always find it absent."""
+    declared = frozenset[str]().union(*BY_PATH.values())
+    read = {
+        name
+        for path in Path(polynya.__path__[0]).rglob("*.py")
+        for name in re.findall(
+            r"""(?:request\.query\.get\(|request\.query\[|_number\(request, )"(\w+)"|"(\w+)" in request\.query""",
+            path.read_text(),
+        )
+        for name in name
+        if name
+    }
+    assert len(read) > 8
+    assert read <= declared
+
+
+def test_an_encoded_path_takes_the_parameters_of_its_route() -> None:
+    async def story(world: World) -> None:
+        answer = await world.ask("GET", "/v1/admin/flus%68?prefix=a")
+        assert json.loads(answer.body) == {"prefix": "a"}
+
+    play(story, mounts={"/v1/admin/": echo})
+
+
+@pytest.mark.parametrize("path", ["/things", "/v1/stream/s/retention"])
+def test_buckets_and_retention_refuse_what_is_misspelt(path: str) -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        for name, status in (("consistancy", 400), ("foreign", 200)):
+            method = "PUT" if path == "/things" else "GET"
+            answer = await world.ask(method, f"{path}?{name}=1")
+            assert answer.status in (status, *([201] if status == 200 else []))
 
     play(story)

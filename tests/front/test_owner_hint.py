@@ -79,7 +79,7 @@ def test_payload_of_clients_that_name_a_zone_is_counted() -> None:
         for zone in ("b", "b", "a"):
             await world.post("s", b"[1,2]", stream_zone=zone)
         await world.post("s", b"[1,2]")
-        clients = world.front.clients
+        clients = world.front.context.clients
         assert clients.came == {"b": 10, "a": 5}
         await world.get("s", "?offset=-1", stream_zone="b")
         assert clients.went == {"b": len(b"[1,2,1,2,1,2,1,2]")}

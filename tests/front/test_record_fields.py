@@ -194,11 +194,11 @@ def test_live_readers_get_values_or_whole_records() -> None:
         values = world.meanwhile(events(world, "s", 4))
         whole = world.meanwhile(events(world, "s", 4, accept=RECORDS))
         again = world.meanwhile(events(world, "s", 4, accept=RECORDS))
-        await world.until(lambda: len(world.front.live) == 3)
+        await world.until(lambda: len(world.front.readers.live) == 3)
         polled = world.meanwhile(
             world.get("s", "?live=long-poll&offset=now&timeout_ms=60000", accept=RECORDS)
         )
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         await world.post("s", b"[2, 3]", record_header="h=v")
         await world.post("s", b"4")
         large = json.dumps("x" * 100_000).encode()

@@ -1,4 +1,4 @@
-"""What the reference server does wrong where the official suite does not look: each row of the list
+"""Defects of the reference server that the official suite does not cover. Each row of the list
 must be right here."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_a_waiting_long_poll_gets_the_append_that_closes() -> None:
     async def story(world: World) -> None:
         await world.put("s")
         waiting = world.meanwhile(world.get("s", "?offset=-1&live=long-poll&timeout_ms=5000"))
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         assert (await world.post("s", b'{"last":1}', stream_closed="true")).status == 204
         answer = await waiting
         assert (answer.status, answer.body, answer.headers["stream-closed"]) == (
@@ -228,8 +228,8 @@ def test_a_duplicate_says_where_the_tail_is() -> None:
 
 
 def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
-    """Also of those behind which others were in flight; and on the way that repeated shapes of
-    requests take."""
+    """Repeat appends, also those with others in flight behind them, and over the path of repeated
+    request shapes."""
 
     async def story(world: World) -> None:
         await world.put("s")
@@ -276,9 +276,9 @@ def test_sse_ends_after_about_a_minute() -> None:
         await world.put("s")
         reader = await world.sse("s")
         await reader.chunk()
-        world.front.sweep(world.front.tick + 30)
-        assert world.front.live
-        world.front.sweep(world.front.tick + 75)
+        world.front.sweep(world.front.context.ticks.now + 30)
+        assert world.front.readers.live
+        world.front.sweep(world.front.context.ticks.now + 75)
         while await reader.chunk():
             pass
         assert await reader.ended()
@@ -365,7 +365,7 @@ def test_what_came_after_now_is_kept_by_nobody() -> None:
         await world.put("s")
         wire = await world.wire()
         wire.send(request("GET", "/v1/stream/s?offset=now&live=long-poll&timeout_ms=60000"))
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         await world.post("s", b"1")
         answer = await wire.answer()
         assert (answer.status, answer.body, answer.headers["cache-control"]) == (

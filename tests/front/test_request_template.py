@@ -13,8 +13,8 @@ from polynya.base.errors import Unavailable
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes.append import parse_append
-from polynya.front.http.routes.append_template import RequestTemplate, compile_template
-from polynya.stream.commands import Producer
+from polynya.front.http.routes.append_request import RequestTemplate, compile_template
+from polynya.stream.parts import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
 
 HEAD = (
@@ -27,20 +27,23 @@ HEAD = (
 def learned(block: bytes) -> RequestTemplate | None:
     router = Router({}, {})
     head = HeadParser().parse(block)
-    exchange = Exchange(
-        SimpleNamespace(front=SimpleNamespace(service=SimpleNamespace(appender=str))),
-        0,
-        head,
-        b"12345"[: head.length],
-    )  # type: ignore[arg-type]
+    context = SimpleNamespace(service=SimpleNamespace(level=1))
+    peer = SimpleNamespace(responses=None)
+    body = b"12345"[: head.length]
+    exchange = Exchange(context, peer, 0, head, body)  # type: ignore[arg-type]
     exchange.route, exchange.query = router.resolve(head.target)
+    exchange.stream = SimpleNamespace(name=exchange.route.name)  # type: ignore[assignment]
     return compile_template(parse_append(exchange), block)
 
 
 def test_a_known_head_gives_the_body_and_its_producer() -> None:
     repeat = learned(HEAD)
     assert repeat is not None
-    assert (repeat.name, repeat.producer_id, repeat.producer_epoch) == ("default/orders", "p-1", 3)
+    assert (repeat.stream.name, repeat.producer_id, repeat.producer_epoch) == (
+        "default/orders",
+        "p-1",
+        3,
+    )
     data = (
         HEAD.replace(b"seq: 17", b"seq: 1234").replace(b"length: 5", b"length: 11")
         + b"\r\n\r\nhello world"
@@ -191,7 +194,7 @@ def test_a_body_that_looks_like_the_known_request_is_a_body() -> None:
         (connection,) = (
             one
             for one in world.front.connections
-            if one._body is None and one._template is not None
+            if one._body is None and one.peer.template is not None
         )
         await world.until(lambda: connection._body is not None)
         wire.send(inner)

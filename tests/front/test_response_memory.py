@@ -39,7 +39,7 @@ def test_clients_that_read_nothing_hold_a_share_and_a_reserve(
             await world.post(name, b"x" * size, "text/plain")
         await world.put("json")
         await world.post("json", b"[" + b",".join([b'"%s"' % (b"x" * (3 << 20))] * 2) + b"]")
-        memory = world.front.memory
+        memory = world.front.context.memory
 
         await stalled_wire(world, "/v1/stream/large")
         held = sum(each.bytes for each in memory.unread.values())
@@ -87,7 +87,7 @@ def test_another_address_has_a_share_of_its_own(monkeypatch: pytest.MonkeyPatch)
     async def story(world: World) -> None:
         await world.put("large", "text/plain")
         await world.post("large", b"x" * (8 << 20), "text/plain")
-        memory = world.front.memory
+        memory = world.front.context.memory
         for _ in range(2):
             await stalled_wire(world, "/v1/stream/large?max_bytes=8388608")
         assert (await world.get("large")).status == 503
@@ -143,7 +143,7 @@ def test_small_reads_beside_800_stalled_connections_cost_as_much_as_alone() -> N
             await stalled_wire(world, "/v1/stream/large?max_bytes=8388608")
         beside = await calls_of_reads()
         assert READS <= alone <= beside <= 2 * alone, (alone, beside)
-        held = sum(each.bytes for each in world.front.memory.unread.values())
+        held = sum(each.bytes for each in world.front.context.memory.unread.values())
         assert held <= RESPONSE_BYTES_PER_CORE + RESPONSE_RESERVE_BYTES_PER_CORE
 
     play(story)
@@ -174,12 +174,11 @@ async def stalled_wire(world: World, target: str) -> None:
     known = set(front.connections)
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", world.port))
     world.wires.append(Wire(*await asyncio.open_connection(sock=sock, limit=1)))
-    await world.until(lambda: front.connections - known)
-    (connection,) = front.connections - known
-    assert connection.transport is not None
-    connection.transport.get_extra_info("socket").setsockopt(
-        socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
-    )
+    await world.until(lambda: set(front.connections) - known)
+    (connection,) = set(front.connections) - known
+    transport = connection.peer.responses.transport
+    assert transport is not None
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     before = front.counters.statuses[200] + front.counters.statuses[503]
     world.wires[-1].send(request("GET", target))
     await world.until(lambda: front.counters.statuses[200] + front.counters.statuses[503] > before)

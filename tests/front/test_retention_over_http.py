@@ -150,8 +150,8 @@ def test_a_bucket_has_a_retention() -> None:
     async def story(world: World) -> None:
         routes = BucketRoutes(world.service)
         handlers[PATH], mounts[PATH + "/"] = routes.list, routes.handle
-        world.front.router._handlers.update(handlers)
-        world.front.router._mounts += list(mounts.items())
+        world.front.context.router._handlers.update(handlers)
+        world.front.context.router._mounts += list(mounts.items())
         await fill(world)
         url = f"{PATH}/docs/retention"
         assert (
@@ -229,7 +229,7 @@ def test_a_read_begins_at_a_time() -> None:
                 "docs/a", f"?from_time={world.service.clock + 1}&live=long-poll&timeout_ms=5000"
             )
         )
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         await world.post("docs/a", b"6")
         assert (await waiting).body == b"[6]"
         wire = await world.sse("docs/a", "?live=sse&from_time=1s")

@@ -370,13 +370,13 @@ def test_what_others_hang_into_the_front() -> None:
         return Response(body=b"ok\n", content_type="text/plain")
 
     async def story(world: World) -> None:
-        answer = await world.ask("POST", "/v1/stream/__ds/a%2Fb/c?q=1", b"body")
+        answer = await world.ask("POST", "/v1/stream/__ds/a%2Fb/c?limit=1&q=1", b"body")
         assert (answer.status, answer.headers["x-more"]) == (202, "1")
         assert json.loads(answer.body) == [
             "POST",
             "/v1/stream/__ds/a%2Fb/c",
             ["a/b", "c"],
-            {"q": "1"},
+            {"limit": "1"},  # not q, which its routes do not take
             "body",
             "http://test",
         ]

@@ -11,7 +11,7 @@ from worlds.transactions import plant_end
 
 from polynya.base.names import group_of
 from polynya.local.api import LiveEvent
-from polynya.stream.commands import Touch
+from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 
 GROUPS = 2
@@ -19,7 +19,9 @@ STABLE = "0000000000000002_0000000000000004"
 
 
 def stream_of(world: World) -> Stream:
-    return world.service.local.machines[group_of("default/s", GROUPS)].streams["default/s"]
+    return world.service.local.machines[group_of("default/s", GROUPS)].directory.streams[
+        "default/s"
+    ]
 
 
 async def planted(world: World) -> Stream:
@@ -64,7 +66,7 @@ def test_pages_heads_and_times_stop_at_an_open_transaction() -> None:
 
 
 def test_a_condition_at_an_open_transaction_waits_for_its_end() -> None:
-    """What may yet commit comes before the append, and the writer has not seen it."""
+    """Wait for the transaction: its commit precedes the append, and the writer has not seen it."""
 
     async def story(world: World) -> None:
         stream = await planted(world)
@@ -120,7 +122,7 @@ def test_live_readers_are_woken_by_the_end_of_a_transaction(
         for poll, offset in zip(polls, (STABLE, "now"), strict=True):
             query = f"live=long-poll&offset={offset}&timeout_ms=60000"
             poll.send(request("GET", f"/v1/stream/s?{query}"))
-        await world.until(lambda: len(world.front.waiters) == 2)
+        await world.until(lambda: len(world.front.readers.waiters) == 2)
         end(world, stream, 7)
         for poll in polls:
             assert (await poll.answer()).body == b"[3,4]", "the other one is open"

@@ -13,7 +13,7 @@ from worlds.kafka import KafkaWorld, play
 from worlds.service import World
 
 from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS, Unauthenticated
-from polynya.front.kafka.server import KafkaProtection
+from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.text.protocol import pack_frame
 from polynya.front.text.server import TextFront
 from polynya.front.text.topics import NodeView
@@ -58,7 +58,7 @@ def test_known_callers_come_in_beside_idle_strangers(
         for wire in known:
             assert await produced(wire, "t") == 0
         assert await idle[0].ended()
-        counters = world.front.counters
+        counters = world.front.context.counters
         assert counters.unauthenticated <= CONNECTIONS_MAX // 4
         assert counters.connections_dropped >= 2 * CONNECTIONS_MAX
         said = [record.message for record in caplog.records]
@@ -81,7 +81,7 @@ def test_a_port_without_authentication_says_that_it_is_full(
             assert await (await world.wire()).ended()
         said = [record.message for record in caplog.records]
         assert said == ["refused a Kafka connection: there are too many"]
-        assert world.front.counters.unauthenticated == 0
+        assert world.front.context.counters.unauthenticated == 0
         await asyncio.sleep(0)
 
     play(story, connections_max=CONNECTIONS_MAX)

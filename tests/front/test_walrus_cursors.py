@@ -1,9 +1,10 @@
-"""The shared cursors of the text protocol: nobody else names, lists or moves them, and those of an
-earlier release are taken over."""
+"""The shared cursors of the text protocol: other callers cannot name, list or move them. Those of
+an earlier release are adopted."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +15,17 @@ from polynya.base.names import BadName, canonical_name
 from polynya.cli.storage.recover import Selection
 from polynya.front.text.cursors import json_batch
 from polynya.front.text.protocol import TextCommand
-from polynya.front.text.topics import NodeView, Topics
+from polynya.front.text.topics import AT_ONCE_BYTES, NodeView, Topics
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.commands import Append, Command, Create, Encoding
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.subscriptions.globs import compile_pattern
+from polynya.stream.features.tables.watches import covers
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Done, Reply
-from polynya.stream.rules.table_watches import covers
 from polynya.stream.state.feature_level import INTERNAL_LEVEL, level_for
-from polynya.stream.subscriptions.globs import compile_pattern
+from polynya.wire.headers import RECORDS
 
 JSON = "application/json"
 OLD, NEW = "walrus-cursors/default/logs", "_walrus/default/logs"
@@ -62,6 +67,36 @@ async def topic_of_the_last_release(world: World, read: int) -> None:
         await call(world, Create(OLD, 0, JSON, Encoding.JSON))
         position = f"{info.uid:020d}_{read:016d}_{4 * read:016d}"
         await call(world, Append(OLD, 0, JSON, json_batch(b"0"), stream_seq=position))
+
+
+def test_a_message_of_a_large_page_is_found_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record 98,000 of a batch took the loop for 0.43 seconds."""
+    in_threads: list[Callable[..., object]] = []
+
+    async def to_thread(work: Callable[..., object], *given: object) -> object:
+        in_threads.append(work)
+        return work(*given)
+
+    monkeypatch.setattr("polynya.front.text.topics.asyncio.to_thread", to_thread)
+
+    async def story(world: World) -> None:
+        topics = topics_of(world)
+        await world.put("logs", JSON)
+        await world.post("logs", b'"small"', JSON, record_key="k")
+        records = b",".join([b'{"key":"k","value":"%b"}' % (b"x" * 900)] * 99)
+        sent = await world.post("logs", b"[" + records + b"]", RECORDS)
+        assert sent.status == 204
+        await world.post("logs", b'"' + b"y" * AT_ONCE_BYTES + b'"', JSON)
+        assert await get(topics) == "OK small"
+        assert len(in_threads) == 1, "that built the large batch"
+        for _ in range(99):
+            assert await get(topics) == "OK " + "x" * 900
+        assert await get(topics) == "OK " + "y" * AT_ONCE_BYTES
+        assert len(in_threads) == 101
+
+    play(story)
 
 
 def test_a_reader_goes_on_where_the_last_release_left_it() -> None:

@@ -1,5 +1,5 @@
-"""What keeps web pages away from a node: the Host of requests where no token is needed, and the
-Origin of all that change something."""
+"""Defences against web pages: the Host check where no token is needed, and the Origin check of all
+changes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from front_world import Answer, Wire, World, play
 
 from polynya.front.http.protocol.cors import Cors
+from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.hosts import Hosts
-from polynya.front.http.server import Protection
 
 Story = Callable[[World], Awaitable[None]]
 NODES = {"node-2", "10.9.8.7"}
@@ -235,7 +235,7 @@ FOREIGN = (
 
 
 async def reads(world: World, origin: str, host: str = "localhost:4437") -> str | None:
-    """Which origin an answer to a page of `origin` is readable for."""
+    """Return the origin that may read a response to a page of `origin`."""
     answer = await once(world, "GET", "/v1/streams", f"Host: {host}", f"Origin: {origin}")
     assert answer.status == 200, "only what changes something is refused"
     return answer.headers.get("access-control-allow-origin")

@@ -1,15 +1,15 @@
-"""A node whose admin ports, on loopback and for tokens, get nonsense and the largest bodies, without
-a token and with one, while keepers append and read at its base port."""
+"""Fuzzing of the admin ports, on loopback and with tokens: malformed requests and the largest
+bodies, without and with a token. Keepers append and read at the base port meanwhile."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-import psutil
 from free_ports import free_ports
 from fuzz.bytes import Outcome
-from fuzz.http import MAY_FAIL, Keeper, Vandal, aftermath, play_all
+from fuzz.http import MAY_FAIL, Keeper, Vandal
+from fuzz.play import Cores, play_all
 from fuzz.requests import ADMIN_PATHS, body, request, target
 from product import polynya, running_node
 
@@ -55,14 +55,13 @@ class AdminVandal(Vandal):
 
 
 def fuzz_admin(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz the admin ports for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     made = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data))
     remote = f"127.0.0.1:{free_ports(1)[0]}"
     with running_node(data, "--cores", "2", "--admin-listen", remote) as node:
-        cores = psutil.Process(node.process.pid).children()
-        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        cores = Cores(node.process.pid)
         clients: list[Keeper | Vandal] = [
             Keeper(random.Random(f"{seed}-{number}"), number, [node.url], MAY_FAIL)
             for number in range(KEEPERS)
@@ -73,5 +72,5 @@ def fuzz_admin(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0
             vandal.token = made.out.strip()
             clients.append(vandal)
         play_all(outcome, seed, clients, [node.admin], rounds, seconds)
-        outcome.wrong += aftermath(cores, before, [node.log])
+        outcome.wrong += cores.aftermath(node.log)
     return outcome

@@ -13,34 +13,25 @@ import json
 import random
 import re
 import socket
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 from fuzz.bytes import Outcome, damaged
-from fuzz.cluster import ODD, fuzz_cluster
+from fuzz.cluster import fuzz_cluster
+from fuzz.play import Cores, Wrong, play_all
 from fuzz.requests import body, chunked, large, request
-from fuzz.turns import EVERY_ACTS, silence
-from polling import wait_until
 from product import running_node
 
 from polynya.front.http.protocol.errors import ERRORS
 
 PATIENCE_SECONDS = 40.0  # for an answer: beyond it is a hang
-GROWTH_BYTES_MAX = 300 << 20
 KEEPERS, VANDALS = 3, 3
 SITTERS_MAX = 60
 QUIET_SECONDS = 0.5
 MAY_FAIL = frozenset({"NO_SQL", "HTTP_VERSION"})  # with a 5xx, whatever the client did
 NOT_NOW = frozenset({"UNAVAILABLE", "OUTCOME_UNKNOWN", "CLUSTER_STARTING"})  # in a cluster
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
-
-
-class Wrong(Exception):
-    """The server did what it must not."""
 
 
 class Line:
@@ -53,7 +44,7 @@ class Line:
         self.buffer = b""
 
     def send(self, data: bytes, chance: random.Random) -> None:
-        """In pieces, now and then. The server may have closed it."""
+        """Send in pieces now and then. The server may have closed the connection."""
         with contextlib.suppress(ConnectionError):
             if chance.random() < 0.7 or len(data) > 5000:
                 self.socket.sendall(data)
@@ -63,7 +54,7 @@ class Line:
                 self.socket.sendall(data[begin:end])
 
     def read(self, method: str) -> tuple[int, dict[str, str], bytes] | None:
-        """None at the end."""
+        """Read a response. None at the end."""
         try:
             return self._read(method)
         except TimeoutError:
@@ -137,7 +128,7 @@ class Line:
 
 
 def judge(status: int, headers: dict[str, str], content: bytes, allowed: frozenset[str]) -> None:
-    """What holds for every answer. Raises Wrong."""
+    """Check the rules for every response. Raises Wrong."""
     if any("evil" in name for name in headers):
         raise Wrong(f"a header that the client has put in: {headers}")
     if status < 400:
@@ -160,8 +151,8 @@ def judge(status: int, headers: dict[str, str], content: bytes, allowed: frozens
 
 
 class Stream:
-    """What a keeper knows of one: `records` that are acknowledged, or not known to be (`maybe`: of
-    the last append alone)."""
+    """The keeper's record of one stream: acknowledged `records`, and `maybe`, the unconfirmed last
+    append."""
 
     def __init__(self, name: str, *, is_json: bool) -> None:
         self.name, self.is_json = name, is_json
@@ -231,7 +222,7 @@ class Keeper:
     def _ask(
         self, method: str, path: str, content: bytes = b"", **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        """On a connection that stays, or a new one; and again where it was refused for now."""
+        """Send a request on an open connection or a new one, and retry a temporary refusal."""
         while True:
             status, found, answer = self._once(method, path, content, headers)
             if status != 503 or found.get("stream-outcome") != "refused":
@@ -485,8 +476,8 @@ class Keeper:
         ]
 
     def _finish(self, stream: Stream) -> None:
-        """It is what was acknowledged; what nobody knows of, which may still be on its way, is
-        there as a whole or not at all."""
+        """Check the final content: all acknowledged records. An unconfirmed one, which may be in
+        flight, is there as a whole or not at all."""
         found = self._all(stream)
         self._must(
             found in (stream.records, stream.records + (stream.maybe or [])),
@@ -549,7 +540,8 @@ class Vandal:
         return made
 
     def _answers(self, line: Line, method: str, *, single: bool) -> None:
-        """What follows the first is not told apart from a body where a HEAD may be among them."""
+        """Read responses. Where a HEAD may be among them, those behind the first cannot be told
+        from a body."""
         if not single:
             self._drain(line)
             for status in re.findall(rb"HTTP/1\.1 (5\d\d) ", line.buffer):
@@ -612,7 +604,7 @@ class Vandal:
 def fuzz_http(
     seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, nodes: int = 1
 ) -> Outcome:
-    """So many requests of each client, or for so long."""
+    """Fuzz HTTP for a number of requests per client, or for a time."""
     outcome = Outcome()
     with contextlib.ExitStack() as stack:
         if nodes == 1:
@@ -627,15 +619,14 @@ def fuzz_http(
                 [each.log for each in cluster.nodes.values()],
             )
             pids = [each.process.pid for each in cluster.nodes.values()]
-        cores = [core for pid in pids for core in psutil.Process(pid).children()]
-        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        cores = Cores(*pids)
         allowed = MAY_FAIL if nodes == 1 else MAY_FAIL | NOT_NOW
         first = Keeper(random.Random(seed), 0, urls, allowed)
         for name in ("fuzz/a", "fuzz/b"):
             first._ask("PUT", f"/v1/stream/{name}", Content_Type="application/json")
         first.hang_up()
         _run(outcome, seed, urls, allowed, rounds, seconds)
-        outcome.wrong += aftermath(cores, before, logs)
+        outcome.wrong += cores.aftermath(*logs)
     return outcome
 
 
@@ -653,68 +644,3 @@ def _run(
         for number, kind in enumerate(kinds)
     ]
     play_all(outcome, seed, clients, urls, rounds, seconds)
-
-
-def play_all(
-    outcome: Outcome,
-    seed: int,
-    clients: list[Keeper | Vandal],
-    watched: list[str],
-    rounds: int,
-    seconds: float,
-) -> None:
-    """Let clients act side by side, and look at the turns of the nodes `watched`."""
-    end = time.monotonic() + seconds
-
-    def play(client: Keeper | Vandal) -> None:
-        done = 0
-        try:
-            while (done < rounds or time.monotonic() < end) and not outcome.wrong:
-                client.act()
-                done += 1
-                if not done % EVERY_ACTS:
-                    outcome.wrong += silence(watched)
-            client.finish()
-        except (Wrong, OSError, AssertionError) as wrong:
-            outcome.wrong.append(
-                f"seed {seed}, {type(client).__name__} {client.number}, act {done}: "
-                f"{type(wrong).__name__}: {wrong}"
-            )
-
-    threads = [threading.Thread(target=play, args=(client,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for client in clients:
-        outcome.counts += client.counts
-
-
-def aftermath(
-    cores: list[psutil.Process], before: dict[int, tuple[int, int]], logs: list[list[str]]
-) -> list[str]:
-    """Of processes that are gone or have kept something, and of what they said."""
-    found = []
-    for core in cores:
-        if not core.is_running() or core.status() == psutil.STATUS_ZOMBIE:
-            found.append(f"core {core.pid} has ended")
-            continue
-        memory, files = before[core.pid]
-        if core.memory_info().rss - memory > GROWTH_BYTES_MAX:
-            found.append(
-                f"core {core.pid} has {core.memory_info().rss - memory >> 20} MiB more than before"
-            )
-        with contextlib.suppress(AssertionError):
-            wait_until(
-                lambda core=core, files=files: core.num_fds() <= files + 20,
-                what="connections to be closed",
-                seconds=30,
-            )
-            continue
-        found.append(f"core {core.pid} has {core.num_fds()} open files, {files} before")
-    for log in logs:
-        lines = list(log)
-        found += [
-            "".join(lines[at : at + 25]) for at, line in enumerate(lines) if ODD.search(line)
-        ][:3]
-    return found

@@ -11,19 +11,15 @@ import contextlib
 import io
 import random
 import socket
-import threading
-import time
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 from aiokafka.record.default_records import DefaultRecordBatch
 from fuzz.bytes import Outcome, damaged, noise
-from fuzz.http import Wrong, aftermath
-from fuzz.turns import EVERY_ACTS, silence
+from fuzz.play import Cores, Wrong, play_all
 from kio.schema.metadata.v4 import request as metadata
 from kio.serial import entity_reader, entity_writer
 from product import polynya, running_node
@@ -76,7 +72,7 @@ class Line:
 
 
 class Keeper:
-    """It writes to its topic and reads what it wrote."""
+    """A keeper that writes to its topic and reads its records back."""
 
     def __init__(
         self, chance: random.Random, number: int, address: tuple[str, int], token: str
@@ -136,7 +132,7 @@ class Keeper:
 
 
 class Vandal:
-    """It sends nonsense, before authentication and after it."""
+    """A vandal that sends malformed data, before and after authentication."""
 
     def __init__(
         self, chance: random.Random, number: int, address: tuple[str, int], token: str
@@ -201,40 +197,18 @@ class Vandal:
 
 
 def fuzz_kafka(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz Kafka for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     token = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data)).out.strip()
     with running_node(data, "--cores", "2", "--auth-required") as node:
         host, _, port = node.kafka.rpartition(":")
-        cores = psutil.Process(node.process.pid).children()
-        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        cores = Cores(node.process.pid)
         clients = [
             kind(random.Random(f"{seed}-{number}"), number, (host, int(port)), token)
             for number, kind in enumerate([Keeper] * KEEPERS + [Vandal] * VANDALS)
         ]
-        end = time.monotonic() + seconds
-
-        def play(client: Keeper | Vandal) -> None:
-            done = 0
-            try:
-                while (done < rounds or time.monotonic() < end) and not outcome.wrong:
-                    client.act()
-                    done += 1
-                    if not done % EVERY_ACTS:
-                        outcome.wrong += silence([node.admin], token)
-                client.finish()
-            except (Wrong, OSError) as wrong:
-                who = f"seed {seed}, {type(client).__name__} {client.number}, act {done}"
-                outcome.wrong.append(f"{who}: {type(wrong).__name__}: {wrong}")
-
-        threads = [threading.Thread(target=play, args=(client,)) for client in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for client in clients:
-            outcome.counts += client.counts
-        outcome.wrong += aftermath(cores, before, [node.log])
+        play_all(outcome, seed, clients, [node.admin], rounds, seconds, token=token)
+        outcome.wrong += cores.aftermath(node.log)
         outcome.wrong += [line for line in node.log if "a Kafka request failed" in line][:3]
     return outcome

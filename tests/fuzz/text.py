@@ -9,15 +9,12 @@ import contextlib
 import random
 import socket
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from struct import pack
 
-import psutil
 from fuzz.bytes import Outcome, damaged, noise, text
-from fuzz.http import Wrong, aftermath
-from fuzz.turns import EVERY_ACTS, silence
+from fuzz.play import Cores, Wrong, play_all
 from product import polynya, running_node
 from worlds.text_client import TextClient, text_place
 
@@ -31,7 +28,7 @@ VERBS = (b"PUT", b"GET", b"REGISTER", b"STATE", b"METRICS", b"AUTH", b"put", b"X
 
 
 class Keeper:
-    """It puts messages into a topic of its own and takes them out in order."""
+    """A keeper that puts messages into a topic of its own and takes them out in order."""
 
     def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
         self.chance, self.number, self.topic = chance, number, f"keeper-{number}"
@@ -56,7 +53,7 @@ class Keeper:
         self.line.socket.close()
 
     def _put(self) -> None:
-        """Up to more in a pipeline than may be unanswered."""
+        """Put messages in a pipeline, up to more than may be unanswered."""
         chance = self.chance
         messages = [
             f"{len(self._written) + at}:" + "x" * chance.choice((0, 5, 300, 20_000))
@@ -87,7 +84,7 @@ class Keeper:
 
 
 class Vandal:
-    """It sends nonsense; its connection gets responses or is closed."""
+    """A vandal that sends malformed data; its connection gets responses or is closed."""
 
     def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
         self.chance, self.number, self._place, self._token = chance, number, place, token
@@ -146,41 +143,19 @@ class Vandal:
 
 
 def fuzz_text(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz the text protocol for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     token = polynya("token", "create", "x", "--allow", "all", "--data", str(data)).out.strip()
     flags = ("--cores", "2", "--auth-required", "--text-listen", "on")
     with running_node(data, *flags) as node:
         place = text_place(node)
-        cores = psutil.Process(node.process.pid).children()
-        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        cores = Cores(node.process.pid)
         clients = [
             kind(random.Random(f"{seed}-{number}"), number, place, token)
             for number, kind in enumerate([Keeper] * KEEPERS + [Vandal] * VANDALS)
         ]
-        end = time.monotonic() + seconds
-
-        def play(client: Keeper | Vandal) -> None:
-            done = 0
-            try:
-                while (done < rounds or time.monotonic() < end) and not outcome.wrong:
-                    client.act()
-                    done += 1
-                    if not done % EVERY_ACTS:
-                        outcome.wrong += silence([node.admin], token)
-                client.finish()
-            except (Wrong, OSError) as wrong:
-                who = f"seed {seed}, {type(client).__name__} {client.number}, act {done}"
-                outcome.wrong.append(f"{who}: {type(wrong).__name__}: {wrong}")
-
-        threads = [threading.Thread(target=play, args=(client,)) for client in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for client in clients:
-            outcome.counts += client.counts
-        outcome.wrong += aftermath(cores, before, [node.log])
+        play_all(outcome, seed, clients, [node.admin], rounds, seconds, token=token)
+        outcome.wrong += cores.aftermath(node.log)
         outcome.wrong += [line for line in node.log if "text protocol failed" in line][:3]
     return outcome

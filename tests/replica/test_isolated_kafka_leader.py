@@ -14,12 +14,13 @@ from worlds.stream import kafka_batch
 from polynya.base.names import partition_name
 from polynya.front.kafka.admin.partitions import offset_for_leader_epoch
 from polynya.front.kafka.auth.caller import EVERYBODY
-from polynya.front.kafka.dispatch import Call
+from polynya.front.kafka.brokers import Broker
+from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.offsets import offset_commit, offset_fetch
 from polynya.front.kafka.offsets import EARLIEST, LATEST, list_offsets
-from polynya.front.kafka.server import Broker, KafkaFront
-from polynya.stream.commands import Produce
+from polynya.front.kafka.server import KafkaFront
+from polynya.stream.features.appends.commands import Produce
 from polynya.stream.replies import Code
 from polynya.stream.state.feature_level import level_of
 from polynya.wire.kafka.generated import list_offsets as listing
@@ -43,10 +44,10 @@ class NodeBrokers:
         return (Broker(self.own, "", 1),)
 
     def leader_of(self, group: int) -> int:
-        return self._service.leaders.leader_of(group)
+        return self._service.directory.leader(group)
 
     def epoch_of(self, group: int) -> int:
-        return self._service.leaders.epoch_of(group)
+        return self._service.directory.epoch_of(group)
 
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
         return [], []
@@ -70,7 +71,9 @@ class Asker:
         )
         self.call = cast(
             Call,
-            SimpleNamespace(front=self.front, caller=EVERYBODY, version=VERSION, worked=0),
+            SimpleNamespace(
+                context=self.front.context, caller=EVERYBODY, version=VERSION, worked=0
+            ),
         )
 
     async def list(self, timestamp: int) -> tuple[int, int]:
@@ -115,14 +118,14 @@ async def partitioned() -> tuple[World, Node, Asker]:
         groups = [
             group for node in world.alive() for group in node.core.core_replicas.groups.values()
         ]
-        return all(group.machine.level >= level_of(Produce) for group in groups)
+        return all(group.machine.counters.level >= level_of(Produce) for group in groups)
 
     await world.wait(all_know_kafka)
     group = world.group_of(partition_name("t", 0))
     leader = world.leader(group)
     assert leader is not None
     asker = Asker(leader, group)
-    await asker.front.topics.create("t", 1, [])
+    await asker.front.context.topics.create("t", 1, [])
     await produce(leader)
     assert await asker.commit(1) == Error.NONE
     return world, leader, asker
@@ -142,7 +145,7 @@ async def test_a_replaced_leader_gives_no_old_offsets_to_kafka_clients(
     world: World, old: Node, asker: Asker
 ) -> None:
     group = world.group_of(partition_name("t", 0))
-    epoch = old.engine.service.leaders.epoch_of(group)
+    epoch = old.engine.service.directory.epoch_of(group)
     assert await asker.list(LATEST) == (Error.NONE, 1)
     assert await asker.epoch_end(epoch) == (Error.NONE, 1)
     assert await asker.committed() == (Error.NONE, 1)
@@ -152,11 +155,11 @@ async def test_a_replaced_leader_gives_no_old_offsets_to_kafka_clients(
     new = next(node for node in others if node.core.replicas.is_leader(group))
     await produce(new)
     newer = Asker(new, group)
-    assert await newer.front.topics.find("t") is not None
+    assert await newer.front.context.topics.find("t") is not None
     assert await newer.commit(2) == Error.NONE
     assert await newer.list(LATEST) == (Error.NONE, 2)
     assert await newer.committed() == (Error.NONE, 2)
-    assert new.engine.service.leaders.epoch_of(group) > epoch, "each election begins an epoch"
+    assert new.engine.service.directory.epoch_of(group) > epoch, "each election begins an epoch"
     assert await newer.epoch_end(epoch) == (Error.NONE, 2), "no election removed a record"
     found: list[Any] = [
         await asker.list(LATEST),

@@ -12,7 +12,9 @@ from stories.cluster import led, stories
 from worlds.stream import kafka_batch, kafka_producer
 
 from polynya.base.futures import settle
-from polynya.stream.commands import Create, Encoding, Produce
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
 
@@ -32,7 +34,8 @@ async def partitioned() -> tuple[World, Node]:
     group = world.group_of(NAME)
     await world.wait(
         lambda: all(
-            node.core.core_replicas.groups[group].machine.level >= produce for node in world.alive()
+            node.core.core_replicas.groups[group].machine.counters.level >= produce
+            for node in world.alive()
         )
     )
     leader = world.leader(group)

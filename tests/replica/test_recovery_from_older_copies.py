@@ -1,5 +1,5 @@
-"""After the loss of all nodes the copies of the groups are of different moments; what was flushed
-since each of them is found by itself."""
+"""Recovery after the loss of all nodes from group copies of different moments. Later flushes are
+found without them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polynya.cold import Collector
 from polynya.objectstore import MemoryStore, claim_root
 from polynya.recovery.from_store import FromStore
 from polynya.recovery.restore import Restorer
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, pack_key
 from polynya.wire.slices import build_slice
@@ -89,7 +89,8 @@ async def test_a_pack_that_one_group_knows_is_looked_into_for_the_others(
             for _ in range(times):
                 await node.append(name, PART)
         await world.wait(
-            lambda: not any(machine.hot_bytes for machine in node.core.led.values()), seconds=60
+            lambda: not any(machine.directory.hot_bytes for machine in node.core.led.values()),
+            seconds=60,
         )
         await asyncio.sleep(200)
         return dict(store.objects)
@@ -111,13 +112,14 @@ async def test_slices_without_a_place_are_reported_and_not_guessed(
     assert store is not None
     await node.append(A, PART)
     await world.wait(
-        lambda: not any(machine.hot_bytes for machine in node.core.led.values()), seconds=60
+        lambda: not any(machine.directory.hot_bytes for machine in node.core.led.values()),
+        seconds=60,
     )
     await asyncio.sleep(200)
     (stream,) = [
         found
         for machine in node.core.led.values()
-        for found in machine.streams.values()
+        for found in machine.directory.streams.values()
         if found.name == A
     ]
     batch = HotBatch(0, 0, 1, PART, b"", crc32c(PART), 1, 0, Encoding.BYTES, 0)

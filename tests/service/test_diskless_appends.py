@@ -14,16 +14,10 @@ from worlds.service import Code, Listener, Node, World, name_in
 from polynya.base.futures import settle
 from polynya.local.api import StreamInfo
 from polynya.routing import diskless
-from polynya.stream.commands import (
-    KAFKA_CONTENT_TYPE,
-    Batch,
-    Command,
-    Create,
-    Encoding,
-    Produce,
-    Producer,
-)
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE, Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile, SetProfile
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Reply
 
 A, B = "test/a", "test/b"
@@ -33,7 +27,7 @@ THERE = name_in(1)  # of core 1
 def bound(world: World, name: str, *records: bytes) -> asyncio.Future[Reply]:
     """Append through the bound appender, as HTTP does."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    world.service.appender(name)(world.append_of(name, *records), partial(settle, future))
+    world.service.open(name).append(world.append_of(name, *records), partial(settle, future))
     return future
 
 
@@ -149,23 +143,6 @@ async def test_a_kafka_batch_is_stored_as_it_came(world: World) -> None:
     assert [
         (bytes(span.payload), span.records, span.record_time_ms_max) for span in page.spans
     ] == [(payload, 3, 7)]
-
-
-@story
-async def test_commands_that_are_proposed_together_take_both_ways(world: World) -> None:
-    group = world.service.group_of(A)
-    other = next(
-        name
-        for name in (f"test/{number}" for number in range(100))
-        if world.service.group_of(name) == group
-    )
-    await create(world, A)
-    await world.create(other)
-    commands: list[Command] = [world.append_of(A, b"1"), world.append_of(other, b"1")]
-    future: asyncio.Future[list[Reply]] = asyncio.get_running_loop().create_future()
-    world.service.propose_all(group, commands, lambda found: future.set_result(list(found)))  # type: ignore[arg-type]
-    assert [each.code for each in await future] == [Code.OK, Code.OK]
-    assert (world.writer.counters.appends, world.hot_bytes) == (1, 1)
 
 
 @story

@@ -19,7 +19,8 @@ from polynya.front.http.routes.decoded_pages import stored
 from polynya.local.api import Page, Span
 from polynya.objectstore import MemoryStore
 from polynya.routing import messages
-from polynya.stream.commands import Append, Batch, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.record_pages import Form, show
 
@@ -168,7 +169,7 @@ async def test_a_damaged_slice_is_the_trouble_of_its_stream(world: World) -> Non
     for name in (NAME, "default/sound"):
         await world.append(name, b"recent")
     machine = world.local.machines[world.service.group_of(NAME)]
-    (cold,) = machine.index_of(machine.streams[NAME])
+    (cold,) = machine.packs.index_of(machine.directory.streams[NAME])
     assert isinstance(world.store, MemoryStore)
     data, *rest = world.store.objects[cold.pack]
     at = cold.offset + cold.stored - 1

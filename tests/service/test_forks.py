@@ -1,5 +1,5 @@
-"""Forks over groups and cores: stitched reads wherever the bytes are, and a dance that ends well
-wherever it is cut (F17)."""
+"""Forks across groups and cores: stitched reads from every tier, and a protocol that ends cleanly
+wherever it is interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from worlds.service import Code, Listener, Node, World, json_batch, name_in, raw
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.local import forks
 from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo, TrimQuery
-from polynya.stream.commands import Command, PinSource, Retention, SetRetention
+from polynya.stream.command import Command
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
 
 SOURCE, CHILD, GRANDCHILD = name_in(1), name_in(2), name_in(3)
@@ -76,7 +79,7 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
         pins = [
             stream.pins
             for machine in world.local.machines.values()
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             if stream.pins
         ]
         assert sorted(len(each) for each in pins) == [1, 1], "a rejected fork leaves no pin"
@@ -89,8 +92,8 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
 async def test_a_fork_whose_body_was_read_as_what_its_source_was_before_is_refused(
     world: World,
 ) -> None:
-    """Without a content type of its own it has its source's, which may be created anew with another
-    one in between."""
+    """Refuse a stale fork body: without a content type of its own it uses its source's, which may
+    be re-created with another one."""
     await world.create(SOURCE, json=True)
     with pytest.raises(Unavailable, match="another content type"):
         await world.fork(CHILD, SOURCE, content_type="", batch=raw_batch(b"no JSON"))
@@ -210,7 +213,7 @@ def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inh
         await world.delete(CHILD)
         await world.settle()
         machines = world.local.machines.values()
-        assert not any(machine.hot_bytes or machine.held for machine in machines), (
+        assert not any(machine.directory.hot_bytes or machine.packs.held for machine in machines), (
             "what only the fork needed goes with it"
         )
         await world.stop()
@@ -245,7 +248,7 @@ def test_a_coordinator_dies_between_any_two_steps(
         world.clock.ms += 11_000
         if not restart:
             await world.engine.outbox_sender.sweep()
-            pinned = any(machine.unconfirmed for machine in world.local.machines.values())
+            pinned = any(machine.forks.unconfirmed for machine in world.local.machines.values())
             assert pinned == ((step, after) not in NOTHING_PINNED), (
                 "its coordinator may only be slow"
             )
@@ -253,13 +256,13 @@ def test_a_coordinator_dies_between_any_two_steps(
         await world.engine.outbox_sender.sweep()
         await world.settle()
         machines = world.local.machines.values()
-        assert not any(machine.unconfirmed for machine in machines)
+        assert not any(machine.forks.unconfirmed for machine in machines)
         created = await world.code_of(CHILD) == 0 and not refused
         assert created == (not refused and (step == 3 or (step == 2 and after)))
         pins = [
             pin
             for machine in machines
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             for pin in (stream.pins or {}).values()
         ]
         assert len(pins) == created
@@ -316,7 +319,7 @@ def test_what_the_client_is_told_when_a_step_fails(
 
 
 async def put_that_waits() -> tuple[World, asyncio.Future[Reply]]:
-    """Of a source that was deleted while an attempt at a fork had pinned it, and gave up."""
+    """Start a PUT of a fork whose source was deleted while an abandoned attempt had pinned it."""
     world = World().start()
     await world.create(SOURCE)
     with pytest.raises(asyncio.CancelledError):
@@ -342,8 +345,8 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
 
 
 def test_a_put_that_waits_for_an_attempt_is_asked_elsewhere_when_its_group_leaves() -> None:
-    """Or goes on from another node's state, in which the outcome may be: no command that is applied
-    here tells it."""
+    """Redirect the PUT: the group may also continue from another node's state with the outcome in
+    it, which no command applied here reports."""
 
     async def run() -> None:
         world, put = await put_that_waits()
@@ -364,17 +367,17 @@ def test_outboxes_are_delivered_after_a_restart_and_once_the_disk_has_room() -> 
         await world.create(SOURCE)
         await world.fork(CHILD, SOURCE)
         await world.delete(SOURCE)
-        world.engine.core.on_turn = lambda: None  # the process dies before it sends anything
+        world.engine.core.after_turn.clear()  # the process dies before it sends anything
         await world.delete(CHILD)
-        assert world.local.machines[2].outbox
+        assert world.local.machines[2].outbox.messages
         world.kill()
-        world.engine.core.on_turn = lambda: None
+        world.engine.core.after_turn.clear()
         room, world.disk.capacity = world.disk.capacity, world.disk.used()
         while (await world.create(GRANDCHILD)).code != Code.DISK_FULL:
             await world.delete(GRANDCHILD)
         await world.engine.outbox_sender.sweep()
         await world.engine.core.drain()
-        assert world.local.machines[2].outbox and world.engine.outbox_sender.failures
+        assert world.local.machines[2].outbox.messages and world.engine.outbox_sender.failures
         world.disk.capacity = room
         await world.settle()
         assert await world.code_of(SOURCE) == Code.NOT_FOUND
@@ -498,7 +501,7 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
         pins = [
             stream.pins
             for machine in world.local.machines.values()
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             if stream.pins
         ]
         assert len(pins) == (then == "anew"), "what was refused leaves no pin"
@@ -511,7 +514,8 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
 def test_a_page_of_a_fork_that_is_trimmed_meanwhile_does_not_begin_behind_what_was_asked_for(
     at: tuple[int, int],
 ) -> None:
-    """What it had inherited goes from the source once the fork does not need it."""
+    """Trim the fork while a page is read: the source drops inherited records that the fork no
+    longer needs."""
 
     async def run() -> None:
         world = World().start()

@@ -1,5 +1,5 @@
-"""Tables over the cores of a node: every record in one committed job, whoever plans, dies or is
-late (F23, F26)."""
+"""Tables over the cores of a node: every record in exactly one committed job, despite crashes and
+late planners."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from worlds.service import IDLE_MS, Node, World, name_in
 from polynya.service import table_jobs
 from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.tables import TableRefused
-from polynya.stream.commands import ColdSlice, TableAbandon, TableCommit, TableOpen
-from polynya.stream.placement import META_GROUP
-from polynya.stream.rules import tables as stream_tables
-from polynya.stream.rules.table_failures import Failure
-from polynya.stream.rules.tables import ClaimedRange, Lag, lag_of
-from polynya.stream.table_commands import TableMove
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables import rules as stream_tables
+from polynya.stream.features.tables.commands import TableAbandon, TableCommit, TableMove, TableOpen
+from polynya.stream.features.tables.rules import ClaimedRange, Lag, lag_of
+from polynya.stream.features.tables.state import Failure
+from polynya.stream.parts import ColdSlice
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 
@@ -36,7 +36,7 @@ class Lake:
         return await self.world.jobs.plan("t", merge=merge)
 
     async def commit(self, planned: PlannedJob) -> bool:
-        """Whether this attempt is the one that counts."""
+        """Commit, and report whether this attempt is the one that counts."""
         self.commits += 1
         table = planned.table
         main = f"main-{planned.attempt}"
@@ -441,7 +441,7 @@ def test_a_drop_gives_every_record_to_the_next_table_and_leaves_no_file() -> Non
         await world.store.put(f"tables/{uid}/main/data/a.parquet", b"rows")
         world.clock.ms += 10 * IDLE_MS
         await world.evictor.evict_due()
-        assert any(machine.evicted for machine in world.local.machines.values())
+        assert any(machine.directory.evicted for machine in world.local.machines.values())
         await world.tables.drop("t")
         with pytest.raises(TableRefused) as late:
             await world.jobs.commit(
@@ -458,7 +458,7 @@ def test_a_drop_gives_every_record_to_the_next_table_and_leaves_no_file() -> Non
         for _ in range(2):
             await world.collector.sweep(grace_ms=0)
         left = [info.key async for info in world.store.list(f"tables/{uid}/")]
-        assert not left and uid not in world.local.here(0).tables
+        assert not left and uid not in world.local.here(0).meta.tables
 
     in_one_core(tell)
 
@@ -496,7 +496,8 @@ def test_partitions_are_checked_and_kept() -> None:
 
 
 def test_a_derived_table_claims_nothing_and_tells_why_its_job_failed() -> None:
-    """It has the prefix of another table, and neither takes a record from the other."""
+    """Check a derived table: it claims nothing and reports its job's failure. It shares a prefix
+    with another table; neither takes the other's records."""
 
     async def tell(world: World) -> None:
         sql = "sql:select * from input"
@@ -572,7 +573,7 @@ def test_an_altered_table_keeps_its_rows_and_its_declared_types() -> None:
         assert altered.columns == [("id", "long"), ("at", "timestamptz")]
         assert await world.tables.find("kept") == altered
         watches = [
-            machine.watches[altered.uid]
+            machine.claims.watches[altered.uid]
             for machine in world.local.machines.values()
             if machine.group
         ]

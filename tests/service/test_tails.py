@@ -13,8 +13,8 @@ from worlds.transactions import plant_end
 
 from polynya.base.errors import Unavailable
 from polynya.local.api import LiveEvent, Refusal, StreamInfo
-from polynya.routing.remote_tails import RemoteTails
-from polynya.stream.commands import Touch
+from polynya.routing.tails import RemoteTails
+from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
@@ -93,7 +93,7 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
         watcher, uncommitted = Listener(), Uncommitted()
         for watch in (watcher, uncommitted):
             await here.service.attach(name, watch, numbers=True)
-        stream = home.local.machines[home.service.group_of(name)].streams[name]
+        stream = home.local.machines[home.service.group_of(name)].directory.streams[name]
         stream.kafka = KafkaState(open={7: OpenTransaction(0, 0, 0, 1)})
         await here.append(name, b"abc")
         await wait_for(lambda: uncommitted.events)

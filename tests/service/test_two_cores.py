@@ -4,17 +4,13 @@ away."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import pytest
 from stories.service import node_story
 from worlds.service import Code, Node, name_in
-from worlds.stream import kafka_batch, kafka_producer
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Command, Produce
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 
@@ -39,7 +35,7 @@ async def test_either_core_lists_flushes_and_answers_for_both(node: Node) -> Non
         name
         for world in node.worlds
         for machine in world.local.machines.values()
-        for name, s in machine.streams.items()
+        for name, s in machine.directory.streams.items()
         if s.hot
     }
     assert left == set(names[10:])
@@ -60,13 +56,15 @@ async def test_a_forks_end_reaches_its_source_when_that_core_is_back(node: Node)
     assert (await here.delete(HERE)).code == Code.OK
     with pytest.raises(Unavailable):
         await here.service.flush("")
-    assert any(machine.outbox for machine in here.local.machines.values())
+    assert any(machine.outbox.messages for machine in here.local.machines.values())
     await node.start_core(1)
     await node.wait_connected()
     await node.settle()
     assert await here.code_of(THERE) == Code.NOT_FOUND
     assert not any(
-        machine.streams for world in node.worlds for machine in world.local.machines.values()
+        machine.directory.streams
+        for world in node.worlds
+        for machine in world.local.machines.values()
     )
     assert there.engine.outbox_sender.failures == 0
 
@@ -78,7 +76,7 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     here, there = node.worlds
     await here.create(THERE)
     forking = asyncio.create_task(here.fork(HERE, THERE))
-    while not any(machine.unconfirmed for machine in there.local.machines.values()):
+    while not any(machine.forks.unconfirmed for machine in there.local.machines.values()):
         await asyncio.sleep(0)
     await node.restart_core(1)
     outcome = (await asyncio.gather(forking, return_exceptions=True))[0]
@@ -86,9 +84,11 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     here.clock.ms += 61_000
     await there.engine.outbox_sender.sweep()
     machines = [machine for world in node.worlds for machine in world.local.machines.values()]
-    assert not any(machine.unconfirmed for machine in machines)
+    assert not any(machine.forks.unconfirmed for machine in machines)
     pins = sum(
-        len(stream.pins or ()) for machine in machines for stream in machine.streams.values()
+        len(stream.pins or ())
+        for machine in machines
+        for stream in machine.directory.streams.values()
     )
     assert pins == (await here.code_of(HERE) == 0)
 
@@ -123,7 +123,7 @@ async def test_a_forwarded_append_is_stamped_by_its_owner(node: Node) -> None:
     await here.send(
         msgspec.structs.replace(here.append_of(THERE, b"x"), now_ms=here.clock.ms - 5000)
     )
-    stream = there.local.machines[there.service.group_of(THERE)].streams[THERE]
+    stream = there.local.machines[there.service.group_of(THERE)].directory.streams[THERE]
     assert stream.hot is not None and stream.hot[0].time_ms == stream.activity_ms == there.clock.ms
 
 
@@ -142,11 +142,9 @@ def test_what_changes_something_on_a_core_that_dies_is_not_called_refused(change
             return question
 
         for world in node.worlds:
-            world.service.core_requests.serve(kind, int, int, hang)
+            world.service.rpc.serve(kind, int, int, hang)
         waiting = asyncio.create_task(
-            here.service.group_requests.at_home(
-                there.service.group_of(THERE), kind, 1, hang, changes=changes
-            )
+            here.service.rpc.at_home(there.service.group_of(THERE), kind, 1, hang, changes=changes)
         )
         await asked.wait()
         await node.kill_core(1)
@@ -154,31 +152,3 @@ def test_what_changes_something_on_a_core_that_dies_is_not_called_refused(change
             await waiting
 
     story()
-
-
-@node_story
-async def test_commands_that_are_proposed_together_are_answered_together(node: Node) -> None:
-    service = node.worlds[0].service
-    for name in (HERE, THERE):
-        await node.worlds[0].create(name)
-        group = service.group_of(name)
-        answers: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
-        commands: list[Command] = [
-            Produce(name, service.now_ms(), kafka_batch(3), kafka_producer(7, 0, 0, 3)),
-            Produce(name, service.now_ms(), kafka_batch(0)),  # no member could apply it
-            Produce("test/none", service.now_ms(), kafka_batch(1)),
-            Produce(name, service.now_ms(), kafka_batch(2), kafka_producer(7, 0, 3, 2)),
-        ]
-        service.propose_all(group, commands, answers.set_result)
-        first, fault, missing, last = await answers
-        assert (first.code, first.first_record, last.code, last.first_record) == (
-            Code.OK,
-            0,
-            Code.OK,
-            3,
-        )
-        assert isinstance(fault, Exception)
-        assert missing.code == Code.NOT_FOUND
-    none: list[Any] = []
-    service.propose_all(1, [], none.append)
-    assert none == [[]]

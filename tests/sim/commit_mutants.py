@@ -7,9 +7,10 @@ from typing import Any
 from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
-from polynya.routing.proposals import Proposals
-from polynya.stream.diskless import commits
-from polynya.stream.rules import profiles, writes
+from polynya.routing.forwarding import Forwarding
+from polynya.stream.features.appends import rules as writes
+from polynya.stream.features.profiles import commits
+from polynya.stream.features.profiles import rules as profiles
 
 COMMIT: dict[str, tuple[Any, str, Any]] = {
     "a repeated commit gets new offsets": (
@@ -31,13 +32,15 @@ COMMIT: dict[str, tuple[Any, str, Any]] = {
     "a commit names a pack that the group has released": (
         commits,
         "_judge_pack",
-        edited_function(commits._judge_pack, "command.pack in machine.released", "False"),
+        edited_function(commits._judge_pack, "command.pack in machine.packs.released", "False"),
     ),
     "a commit is taken however late it is": (
         commits,
         "_judge_pack",
         edited_function(
-            commits._judge_pack, "abs(machine.log_ms - command.intent_ms) > WRITE_MS_MAX", "False"
+            commits._judge_pack,
+            "abs(machine.counters.log_ms - command.intent_ms) > WRITE_MS_MAX",
+            "False",
         ),
     ),
     "producers are not judged by the commit": (
@@ -85,13 +88,15 @@ COMMIT: dict[str, tuple[Any, str, Any]] = {
     "a commit to a replicated stream is taken": (
         commits,
         "judge_packed",
-        edited_function(profiles.judge_packed, "stream.uid not in machine.diskless", "False"),
+        edited_function(
+            profiles.judge_packed, "stream.uid not in machine.diskless.streams", "False"
+        ),
     ),
 }
 COMMIT["an append that waited for another way keeps its old time"] = (
-    Proposals,
+    Forwarding,
     "_propose_waited",
-    edited_function(Proposals._propose_waited, "self._local.stamped(command)", "command"),
+    edited_function(Forwarding._propose_waited, "self._local.stamped(command)", "command"),
 )
 COMMIT_CAUGHT_BY = {
     "an append that waited for another way keeps its old time": (

@@ -20,9 +20,10 @@ from sim.knobs import Knobs
 from worlds.kafka import OneBroker, frame, read_answer
 
 from polynya.base.errors import PolynyaError
+from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.server import Broker, KafkaFront
+from polynya.front.kafka.server import KafkaFront
 from polynya.wire.kafka.batches import HEADER_BYTES, MAGIC, batches_of, header_of
 
 TOPIC, VERSION, CONSUMERS = "t", 11, 3
@@ -63,10 +64,10 @@ class SimBrokers(OneBroker):
         return (Broker(self.own, "", 1),)
 
     def leader_of(self, group: int) -> int:
-        return self._service.leaders.leader_of(group)
+        return self._service.directory.leader(group)
 
     def epoch_of(self, group: int) -> int:
-        return self._service.leaders.epoch_of(group)
+        return self._service.directory.epoch_of(group)
 
 
 class SimFront(KafkaFront):
@@ -85,7 +86,6 @@ class SimFront(KafkaFront):
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         node = self._node
         node.tasks.discard(task)
         failed = not task.cancelled() and task.exception() is not None
@@ -100,7 +100,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self._node, self._got, self._is_closed = node, b"", False
         self._answer: asyncio.Future[bytes] | None = None
-        self._connection = Connection(front)
+        self._connection = Connection(front.connections)
         self._connection.connection_made(self)
 
     async def ask(self, request: bytes) -> bytes:
@@ -273,11 +273,11 @@ class ConsumerEpisode(KafkaEpisode):
         if key not in self._fronts:
             self._fronts[key] = node.process.run(lambda: SimFront(node))
         front = self._fronts[key]
-        if front.topics.known(TOPIC) is None:
+        if front.context.topics.known(TOPIC) is None:
             async with asyncio.timeout(LOST_SECONDS):
-                if await node.process.drive(front.topics.find(TOPIC)) is None:
-                    await node.process.drive(front.topics.create(TOPIC, len(NAMES), []))
-        return front if front.topics.known(TOPIC) is not None else None
+                if await node.process.drive(front.context.topics.find(TOPIC)) is None:
+                    await node.process.drive(front.context.topics.create(TOPIC, len(NAMES), []))
+        return front if front.context.topics.known(TOPIC) is not None else None
 
     def see(self, partition: int, offset: int, batch: bytes) -> None:
         """Note a batch that a consumer got; all get the same."""

@@ -6,10 +6,9 @@ from __future__ import annotations
 import pytest
 
 from polynya.base import limits
-from polynya.stream.commands import Command, TopicDrop, TopicGone, TopicPut
-from polynya.stream.consumer_groups import rules
-from polynya.stream.consumer_groups.state import ConsumerGroups
-from polynya.stream.group_commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups import rules
+from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
     ConsumerGroupMember,
@@ -19,6 +18,8 @@ from polynya.stream.group_commands import (
     ForgetTopic,
     OffsetEntry,
 )
+from polynya.stream.features.consumer_groups.state import ConsumerGroups
+from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.sense import fault_of
@@ -139,12 +140,15 @@ def test_offsets_are_deleted_by_partition_and_by_topic() -> None:
 def test_a_deleted_topic_is_told_to_all_groups() -> None:
     meta = Machine(0, 4)
     codes(meta, TopicPut("t", T, 1, [], 5), TopicDrop("t", T))
-    assert not meta.outbox
+    assert not meta.outbox.messages
     codes(meta, TopicGone("t", T))
-    assert sorted(meta.outbox.values(), key=lambda sent: sent[0]) == [
+    assert sorted(meta.outbox.messages.values(), key=lambda sent: sent[0]) == [
         (group, ForgetTopic(T)) for group in (1, 2, 3, 4)
     ]
-    assert Machine.restore(meta.snapshot(), lambda place, uid: b"").outbox == meta.outbox
+    assert (
+        Machine.restore(meta.snapshot(), lambda place, uid: b"").outbox.messages
+        == meta.outbox.messages
+    )
 
 
 def test_deltas_have_the_groups_that_changed() -> None:

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec import structs
-from polynya.stream.state.profile_epochs import profile_epoch_of
 from worlds.packed import commit_of
 from worlds.stream import World, check_invariants, raw_batch
 
-from polynya.stream.commands import (
-    Append,
-    Batch,
-    Create,
-    Encoding,
-    PackWritten,
-    Producer,
-    PublishSlices,
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PackWritten, PublishSlices
+from polynya.stream.features.profiles.commands import (
+    CommitSlices,
+    Profile,
+    SealProfileEpoch,
+    SetProfile,
 )
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
+from polynya.stream.state.profile_epochs import profile_epoch_of
 
 NAME = "s"
 RETRY = (Code.NOT_YET, Code.WRONG_PROFILE)
@@ -108,7 +108,7 @@ class Cluster:
         return self.machine.apply(stamped, self.place)  # type: ignore[arg-type]
 
     def change(self, step: str) -> None:
-        stream = self.machine.streams[NAME]
+        stream = self.machine.directory.streams[NAME]
         if step == "to diskless":
             self.apply(SetProfile(NAME, Profile.DISKLESS, 0))
         elif step == "to replicated":
@@ -159,7 +159,7 @@ def play(order: tuple[str, ...], *, begin: int) -> None:
 
 def check(cluster: Cluster, writers: list[Writer]) -> None:
     check_invariants(cluster.machine)
-    stream = cluster.machine.streams[NAME]
+    stream = cluster.machine.directory.streams[NAME]
     found = cluster.world.read(stream, Want(-1, 0, 1 << 20))
     assert isinstance(found, tuple)
     bodies = [body + b";" for body in found[0].split(b";")[:-1]]

@@ -10,19 +10,16 @@ from worlds.stream import World, json_batch, raw_batch
 
 from polynya.base.names import group_of
 from polynya.cold.planner import cut_runs
-from polynya.stream.commands import (
-    Append,
-    ClaimRanges,
-    Create,
-    Encoding,
-    PinSource,
-    PublishSlices,
-    ReplaceSlices,
-    Trim,
-)
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PublishSlices, ReplaceSlices
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.tables.commands import ClaimRanges
+from polynya.stream.features.tables.rules import lag_of
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code
-from polynya.stream.rules.tables import lag_of
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream
 from polynya.stream.state.record_gaps import JUMP
@@ -61,7 +58,7 @@ class Holey:
 
     @property
     def stream(self) -> Stream:
-        return self.world.machines[self.group].streams[NAME]
+        return self.world.machines[self.group].directory.streams[NAME]
 
     def append(self, count: int) -> None:
         texts = [b'"%d"' % (len(self.records) + number) for number in range(count)]
@@ -77,7 +74,7 @@ class Holey:
             record, byte = record + 1, byte + len(text) + 1
 
     def flush(self) -> None:
-        """As the flusher would: runs without a hole, one after the other."""
+        """Flush as the flusher does: gapless runs, one after the other."""
         for run in cut_runs(self.stream.hot, 1 << 20) if self.stream.hot else ():
             cold = self.world.slice_of(self.stream, len(run), f"p{self.world.place}")
             reply = self.world.apply(
@@ -99,7 +96,7 @@ class Holey:
 
     def merge(self) -> None:
         """All entries before the first wide gap become one."""
-        entries = self.world.machines[self.group].index_of(self.stream)[:]
+        entries = self.world.machines[self.group].packs.index_of(self.stream)[:]
         end = next(
             (
                 at
@@ -188,7 +185,7 @@ def test_what_is_missing_is_counted(steps: list[int | str]) -> None:
         for at in range(1, index.count(holey.stream.cold))
         if at in record_gaps.entries_behind(holey.stream.cold or b"")
     ]
-    entries = holey.world.machines[holey.group].index_of(holey.stream)[:]
+    entries = holey.world.machines[holey.group].packs.index_of(holey.stream)[:]
     assert behind == [
         at
         for at in range(1, len(entries))
@@ -254,7 +251,7 @@ def test_a_raw_page_does_not_cross_a_hole() -> None:
     world.apply(group, Create(NAME, 1, "text/plain", Encoding.BYTES))
     world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"before")))
     world.jump(group)
-    stream = world.machines[group].streams[NAME]
+    stream = world.machines[group].directory.streams[NAME]
     world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"behind")))
     assert world.read(stream, Want(0, 0, 100)) == (b"before", (0, 0), (1, 6))
     assert world.read(stream, Want(1, 6, 100)) == (b"behind", (JUMP + 1, 6), (JUMP + 2, 12))

@@ -10,30 +10,25 @@ from worlds.transactions import plant_end
 
 from polynya.base.errors import ConfigError
 from polynya.base.names import group_of
-from polynya.stream.commands import (
-    AckLinks,
-    Append,
-    ClaimRanges,
-    Create,
-    Encoding,
-    LinkSubscription,
-    PinSource,
-    PublishSlices,
-    Retention,
-    Touch,
-    Trim,
-)
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.lifetimes.commands import Create, Touch
+from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.features.pages.eviction import is_evictable
+from polynya.stream.features.retention import rules as retention
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.subscriptions.commands import AckLinks, LinkSubscription
+from polynya.stream.features.subscriptions.links import oldest_links, pending_watches
+from polynya.stream.features.tables.commands import ClaimRanges
+from polynya.stream.features.tables.rules import lag_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding, Retention
 from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code
-from polynya.stream.rules import retention
-from polynya.stream.rules.eviction import is_evictable
-from polynya.stream.rules.tables import lag_of
 from polynya.stream.snapshots.encode import Image, decode_image
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
-from polynya.stream.subscriptions.links import oldest_links, pending_watches
 
 NAME = "docs/a"
 GROUP = group_of(NAME, 2)
@@ -56,7 +51,7 @@ class Planted:
 
     @property
     def stream(self) -> Stream:
-        return self.machine.streams[NAME]
+        return self.machine.directory.streams[NAME]
 
     def append(self, *records: bytes) -> None:
         reply = self.world.apply(GROUP, Append(NAME, 2, "application/json", json_batch(*records)))
@@ -85,7 +80,7 @@ def test_the_two_ends() -> None:
 
 @pytest.mark.parametrize("flushed", [0, 1, 2, 3])
 def test_reads_stop_at_it(flushed: int) -> None:
-    """Also where a slice reaches into the transaction."""
+    """Stop also where a slice reaches into the transaction."""
     planted = Planted()
     if flushed:
         planted.flush(flushed)
@@ -132,13 +127,13 @@ def test_its_end_tells_subscriptions_and_watched_tails(monkeypatch: pytest.Monke
     assert stream.kafka is not None
     stream.kafka.open[9] = OpenTransaction(4, 8, 0, 2)
     planted.world.apply(GROUP, LinkSubscription("s", 9, 1, "docs/*", "", []))
-    machine.watched = {stream.uid}
+    machine.tails.watched = {stream.uid}
     machine.take_changes()
     planted.end(9)
-    assert (machine.take_effects(), machine.subscriptions.wakes) == ([], {}), "7 holds more"
+    assert (machine.tails.take_effects(), machine.subscriptions.wakes) == ([], {}), "7 holds more"
     assert machine.take_changes().streams == {stream.uid}
     planted.end(7)
-    assert machine.take_effects() == [TailMoved(stream.uid, 2, 4, 6, 12)]
+    assert machine.tails.take_effects() == [TailMoved(stream.uid, 2, 4, 6, 12)]
     assert machine.subscriptions.wakes == {"s": (9, NAME)}
     assert [each[0] for each in pending_watches(machine)] == ["s"]
     assert planted.world.read(stream, Want(2, 4, 100)) == (b"2,3,4,5,", (2, 4), (6, 12))

@@ -11,30 +11,29 @@ from worlds.stream import World, raw_batch
 
 from polynya.base.limits import PATH_BYTES_MAX
 from polynya.base.names import canonical_name
-from polynya.stream.commands import (
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.settings.commands import MetaSet
+from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions import rules as subscriptions
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Append,
-    Create,
-    Delete,
     LinkSubscription,
-    MetaSet,
-    PinSource,
     SubscriptionConfig,
     SubscriptionDelete,
     SubscriptionEvent,
     SubscriptionLinked,
     SubscriptionPut,
     SubscriptionStreams,
-    Trim,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
+from polynya.stream.features.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.features.subscriptions.state import State, Subscription
 from polynya.stream.replies import Code
-from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions import rules as subscriptions
-from polynya.stream.subscriptions.globs import BadPattern, check_pattern, compile_pattern
-from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions.state import State, Subscription
 
 A, B, C = "test/a", "test/b", "test/c"
 
@@ -247,13 +246,13 @@ def test_a_stream_that_only_forks_still_need_is_not_linked(one: One) -> None:
     one.create(A, b"x")
     one.apply(PinSource(A, "a" * 32, "test/fork", 0))
     one.apply(Delete(A, 0))
-    assert one.world.machines[1].streams[A].deleted
+    assert one.world.machines[1].directory.streams[A].deleted
     assert one.link(1, pattern="test/*", streams=(A,)) == Code.OK
     one.create(B, b"x")
     one.apply(PinSource(B, "b" * 32, "test/fork", 0))
     one.apply(Delete(B, 0))
-    assert one.world.machines[1].streams[B].links is None, "nor is it followed on"
-    assert one.world.machines[1].streams[A].links is None
+    assert one.world.machines[1].directory.streams[B].links is None, "nor is it followed on"
+    assert one.world.machines[1].directory.streams[A].links is None
     assert [
         (info.name, info.stream_uid) for info in oldest_links(one.world.machines[1], "s", 1, 10)
     ] == [(A, 0)]
@@ -264,7 +263,7 @@ def test_a_deleted_subscription_takes_its_news_along(one: One) -> None:
     one.create(A, b"x")
     assert list(one.state.wakes) == ["s"]
     one.apply(UnlinkSubscription("s", 1))
-    assert not one.state.wakes and one.world.machines[1].streams[A].links is None
+    assert not one.state.wakes and one.world.machines[1].directory.streams[A].links is None
 
 
 def test_news_are_told_when_there_was_nothing_pending(one: One) -> None:

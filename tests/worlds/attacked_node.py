@@ -74,11 +74,18 @@ class AttackedNode:
         line.socket.close()
 
     def ask(
-        self, method: str, path: str, body: bytes = b"", content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        content_type: str = "application/json",
+        *,
+        accept: str = "*/*",
     ) -> int:
         """Return the status of an HTTP request, once its answer has been read."""
         line = http.client.HTTPConnection(*self.http, timeout=120)
         bearer = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
+        bearer["Accept"] = accept
         try:
             line.request(method, path, body, bearer)
             answer = line.getresponse()
@@ -119,7 +126,7 @@ class Bystander:
         self._failed: list[BaseException] = []
         self._http = http.client.HTTPConnection(*node.http, timeout=60)
         self._line, self._member = node.line(), node.line()
-        self._group = f"bystander-{time.monotonic_ns()}"  # of its own: nobody is waited for
+        self._group = f"bystander-{time.monotonic_ns()}"  # of its own: no other test waits for it
         self._generation, self._name = self._joined()
         self._append("PUT", 201)
         self._produce()

@@ -16,7 +16,9 @@ from wire.kafka.kio_values import kio_class, kio_of
 from worlds.service import World
 
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
-from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection
+from polynya.front.kafka.brokers import Broker
+from polynya.front.kafka.connections import KafkaProtection
+from polynya.front.kafka.server import KafkaFront
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.kafka.messages import APIS
 
@@ -124,21 +126,32 @@ class KafkaWorld:
         self.core, self.front, self.port = core, front, port
         self.wires: list[KafkaWire] = []
 
+    def use(self, brokers: Any) -> Any:
+        """Show clients other brokers."""
+        context = self.front.context
+        context.brokers = context.topic_frames.brokers = brokers
+        return brokers
+
     async def wire(self) -> KafkaWire:
         wire = KafkaWire(*await asyncio.open_connection("127.0.0.1", self.port))
         self.wires.append(wire)
         return wire
 
     async def topic(self, name: str, partitions: int = 1) -> None:
-        await self.front.topics.create(name, partitions, [])
-        assert self.front.topics.known(name) is not None
+        await self.front.context.topics.create(name, partitions, [])
+        assert self.front.context.topics.known(name) is not None
 
     async def follow(self, name: str) -> None:
         """Follow a topic, so that even a fetch that waits a millisecond finds its ends known."""
-        topic = self.front.topics.known(name)
+        topic = self.front.context.topics.known(name)
         assert topic is not None
         for partition in range(topic.partitions):
-            assert await self.front.tails.follow(topic.stream(partition)) is not None
+            assert (
+                await self.front.context.tails.follow(
+                    self.front.context.service.open(topic.stream(partition))
+                )
+                is not None
+            )
 
 
 def play(

@@ -11,7 +11,9 @@ from worlds.stream import World, raw_batch
 from polynya.backup.copies import CompleteMark
 from polynya.base.names import group_of
 from polynya.service.outbox_sender import OutboxSender
-from polynya.stream.commands import Create, Delete, Encoding, PublishSlices, ReleasePack
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.packs.commands import PublishSlices, ReleasePack
+from polynya.stream.parts import Encoding
 
 GROUPS = 2
 NAME = next(f"docs/{n}" for n in range(9) if group_of(f"docs/{n}", GROUPS) == 1)
@@ -47,7 +49,7 @@ class Led:
 
     def a_stream_in_a_pack_goes(self) -> None:
         self.apply(Create(NAME, 1, "text/plain", Encoding.BYTES, batch=raw_batch(b"x")))
-        stream = self.world.machines[1].streams[NAME]
+        stream = self.world.machines[1].directory.streams[NAME]
         cold = self.world.slice_of(stream, 1, "p")
         self.apply(PublishSlices("p", 2, 1, [(stream.uid, cold)]))
         self.apply(Delete(NAME, 2))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from polynya.stream import machine as rules
-from polynya.stream.commands import Touch
+from polynya.stream.features.appends.transactions import end_transaction
+from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.transactions import end_transaction
 
 
 def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def apply(machine: Machine, command: Touch, place: int) -> Reply:
         for uid, producer in command.touches:
-            end_transaction(machine, machine.by_uid[uid], producer)
+            end_transaction(machine, machine.directory.by_uid[uid], producer)
         return Reply(Code.OK)
 
     monkeypatch.setitem(rules._RULES, Touch, apply)

@@ -20,8 +20,8 @@ from polynya.config.tls import Tls
 from polynya.front.http.api.tokens import Tokens
 from polynya.jobs import repeat
 from polynya.observability.metrics import Samples
-from polynya.routing.service import NodeService
-from polynya.stream.placement import META_GROUP
+from polynya.service.node_service import NodeService
+from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.transport import Reply, Transport
 
 TICK_SECONDS = 0.25  # delay until a revoked token is rejected, at most
@@ -64,7 +64,7 @@ class Keeper:
             self._copy = TokenCopy(
                 self.file,
                 shared,
-                lambda: machines[META_GROUP].meta if META_GROUP in machines else None,
+                lambda: machines[META_GROUP].meta.settings if META_GROUP in machines else None,
             )
 
     async def start(self) -> None:

@@ -12,21 +12,22 @@ import msgspec
 from polynya.access import Access
 from polynya.admin import audited_requests, metric_sources
 from polynya.admin.access_keeper import Keeper
-from polynya.admin.admin_routes import (
+from polynya.admin.audited_requests import ActOf, audited
+from polynya.admin.health import Health
+from polynya.admin.listeners import ConnectionShares, Listener, node_profiles
+from polynya.admin.routes import (
     ADMIN,
     BASE_ADMIN_ACTS,
     Backends,
     admin_handler,
     bounded,
+    console_handlers,
+    console_mounts,
+    health_handlers,
     part_of,
     store_ref,
     table_handler,
 )
-from polynya.admin.audited_requests import ActOf, audited
-from polynya.admin.console_routes import console_handlers, console_mounts
-from polynya.admin.health import Health
-from polynya.admin.health_routes import health_handlers
-from polynya.admin.listeners import ConnectionShares, Listener, node_profiles
 from polynya.admin.sql_worker import SqlWorker
 from polynya.config import core_start
 from polynya.config.core_start import CoreStart
@@ -53,10 +54,11 @@ from polynya.front.http.api.topics import TopicRoutes
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.front.http.server import HttpFront, Protection
+from polynya.front.http.server import HttpFront
 from polynya.service.assembly import CoreRuntime
 from polynya.service.stream_slices import SliceFinder
 from polynya.system.ports import spelled
@@ -119,10 +121,12 @@ class HttpListeners:
         known = self._keeper.known
         if known is not None:
             known.on_deaths += [front.let_go for front in fronts.values()]
-            known.on_settle.append(base.settle)
+            known.on_settle.append(base.readers.settle)
         measured = metric_sources.of_front(base), self._query_samples
         return [
-            Listener(name, front, measured, counts=(_appended(base),), clients=(base.clients,))
+            Listener(
+                name, front, measured, counts=(_appended(base),), clients=(base.context.clients,)
+            )
             if front is base
             else Listener(name, front)
             for name, front in fronts.items()

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from polynya.cli.terminal import exits
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.process_exit import ProcessExit
+from polynya.cli.terminal.exits import ProcessExit
 from polynya.files import keep_private
 
 VERBS = {  # name: (module, help line), in the order of --help
@@ -41,7 +41,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     "sub": ("streams.subscriptions", "Manage subscriptions: appends wake webhooks or workers."),
     "group": ("streams.groups", "List and manage the consumer groups of Kafka clients."),
     "trim": ("streams.retention", "Delete the oldest records of a stream."),
-    "stream": ("streams.profile", "Show or change the profile of a stream."),
+    "stream": ("streams.lifecycle", "Show or change the profile of a stream."),
     "bucket": ("streams.buckets", "List buckets, and set the profile of their new streams."),
     "retention": ("streams.retention", "Set, show or clear the retention of a stream or a bucket."),
     "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),
@@ -60,7 +60,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     ),
     "debug": ("diagnostics.bundle", "Collect diagnostics for support."),
     "man": ("man", "Print the man page."),
-    "completion": ("completion", "Print the completion script of a shell."),
+    "completion": ("terminal.complete", "Print the completion script of a shell."),
     "backup": ("storage.backup", "Back up a running cluster or single node."),
     "verify": ("storage.backup", "Verify a backup: checksums and references."),
     "restore": (

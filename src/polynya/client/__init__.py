@@ -21,7 +21,7 @@ Guarantees:
 from polynya.client.aio.client import AsyncClient, AsyncReader, AsyncStream
 from polynya.client.aio.producer import AsyncProducer, AsyncReceipt
 from polynya.client.aio.work import AsyncWork
-from polynya.client.blocking.client import Client, Reader, Stream
+from polynya.client.blocking.generated.client import Client, Reader, Stream
 from polynya.client.blocking.producer import Producer, Receipt
 from polynya.client.blocking.work import Work
 from polynya.client.errors import (

@@ -1,4 +1,5 @@
-"""HTTP for both clients: send requests with httpx and return responses or broken attempts.
+"""HTTP for both clients: their options, and how requests, responses and failures are translated to
+and from httpx.
 
 httpx is maintained, already a dependency, and offers one interface for blocking and asyncio with
 TLS, proxies and pooling. Requests are few and large (pages, batches), so its cost per request is
@@ -8,8 +9,7 @@ not the limit.
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -97,7 +97,7 @@ def options_of(
     return Options(servers=tuple(server_list(server)), token=token, verify=verify, extras=extras)
 
 
-class _Extended:
+class Extended:
     """The part that both wires share: the router, and the extras added to each request."""
 
     def __init__(self, options: Options) -> None:
@@ -115,196 +115,10 @@ class _Extended:
         return other
 
 
-W = TypeVar("W", bound=_Extended)
+W = TypeVar("W", bound=Extended)
 
 
-class Wire(_Extended):
-    """The blocking HTTP transport. Threads may share it."""
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._http = httpx.Client(**options.settings())
-        # HTTP/1.1 implies keep-alive, and the server recognizes an append's head by its exact bytes
-        del self._http.headers["connection"]
-
-    def close(self) -> None:
-        if not self._borrowed:
-            self._http.close()
-
-    def send(self, request: HttpRequest) -> HttpResponse | Broken:
-        return self._tried(request, self._send)
-
-    def open(self, request: HttpRequest) -> tuple[HttpResponse | Broken, Opened | None]:
-        """Send a request. Return its head, and the open body of a success."""
-        opened: list[Opened] = []
-
-        def once(built: httpx.Request) -> HttpResponse | Broken:
-            try:
-                response = self._http.send(built, stream=True)
-                if response.status_code == 200:
-                    opened.append(Opened(response))
-                    return _head(response)
-                response.read()
-                return _answer(response)
-            except (httpx.TransportError, httpx.DecodingError) as error:
-                return _broken(error, built.url)
-
-        try:
-            answer = self._tried(request, once)
-        except BaseException:
-            for each in opened:
-                each.close()
-            raise
-        return answer, opened[0] if opened else None
-
-    def _send(self, built: httpx.Request) -> HttpResponse | Broken:
-        try:
-            return _answer(self._http.send(built))
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error, built.url)
-
-    def _tried(
-        self, request: HttpRequest, once: Callable[[httpx.Request], HttpResponse | Broken]
-    ) -> HttpResponse | Broken:
-        """Send to the preferred server, and to the next one while nothing could be sent."""
-        router = self.router
-        ways = router.ways(request.target, time.monotonic())
-        for number, server in enumerate(ways, 1):
-            parts = _parts(
-                request,
-                self.extras,
-                alone=len(ways) == 1,
-                owner=router.owns(server, request.target),
-            )
-            what = once(
-                self._http.build_request(
-                    request.method, server + self.extras.target(request), **parts
-                )
-            )
-            if router.on_answer(server, request.target, _told(what), time.monotonic()):
-                nodes = self._send(
-                    self._http.build_request(
-                        "GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)
-                    )
-                )
-                router.met(_nodes(nodes))
-                router.on_answer(server, request.target, _told(what), time.monotonic())
-            if number == len(ways) or not isinstance(what, Broken) or what.sent:
-                break
-        return what
-
-
-class Opened:
-    """A response whose body is still arriving."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-        self._pieces: Iterator[bytes] = response.iter_raw()
-
-    def more(self) -> bytes | Broken:
-        """Return the next bytes; empty at the end."""
-        try:
-            return next(self._pieces, b"")
-        except (httpx.TransportError, httpx.StreamError) as error:
-            return _broken(error)
-
-    def close(self) -> None:
-        self._response.close()
-
-
-class AsyncWire(_Extended):
-    """The asyncio HTTP transport."""
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._http = httpx.AsyncClient(**options.settings())
-        del self._http.headers["connection"]
-
-    async def close(self) -> None:
-        if not self._borrowed:
-            await self._http.aclose()
-
-    async def send(self, request: HttpRequest) -> HttpResponse | Broken:
-        return await self._tried(request, self._send)
-
-    async def open(self, request: HttpRequest) -> tuple[HttpResponse | Broken, AsyncOpened | None]:
-        opened: list[AsyncOpened] = []
-
-        async def once(built: httpx.Request) -> HttpResponse | Broken:
-            try:
-                response = await self._http.send(built, stream=True)
-                if response.status_code == 200:
-                    opened.append(AsyncOpened(response))
-                    return _head(response)
-                await response.aread()
-                return _answer(response)
-            except (httpx.TransportError, httpx.DecodingError) as error:
-                return _broken(error, built.url)
-
-        try:
-            answer = await self._tried(request, once)
-        except BaseException:  # cancelled, perhaps while fetching the list of nodes
-            for each in opened:
-                await each.close()
-            raise
-        return answer, opened[0] if opened else None
-
-    async def _send(self, built: httpx.Request) -> HttpResponse | Broken:
-        try:
-            return _answer(await self._http.send(built))
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error, built.url)
-
-    async def _tried(
-        self,
-        request: HttpRequest,
-        once: Callable[[httpx.Request], Awaitable[HttpResponse | Broken]],
-    ) -> HttpResponse | Broken:
-        router = self.router
-        ways = router.ways(request.target, time.monotonic())
-        for number, server in enumerate(ways, 1):
-            parts = _parts(
-                request,
-                self.extras,
-                alone=len(ways) == 1,
-                owner=router.owns(server, request.target),
-            )
-            what = await once(
-                self._http.build_request(
-                    request.method, server + self.extras.target(request), **parts
-                )
-            )
-            if router.on_answer(server, request.target, _told(what), time.monotonic()):
-                nodes = await self._send(
-                    self._http.build_request(
-                        "GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)
-                    )
-                )
-                router.met(_nodes(nodes))
-                router.on_answer(server, request.target, _told(what), time.monotonic())
-            if number == len(ways) or not isinstance(what, Broken) or what.sent:
-                break
-        return what
-
-
-class AsyncOpened:
-    """A response whose body is still arriving, for asyncio."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-        self._pieces: AsyncIterator[bytes] = response.aiter_raw()
-
-    async def more(self) -> bytes | Broken:
-        try:
-            return await anext(self._pieces, b"")
-        except (httpx.TransportError, httpx.StreamError) as error:
-            return _broken(error)
-
-    async def close(self) -> None:
-        await self._response.aclose()
-
-
-def _parts(
+def parts_of(
     request: HttpRequest, extras: Extras, *, alone: bool = True, owner: bool = False
 ) -> dict[str, Any]:
     """Return httpx's arguments for a request. `alone`: no other server is left to try. `owner`: the
@@ -316,11 +130,12 @@ def _parts(
     return {"headers": extras.headers | request.headers, "content": content, "timeout": timeout}
 
 
-def _told(what: HttpResponse | Broken) -> tuple[int, dict[str, str]] | None:
+def status_of(what: HttpResponse | Broken) -> tuple[int, dict[str, str]] | None:
+    """Return the status and the headers of a response; None of a broken attempt."""
     return (what.status, what.headers) if isinstance(what, HttpResponse) else None
 
 
-def _nodes(what: HttpResponse | Broken) -> list[str]:
+def nodes_of(what: HttpResponse | Broken) -> list[str]:
     """Return the cluster's nodes from a response of `/v1/node`."""
     try:
         return (
@@ -332,15 +147,18 @@ def _nodes(what: HttpResponse | Broken) -> list[str]:
         return []
 
 
-def _head(response: httpx.Response) -> HttpResponse:
+def head_of(response: httpx.Response) -> HttpResponse:
+    """Return a response without its body."""
     return HttpResponse(response.status_code, dict(response.headers))
 
 
-def _answer(response: httpx.Response) -> HttpResponse:
-    return HttpResponse(response.status_code, dict(response.headers), response.content)
+def response_of(response: httpx.Response) -> HttpResponse:
+    """Return a response whose body has been read."""
+    url = str(response.request.url)
+    return HttpResponse(response.status_code, dict(response.headers), response.content, url)
 
 
-def _broken(error: Exception, url: httpx.URL | None = None) -> Broken:
+def broken_of(error: Exception, url: httpx.URL | None = None) -> Broken:
     """Return the broken attempt, with the server's URL in its reason."""
     at = f" ({url.copy_with(raw_path=b'/')})".replace("/)", ")") if url is not None else ""
     return Broken(not isinstance(error, _NOT_SENT), (str(error) or type(error).__name__) + at)

@@ -25,11 +25,12 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 class HttpResponse(msgspec.Struct, frozen=True):
     """A complete response; header names are in lower case. The head of an opened response has no
-    `body` yet."""
+    `body` yet. `url` is the address that responded."""
 
     status: int
     headers: dict[str, str]
     body: bytes = b""
+    url: str = ""
 
 
 class Broken(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.jobs import repeat
 from polynya.routing.group_locations import GroupLocations, GroupMap
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
 
 AGAIN_SECONDS = 1.0  # retry interval
 log = logging.getLogger("polynya.placement")

@@ -17,9 +17,10 @@ from polynya.cold.settings import EvictSettings
 from polynya.cold.steps import FAULTS, Steps
 from polynya.jobs import Failures, pause_after, repeat
 from polynya.objectstore.api import ObjectStore
-from polynya.stream.commands import Encoding, Evict
+from polynya.stream.features.pages.commands import Evict
+from polynya.stream.features.pages.eviction import is_evictable, mark_of, state_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import is_evictable, mark_of, state_of
+from polynya.stream.parts import Encoding
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, pack_key
@@ -128,7 +129,7 @@ class Evictor:
         found: list[int] = []
         oldest_ms = before_ms
         recent = self._groups.recent
-        async for streams in survey(machine.streams.values()):
+        async for streams in survey(machine.directory.streams.values()):
             for stream in streams:
                 if (
                     stream.activity_ms <= before_ms
@@ -142,7 +143,7 @@ class Evictor:
         return found
 
     def _take(self, machine: Machine, uid: int) -> IdleState | None:
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         if stream is None or not is_evictable(stream):
             return None
         state = state_of(stream)

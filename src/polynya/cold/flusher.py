@@ -33,7 +33,7 @@ from polynya.cold.steps import (
 )
 from polynya.jobs import BACKOFF_SECONDS, pause_after, repeat, wait_for
 from polynya.objectstore.api import ObjectStore
-from polynya.stream.commands import PublishSlices
+from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.pack import PackBuilder, pack_key
@@ -210,7 +210,7 @@ class Flusher:
     async def _hot_streams(self) -> AsyncIterator[tuple[int, list[Stream]]]:
         """Yield all streams with hot batches in chunks."""
         for group, machine in list(self._groups.machines().items()):
-            async for some in survey(machine.hot.values()):
+            async for some in survey(machine.directory.hot.values()):
                 yield group, some
 
     async def _still_hot(self, tails: Tails) -> Tails:
@@ -252,7 +252,7 @@ class Flusher:
 
     def _stream(self, group: int, uid: int) -> Stream | None:
         machine = self._groups.machines().get(group)
-        return machine.by_uid.get(uid) if machine else None
+        return machine.directory.by_uid.get(uid) if machine else None
 
     # --- flushing ---------------------------------------------------------------------------------
 
@@ -397,7 +397,7 @@ class Flusher:
         if self._hot[0] != turns:
             self._hot = (
                 turns,
-                sum(machine.hot_bytes for machine in self._groups.machines().values()),
+                sum(machine.directory.hot_bytes for machine in self._groups.machines().values()),
             )
         return self._hot[1] - self._groups.faulted.bytes
 

@@ -3,13 +3,14 @@ between cores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
-from polynya.stream.commands import Append, Retention
-from polynya.stream.replies import Done, KnownCode, Reply
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.parts import Retention
+from polynya.stream.replies import Done, KnownCode
 from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import profile_of
 from polynya.stream.state.tails import stable_of
@@ -225,11 +226,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     time_ms: int = 0  # the append time of the payload; 0 from an older node
 
 
-DoneAll = Callable[[Sequence[Reply | BaseException]], None]
-"""Called once with the outcomes of several commands, in their order."""
-
-
-AppendTo = Callable[[Append, Done], None]
+AppendTo = Callable[[Append | Produce, Done], None]
 """Propose an append that was stamped in this pass of the loop."""
 
 

@@ -28,21 +28,17 @@ from polynya.base.limits import (
 from polynya.base.names import spelled_name
 from polynya.cold import PackGone
 from polynya.local.dependencies import StateReader
-from polynya.stream.commands import (
-    Append,
-    ClaimRanges,
-    Command,
-    Create,
-    Evict,
-    LinkSubscription,
-    Produce,
-    Return,
-    Trim,
-)
-from polynya.stream.diskless_commands import CommitSlices
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.pages.eviction import evicted_view, needed_by, slice_of, whole_of
+from polynya.stream.features.profiles.commands import CommitSlices
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.subscriptions.commands import LinkSubscription
+from polynya.stream.features.tables.commands import ClaimRanges
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.eviction import evicted_view, needed_by, slice_of, whole_of
 from polynya.stream.state.model import Stream
 
 log = logging.getLogger("polynya.service")
@@ -138,7 +134,7 @@ class Rehydration:
     def only_present(self, machine: Machine, command: Evict) -> Evict:
         """Drop streams from an eviction that are evicted already. Behind a return in flight it
         would evict a stream that `racing` does not list."""
-        by_uid = machine.by_uid
+        by_uid = machine.directory.by_uid
         if all(slot[0] in by_uid for slot in command.slots):
             return command
         return structs.replace(
@@ -156,7 +152,7 @@ class Rehydration:
         names = [
             stream.name
             for uid, *_ in command.slots
-            if (stream := machine.by_uid.get(uid)) is not None
+            if (stream := machine.directory.by_uid.get(uid)) is not None
         ]
         for name in names:
             self.racing[name] = self.racing.get(name, 0) + 1
@@ -218,7 +214,7 @@ class Rehydration:
             isinstance(outcome, Reply) and outcome.code == Code.OK,
             self._machines.get(group),
         )
-        if arrived and machine is not None and name in machine.evicted:
+        if arrived and machine is not None and name in machine.directory.evicted:
             self._bring_one(group, name)
             return
         queue = self._queues.pop(name)

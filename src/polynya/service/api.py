@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from polynya.local.api import (
-    AppendTo,
-    DoneAll,
     Page,
     ReadQuery,
     Refusal,
@@ -16,8 +14,10 @@ from polynya.local.api import (
     Trimmed,
     TrimQuery,
 )
-from polynya.routing.bucket_profiles import BucketProfiles
-from polynya.stream.commands import Command, Retention
+from polynya.routing.handle import StreamHandle
+from polynya.service.bucket_profiles import BucketProfiles
+from polynya.stream.command import Command
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
 
 
@@ -50,19 +50,13 @@ class Service(Protocol):
         """Return the log time that stamps commands."""
         ...
 
-    def info_nowait(self, name: str) -> StreamInfo | Refusal | None:
-        """Return facts if the stream's group is local and no create or delete of the name is in
-        flight; None: call `info`."""
-        ...
-
     async def info(self, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         """Return facts that reflect every append acknowledged before the call. `local`: return this
         node's state without contacting the leader."""
         ...
 
-    def appender(self, name: str) -> AppendTo:
-        """Return the bound appender of a stream, whether it exists or not. It proposes appends as
-        `propose` does, and may be kept."""
+    def open(self, name: str) -> StreamHandle:
+        """Return the handle of a stream, whether it exists or not, to be kept by the caller."""
         ...
 
     def propose(
@@ -83,11 +77,6 @@ class Service(Protocol):
 
     def is_readable(self, group: int) -> bool:
         """Report whether this core may answer reads of the group now, without other nodes."""
-        ...
-
-    def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:
-        """Propose commands of streams of one group, in this order. `done_all` runs once, with the
-        outcome of each as `propose` gives it; an error of encoding is an outcome too."""
         ...
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:

@@ -7,15 +7,10 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from polynya.base.errors import PolynyaError
-from polynya.routing.service import NodeService
-from polynya.stream.commands import (
-    Acknowledge,
-    Command,
-    ConfirmPin,
-    RefuseAttempt,
-    ReleasePack,
-    Unpin,
-)
+from polynya.service.node_service import NodeService
+from polynya.stream.command import Command
+from polynya.stream.features.forks.commands import Acknowledge, ConfirmPin, RefuseAttempt, Unpin
+from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.replies import Code, Reply
 
 # an older unconfirmed pin has lost its coordinator, which may need long reads from the object store
@@ -43,18 +38,20 @@ class OutboxSender:
         """Send the new outbox messages. Cheap when there are none."""
         for group, machine in self._service.local.led.items():
             begin = self._pumped.get(group, 0)
-            if machine.message_counter > begin:
-                self._pumped[group] = machine.message_counter
-                self._send_all(group, list(takewhile(begin.__lt__, reversed(machine.outbox))))
+            if machine.outbox.counter > begin:
+                self._pumped[group] = machine.outbox.counter
+                self._send_all(
+                    group, list(takewhile(begin.__lt__, reversed(machine.outbox.messages)))
+                )
 
     async def sweep(self) -> None:
         """Retry failed messages, and decide the pins whose coordinator is gone."""
         for group, machine in self._service.local.led.items():
-            self._send_all(group, list(machine.outbox))
+            self._send_all(group, list(machine.outbox.messages))
         now_ms = self._service.now_ms()
         for group, machine in tuple(self._service.local.led.items()):
-            for attempt, uid in tuple(machine.unconfirmed.items()):
-                source = machine.by_uid.get(uid)
+            for attempt, uid in tuple(machine.forks.unconfirmed.items()):
+                source = machine.directory.by_uid.get(uid)
                 pin = source.pins.get(attempt) if source is not None and source.pins else None
                 if pin is None or pin.confirmed:
                     continue
@@ -68,7 +65,7 @@ class OutboxSender:
 
     def _send_all(self, group: int, messages: list[int]) -> None:
         machine = self._service.local.machines.get(group)
-        outbox = {} if machine is None else machine.outbox
+        outbox = {} if machine is None else machine.outbox.messages
         for message in messages:
             if (
                 message in outbox

@@ -19,12 +19,11 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import RECALL_STREAMS
 from polynya.base.names import bucket_of
 from polynya.local.api import Position, ReadQuery, Refusal
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.service.topic_policies import TopicPolicies
-from polynya.stream.commands import Retention, Trim
-from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import ghosts
-from polynya.stream.rules.retention import (
+from polynya.stream.features.pages.eviction import ghosts
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.retention.rules import (
     RetentionCut,
     cut_of,
     held_back,
@@ -32,7 +31,9 @@ from polynya.stream.rules.retention import (
     retention_of,
     slack_ms,
 )
-from polynya.stream.rules.table_watches import held_from
+from polynya.stream.features.tables.watches import held_from
+from polynya.stream.machine import Machine
+from polynya.stream.parts import Retention
 from polynya.stream.state.model import Stream
 
 log = logging.getLogger("polynya.service")
@@ -84,7 +85,7 @@ class RetentionJob:
             if any(
                 watch.hold
                 for machine in self._service.local.led.values()
-                for watch in machine.watches.values()
+                for watch in machine.claims.watches.values()
             ):
                 self._committed = {
                     table.uid: table.committed for table in await self._service.meta_group.tables()
@@ -128,12 +129,12 @@ class RetentionJob:
             machine = self._service.local.led.get(group)
             if (
                 machine is not None
-                and stream.name in machine.evicted
+                and stream.name in machine.directory.evicted
                 and is_due(stream, retention, now_ms)
             ):
                 self._back.setdefault(group, {})[stream.name] = retention
                 self._left -= 1
-            elif machine is not None and stream.uid in machine.by_uid:
+            elif machine is not None and stream.uid in machine.directory.by_uid:
                 self._cut(group, stream, retention, cuts, inside)
 
     def _cut(
@@ -185,7 +186,9 @@ class RetentionJob:
 
     def _candidates(self, machine: Machine) -> Iterator[Stream]:
         by_name = self._buckets or self._topics
-        yield from list(machine.streams.values() if by_name else machine.retaining.values())
+        yield from list(
+            machine.directory.streams.values() if by_name else machine.directory.retaining.values()
+        )
         if by_name:
             yield from ghosts(machine)
 
@@ -207,7 +210,7 @@ class RetentionJob:
                     continue
                 machine = self._service.local.led.get(group)
                 for name in part:
-                    stream = None if machine is None else machine.streams.get(name)
+                    stream = None if machine is None else machine.directory.streams.get(name)
                     # it may have got its own retention meanwhile
                     if stream is not None and retention_of(stream) is None:
                         self._cut(group, stream, back[name], cuts, inside)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from polynya.base.errors import Unavailable
 from polynya.base.offsets import format_token, parse_token
-from polynya.client.blocking.client import Client
+from polynya.client.blocking.generated.client import Client
 from polynya.lakehouse.jobs.plan import Range, claimed, store_settings
 from polynya.lakehouse.machine.store import check_credentials
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs

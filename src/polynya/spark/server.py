@@ -4,16 +4,17 @@ pool of connections."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 import msgspec
 
 from polynya.base.offsets import parse_token
 from polynya.client import tables, verbs
-from polynya.client.drivers import Driver, Feed
+from polynya.client.blocking.generated.driver import Driver
+from polynya.client.blocking.generated.wire import Wire
 from polynya.client.errors import StreamGone, StreamNotFound
-from polynya.client.http import Wire, options_of
+from polynya.client.feeds import Feed
+from polynya.client.http import options_of
 from polynya.client.messages import Operation, Retry
 from polynya.client.values import Facts
 from polynya.lakehouse.jobs.plan import Range
@@ -66,9 +67,7 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: object, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -107,19 +107,21 @@ def values_of(parsed: tuple[int, bytes, bytes]) -> list[bytes]:
 
 def as_array(parts: Sequence[bytes | memoryview]) -> bytes:
     """Return stored records as a JSON array."""
-    if not parts:
-        return b"[]"
-    joined = b"".join(parts)
-    return b"[" + joined[:-1] + b"]"
+    return b"".join(array_parts(parts))
+
+
+def array_parts(parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return stored records as the parts of a JSON array, without a copy."""
+    return [b"[", *parts[:-1], memoryview(parts[-1])[:-1], b"]"] if parts else [b"[]"]
 
 
 def as_lines(parts: Sequence[bytes | memoryview]) -> bytes:
     """Return stored records as NDJSON. CR and LF inside a record, which are whitespace there,
     become spaces."""
-    records = _elements(as_array(parts))
-    return b"".join(
-        bytes(record).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n" for record in records
-    )
+    found: list[bytes] = []
+    for record in _elements(as_array(parts)):
+        found += (bytes(record).replace(b"\r", b" ").replace(b"\n", b" "), b"\n")
+    return b"".join(found)
 
 
 def check_text(text: bytes) -> None:

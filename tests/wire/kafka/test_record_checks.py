@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from random import Random
 
 import cramjam
 import google_crc32c
@@ -16,7 +17,12 @@ from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX
 from polynya.wire.kafka import batches, record_checks
 from polynya.wire.kafka.batches import HEADER_BYTES, InvalidBatch, Record, build_batch, header_of
 from polynya.wire.kafka.codecs import NAMES, SNAPPY
-from polynya.wire.kafka.record_checks import check_decoded, check_records
+from polynya.wire.kafka.record_checks import (
+    SMALL_BYTES,
+    check_decoded,
+    check_records,
+    uncompressed_bytes_max,
+)
 from polynya.wire.kafka.records import UnreadableBatch, decoded_records
 
 CODECS = (1, 2, 3, 4)
@@ -65,7 +71,7 @@ def judged(batch: bytes) -> int | str:
 
 
 def walked(batch: bytes) -> int | str:
-    """The judgement if each record is looked at by itself."""
+    """Judge a batch record by record."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_checks, "_RUN_MIN", 1 << 31)
         return judged(batch)
@@ -75,7 +81,7 @@ def walked(batch: bytes) -> int | str:
 def test_records_that_are_looked_at_together_are_judged_as_each_by_itself(
     data: st.DataObject,
 ) -> None:
-    """Those of one size, with some that differ, and with some bytes changed."""
+    """Judge records of one size together, with some that differ and some with changed bytes."""
     count = data.draw(st.integers(1, 300))
     key, value = (
         data.draw(st.none() | st.binary(max_size=70)),
@@ -243,6 +249,43 @@ def test_an_lz4_frame_that_ends_early_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
+def test_small_compressed_records_are_checked_completely(codec: int) -> None:
+    """Java, librdkafka and others would stand still at each of these."""
+    body = theirs(SENT[:100], codec)[HEADER_BYTES:]
+    damaged = bytearray(body)
+    damaged[len(body) // 2 : len(body) // 2 + 16] = b"\xff" * 16
+    for bad, records in (
+        (bytes(damaged), 100),
+        (body, 99),
+        (body, 101),
+        (theirs(SENT[:1] * 2, codec)[HEADER_BYTES:], 1),
+        (body[:24] + b"junk" * 20 + body[-24:], 100),
+        (body + b"behind", 100),
+    ):
+        with pytest.raises(InvalidBatch):
+            quick(made(bad, records=records, codec=codec))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_of_large_compressed_records_the_frame_is_checked(codec: int) -> None:
+    for records, is_checked in ((100, True), (300, False)):
+        batch = theirs(SENT[:records], codec)
+        wrong = made(batch[HEADER_BYTES:], records=records - 1, codec=codec)
+        assert uncompressed_bytes_max(batch) == SMALL_BYTES
+        if is_checked:
+            with pytest.raises(InvalidBatch):
+                quick(wrong)
+        else:
+            assert quick(wrong) == 1000, "the time of the header, as it came"
+        with pytest.raises(InvalidBatch):
+            full(wrong)
+    noise = Random(1).randbytes(2 * SMALL_BYTES)
+    batch = theirs([Record(None, noise, 5)], codec)
+    assert uncompressed_bytes_max(batch) == 0
+    assert quick(made(batch[HEADER_BYTES:], records=2, codec=codec)) == 1000
+
+
+@pytest.mark.parametrize("codec", CODECS)
 def test_a_full_check_finds_what_the_frame_does_not_show(codec: int) -> None:
     body = theirs(SENT, codec)[HEADER_BYTES:]
     damaged = bytearray(body)
@@ -263,7 +306,7 @@ def test_a_full_check_finds_what_the_frame_does_not_show(codec: int) -> None:
 
 @given(st.integers(0, 60), st.integers(0, 255), st.booleans())
 def test_no_reader_meets_a_record_that_fails(at: int, byte: int, cut: bool) -> None:
-    """What passes is decoded by the readers here: so they have the same rules."""
+    """Decode what passes with the readers here: both follow the same rules."""
     good = build_batch([Record(b"key", b"value", 5, (("h", b"x"),)), Record(None, None, 2**40)])
     body = bytearray(good[HEADER_BYTES:])
     body[min(at, len(body) - 1)] = byte

@@ -57,7 +57,7 @@ from polynya.cli.storage.s3_server import (
     has_s3,
     running_s3,
 )
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.values import toml_text
 from polynya.config.model import Config
 from polynya.config.settings import SETTINGS
@@ -76,36 +76,31 @@ S3_FOLDER = "s3"  # of its server, beside those of the nodes
 
 
 @click.command("dev")
-@click.option(
+@options.value(
     "--nodes",
     "count",
     type=click.IntRange(1, NODES_MAX),
     help="Number of nodes.  [default: those in the folder, else 3]",
 )
-@click.option(
+@options.value(
     "--readers",
     type=click.IntRange(0, NODES_MAX),
     help="Number of read replicas: nodes with all groups and no vote.  [default: 0]",
 )
-@click.option(
+@options.value(
     "--replicas",
     type=click.Choice(["1", "3", "5"]),
     help="Replicas per group; the cluster needs at least as many voting nodes.  [default: 3]",
 )
-@click.option(
-    "--restore",
-    "place",
-    metavar="PLACE",
-    help="Start from the newest backup in PLACE; see 'polynya restore'.",
+@options.value(
+    "--restore PLACE", "place", help="Start from the newest backup in PLACE; see 'polynya restore'."
 )
-@click.option(
+@options.value(
     "--profile",
     type=click.Choice((REPLICATED, DISKLESS)),
     help="The profile of new streams and topics.  [default: replicated]",
 )
-@click.option(
-    "--s3", is_flag=True, help="Store the objects in an S3 server, which is started as well."
-)
+@options.flag("--s3", help="Store the objects in an S3 server, which is started as well.")
 @with_hidden_settings
 def dev_command(
     count: int | None,
@@ -503,8 +498,6 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
 
 
 def _problems(client: Client) -> list[str]:
-    import httpx
-
     try:
         told = client.send("GET", "/v1/cluster/health").json()
         # without a token a node with access control shows no more than this
@@ -514,12 +507,13 @@ def _problems(client: Client) -> list[str]:
             *told["problems"],
             *(note for note in told["notes"] if note.startswith("read replica")),
         ] or _level_problems(client.send("GET", "/v1/cluster").json())
-    except (httpx.TransportError, ValueError, KeyError):
+    except (exits.Ended, ValueError, KeyError):
         return ["node 1 does not respond yet"]
 
 
 def _level_problems(told: dict[str, Any]) -> list[str]:
-    """Until all groups work at the level that all nodes support, some commands are refused."""
+    """Report groups below the level that all nodes support: until they reach it, some commands are
+    refused."""
     supported = [node["level"] for node in told.get("nodes", []) if node["level"]]
     if not supported or told["level"] >= min(supported):
         return []
@@ -568,34 +562,28 @@ def _interrupted(number: int, _: object) -> None:
 def _watch(nodes: list[DevNode], folder: Path) -> None:
     """Run until a signal: report nodes that stop or restart, and start nodes that were added."""
     while True:
+        known = {node.number for node in nodes}
         for node in _nodes_of(folder):
-            if (
-                node.number not in [each.number for each in nodes]
-                and (node.folder / START_SCRIPT).exists()
-            ):
+            if node.number not in known and (node.folder / START_SCRIPT).exists():
                 output.notice(f"node {node.number} was added: {node.url}")
                 nodes.append(node)
                 start_node(node)
         for node in nodes:
-            alive = is_running(node.folder)
-            if node.process is not None and node.process.poll() is None:
-                alive = True
+            alive = is_running(node.folder) or (
+                node.process is not None and node.process.poll() is None
+            )
             if alive == node.down:
                 node.down = not alive
-                start = (
-                    ""
-                    if not node.down or node.was_removed
-                    else f"; restart it with: {node.folder / 'start.sh'}"
-                )
-                word = (
-                    "up"
-                    if alive
-                    else "no longer a member: it was removed from the cluster"
-                    if node.was_removed
-                    else "down"
-                )
-                output.notice(f"node {node.number} is {word}{start}")
+                output.notice(f"node {node.number} is {_state_of(node)}")
         time.sleep(LOOK_SECONDS)
+
+
+def _state_of(node: DevNode) -> str:
+    if not node.down:
+        return "up"
+    if node.was_removed:
+        return "no longer a member: it was removed from the cluster"
+    return f"down; restart it with: {node.folder / START_SCRIPT}"
 
 
 def _variable(key: str) -> Any:

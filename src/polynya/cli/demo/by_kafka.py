@@ -4,12 +4,11 @@ topic."""
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from polynya.cli.kafka.brokers import Failures, explained, kafka_config
-from polynya.cli.remote.client import JSON_TYPE, Client
+from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits
 
 if TYPE_CHECKING:
@@ -28,9 +27,7 @@ def adopt(client: Client, streams: Sequence[str]) -> bool:
         return False
     if not client.call("GET", "/v1/node").json().get("kafka"):
         return False
-    body = json.dumps({"streams": list(streams)}).encode()
-    headers = {"content-type": JSON_TYPE}
-    client.call("PUT", f"/v1/topics/{TOPIC}", content=body, headers=headers)
+    client.call("PUT", f"/v1/topics/{TOPIC}", body={"streams": list(streams)})
     return True
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,24 @@ import click
 
 from polynya.cli.node.setting_flags import config_option, loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
-from polynya.cli.remote.targets import SERVER_DEFAULT, find_target
-from polynya.cli.remote.urls import is_loopback
-from polynya.cli.terminal import exits, output
+from polynya.cli.remote.targets import SERVER_DEFAULT, find_target, is_loopback
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.complete import complete_context
-from polynya.cli.terminal.redact import scrubber
 
+MASK = "***"
+KNOWN_LENGTH_LEAST = 4  # shorter secrets would match ordinary words
+_LOOKS = (
+    re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{4,}"),
+    re.compile(r"(://[^/\s:@\"']*:)[^@/\s\"']+(?=@)"),
+    re.compile(
+        r"(?i)([\w-]*(?:secret|passw(?:or)?d|token|signature|credential|api[_-]?key|private[_-]?key)[\w-]*[\"']?\s*[=:]\s*[\"']?)"
+        r"(?!\*\*\*|null|true|false)[^\s\"',;&{}\[\]]+"
+    ),
+    re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"),  # a JWT
+    re.compile(
+        r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+    ),
+)
 LOG_BYTES = 4 << 20  # from the end of each log
 LISTED_MAX = 50_000
 ANSWER_SECONDS = 10.0
@@ -53,35 +65,18 @@ def debug_command() -> None:
 
 
 @debug_command.command("bundle")
-@click.option(
-    "--output",
-    "-o",
-    "target",
-    metavar="FILE",
-    help="The file to write. Default: ./polynya-debug-DATE.tar.gz.",
+@options.value(
+    "--output", "-o FILE", "target", help="The file to write. Default: ./polynya-debug-DATE.tar.gz."
 )
-@click.option(
-    "--log",
+@options.value(
+    "--log FILE",
     "logs",
-    metavar="FILE",
     multiple=True,
     help="A log file; its end is included. Repeatable. Default: the node's log.",
 )
-@click.option(
-    "--server",
-    metavar="URL",
-    help=f"The node. Default: the current context, else {SERVER_DEFAULT}.",
-)
-@click.option(
-    "--context",
-    metavar="NAME",
-    shell_complete=complete_context,
-    help="Use the server of this context.",
-)
+@options.server(f"The node. Default: the current context, else {SERVER_DEFAULT}.")
 @config_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the file name and a list of its members as JSON."
-)
+@options.json_flag("Print the file name and a list of its members as JSON.")
 @with_hidden_settings
 def debug_bundle_command(
     target: str | None,
@@ -204,8 +199,6 @@ class _Gathered:
         )
 
     def _server(self) -> Iterator[tuple[str, str]]:
-        import httpx
-
         try:
             target = find_target(*self._where, os.environ)
             self._secrets.append(target.token)
@@ -219,27 +212,19 @@ class _Gathered:
                 node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
                 yield "node.json", node.text
                 yield from self._metrics(client, int(node.json()["ports"]["admin"]))
-        except (
-            click.ClickException,
-            httpx.TransportError,
-            ValueError,
-            KeyError,
-            TypeError,
-        ) as error:
+        except (click.ClickException, ValueError, KeyError, TypeError) as error:
             self.missing.append(f"server responses: {getattr(error, 'message', error)}")
 
     def _metrics(self, client: Client, admin_port: int) -> Iterator[tuple[str, str]]:
         """Yield the metrics from the admin port if reachable, otherwise from the base port."""
-        import httpx
-
-        admin = [f"http://127.0.0.1:{admin_port}/metrics"] if is_loopback(client.server) else []
-        for url in (*admin, f"{client.server}/metrics"):
-            with contextlib.suppress(httpx.TransportError):
-                answer = client.get(url)
-                if answer.is_success:
-                    yield "metrics.txt", answer.text
-                    return
-        self.missing.append("metrics.txt: the admin port is unreachable from this machine")
+        text = ""
+        if is_loopback(client.server):
+            with Client(f"http://127.0.0.1:{admin_port}", token=client.token) as admin:
+                text = _metrics_of(admin)
+        if text := text or _metrics_of(client):
+            yield "metrics.txt", text
+        else:
+            self.missing.append("metrics.txt: the admin port is unreachable from this machine")
 
     def _logs(self, named: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for number, name in enumerate(named):
@@ -253,6 +238,13 @@ class _Gathered:
                 yield "logs/node.log", text
             else:
                 self.missing.append("logs: the node's log was not found; pass it with --log")
+
+
+def _metrics_of(client: Client) -> str:
+    try:
+        return client.call("GET", "/metrics").text
+    except exits.Ended:
+        return ""
 
 
 def _own_log(data: Path) -> str:
@@ -342,3 +334,21 @@ def _json(value: Any, *, indent: int = 2) -> str:
 
     raw = msgspec.json.encode(value)
     return (msgspec.json.format(raw, indent=indent) if indent else raw).decode() + "\n"
+
+
+def scrubber(secrets: Iterable[str]) -> Callable[[str], str]:
+    """Return a function that replaces known secrets and everything that looks like one with
+    `***`."""
+    known = sorted(
+        {secret for secret in secrets if len(secret) >= KNOWN_LENGTH_LEAST}, key=len, reverse=True
+    )
+    exact = re.compile("|".join(map(re.escape, known))) if known else None
+
+    def scrub(text: str) -> str:
+        if exact is not None:
+            text = exact.sub(MASK, text)
+        for looks in _LOOKS:
+            text = looks.sub(rf"\1{MASK}", text)
+        return text
+
+    return scrub

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
-
-import httpx
+from typing import TYPE_CHECKING
 
 from polynya import __version__
 from polynya.cli.cluster.commands import UNTOLD
 from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits, output
+
+if TYPE_CHECKING:
+    import httpx
 
 SLOW_SECONDS = 1.0
 SKEW_SECONDS = 5.0
@@ -78,7 +80,7 @@ def _health(client: Client) -> Iterator[Finding]:
             for row in told.get("warnings", ())
         ]
         unsafe = list(told["unsafe"])
-    except (httpx.TransportError, ValueError, KeyError, TypeError):
+    except (exits.Ended, ValueError, KeyError, TypeError):
         yield Finding("health", FAIL, "the server reported no reason", "Read its log.")
         return
     step = "Read its log and /readyz?verbose."
@@ -106,7 +108,7 @@ def _cluster(client: Client) -> Iterator[Finding]:
             )
             return
         problems, notes, nodes = list(told["problems"]), list(told["notes"]), int(told["nodes"])
-    except (httpx.TransportError, exits.Ended, ValueError, KeyError, TypeError):
+    except (exits.Ended, ValueError, KeyError, TypeError):
         yield Finding("cluster", WARN, "the server reported no reason", "Read its log.")
         return
     if not problems and not notes:

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from urllib.parse import quote, urlencode
 
-import click
-
-from polynya.cli.remote.targets import SERVER_DEFAULT, Target, find_target
-from polynya.cli.remote.urls import is_loopback, server_urls
-from polynya.cli.terminal import exits, output
-from polynya.cli.terminal.complete import complete_context
+from polynya.cli.remote.targets import SERVER_DEFAULT, Target, find_target, is_loopback, server_urls
+from polynya.cli.terminal import exits, options, output
 
 if TYPE_CHECKING:
     import ssl
@@ -25,7 +22,8 @@ if TYPE_CHECKING:
     import httpx
 
     from polynya.client import ClientError
-    from polynya.client.http import Wire
+    from polynya.client.aio.wire import AsyncWire
+    from polynya.client.messages import Broken, HttpRequest, HttpResponse
 
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
@@ -35,55 +33,68 @@ _ELSEWHERE = (
     "cause."
 )
 NAMES_LOOKED_AT = 1000  # names to search for a suggestion
+RETRY_PAUSE_SECONDS = 0.1
+RETRY_PAUSE_SECONDS_MAX = 2.0
+_ADDRESS = re.compile(r" \(https?://\S*\)$")  # of the server, which the message names already
+T = TypeVar("T")
+
+
+class Parts(TypedDict, total=False):
+    """The parts of a request beside method and path. `body` is sent as JSON, `content` as it is."""
+
+    headers: Mapping[str, str] | None
+    content: bytes | None
+    body: object
+    params: Mapping[str, str | int] | None
+    seconds: float
 
 
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--server`, `--context` and `--token` to a command, and pass a `Client` as first
     argument."""
 
-    @click.option(
-        "--server",
-        metavar="URL",
-        help=(
-            "The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current "
-            f"context, else {SERVER_DEFAULT}."
-        ),
+    @options.server(
+        "The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current "
+        f"context, else {SERVER_DEFAULT}."
     )
-    @click.option(
-        "--context",
-        metavar="NAME",
-        shell_complete=complete_context,
-        help="Use the server of this context.",
-    )
-    @click.option(
-        "--token",
-        metavar="TOKEN",
+    @options.value(
+        "--token TOKEN",
         help="The access token. Other users can see command lines, so prefer POLYNYA_TOKEN.",
     )
     @wraps(command)
     def with_client(
-        *args: Any, server: str | None, context: str | None, token: str | None, **options: Any
+        *args: Any, server: str | None, context: str | None, token: str | None, **given: Any
     ) -> Any:
-        import httpx
-
-        with Client.of(find_target(server, context, os.environ, token=token or "")) as client:
-            try:
-                with client.understood():
-                    return command(client, *args, **options)
-            except httpx.TransportError as error:
-                raise client.failed(error, applied=True) from None
+        target = find_target(server, context, os.environ, token=token or "")
+        with Client.of(target) as client, client.understood():
+            return command(client, *args, **given)
 
     return with_client
 
 
-def never_sent(error: httpx.TransportError) -> bool:
-    """Return True if nothing reached the server, so that nothing can have been applied."""
-    import httpx
-
-    return isinstance(
-        error,
-        httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol,
-    )
+def patiently(
+    ask: Callable[[], T],
+    seconds: float,
+    transient: type[exits.Ended] | tuple[type[exits.Ended], ...] = exits.Busy,
+    *,
+    says: bool = False,
+) -> T:
+    """Call `ask`, and again after a `transient` failure, for so many seconds. `says`: print once
+    what is retried."""
+    deadline = time.monotonic() + seconds
+    pause = RETRY_PAUSE_SECONDS
+    while True:
+        try:
+            return ask()
+        except transient as failure:
+            left = deadline - time.monotonic()
+            if pause > left:
+                raise
+            if says:
+                output.notice(f"{failure.message}: retrying for {left:.0f} s")
+        says = False
+        time.sleep(pause)
+        pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
 
 
 def stream_path(name: str) -> str:
@@ -108,89 +119,33 @@ class Client:
     `exits.Ended`."""
 
     def __init__(
-        self,
-        server: str,
-        *,
-        token: str = "",
-        ca_file: str = "",
-        origin: str = "--server",
-        quiet: bool = False,
+        self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server"
     ) -> None:
-        """`quiet`: skip the warning about unencrypted tokens."""
-        from polynya.client.routing import NodeRouter
+        import httpx
 
-        self.router = NodeRouter(server_urls(server, origin), with_token=bool(token))
-        self.server = self.router.servers[0]
+        from polynya.client.blocking.generated.wire import Wire
+        from polynya.client.http import Options
+
+        servers = server_urls(server, origin)
+        self.server = servers[0]
         self.token = token
         self.ca_file = ca_file
         self.origin = origin
-        for url in self.router.servers if token and not quiet else ():
+        for url in servers if token else ():
             if not is_loopback(url) and url.startswith("http://"):
                 output.notice(
                     f"the token is sent to {url} unencrypted: anyone on the network path can read "
                     "and use it"
                 )
-        self._http = self.connections()
-        self._wire: Wire | None = None
-
-    def connections(self, seconds: float = ANSWER_SECONDS) -> httpx.Client:
-        """Return a connection pool with this client's token and trust; relative URLs are the
-        server's."""
-        import httpx
-
+        self.options = Options(servers=tuple(servers), token=token, verify=_trust(servers, ca_file))
         try:
-            for server in self.router.servers:
-                httpx.URL(server)
-        except httpx.InvalidURL as error:
-            raise exits.Misused(f"{self.origin} {server!r} is not a URL: {error}") from None
-        return httpx.Client(
-            base_url=self.server,
-            headers={"authorization": f"Bearer {self.token}"} if self.token else {},
-            verify=self.verify,
-            timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
-            # A proxy cannot reach this machine's loopback.
-            trust_env=not (
-                all(map(is_loopback, self.router.servers)) or os.environ.get("NO_PROXY") == "*"
-            ),
-        )
-
-    def asynchronous(self, seconds: float, connect: float = CONNECT_SECONDS) -> httpx.AsyncClient:
-        """Return an asyncio pool like `connections`, to the first server."""
-        import httpx
-
-        return httpx.AsyncClient(
-            base_url=self.server,
-            headers={"authorization": f"Bearer {self.token}"} if self.token else {},
-            verify=self.verify,
-            timeout=httpx.Timeout(seconds, connect=connect),
-            trust_env=not (is_loopback(self.server) or os.environ.get("NO_PROXY") == "*"),
-        )
-
-    @property
-    def verify(self) -> ssl.SSLContext | bool:
-        """The trust store for the server's certificate. To HTTP on this machine none is loaded, which
-        takes longer than a request: a certificate would be refused."""
-        if self.ca_file:
-            return _trusted(self.ca_file)
-        if all(url.startswith("http://") and is_loopback(url) for url in self.router.servers):
-            import ssl
-
-            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return True
+            self.wire = Wire(self.options)
+        except (ValueError, httpx.InvalidURL) as error:
+            raise exits.Misused(f"{origin} {server!r} is not a URL: {error}") from None
 
     @classmethod
     def of(cls, target: Target) -> Client:
         return cls(target.server, token=target.token, ca_file=target.ca_file, origin=target.origin)
-
-    def another(self) -> Client:
-        """Return a client of the same servers with its own connections, one per thread."""
-        return Client(
-            ",".join(self.router.servers),
-            ca_file=self.ca_file,
-            origin=self.origin,
-            token=self.token,
-            quiet=True,
-        )
 
     def admin(self) -> Client:
         """Return a client of the node's admin port: on the same host, or on this machine if the
@@ -226,13 +181,9 @@ class Client:
 
     def is_node(self) -> bool:
         """Return True if a Polynya node responds there."""
-        import httpx
-
         try:
-            told = self._http.request(
-                "GET", f"{self.server}/v1/node", timeout=CONNECT_SECONDS
-            ).json()
-        except (httpx.HTTPError, ValueError):
+            told = self.send("GET", "/v1/node", seconds=CONNECT_SECONDS).json()
+        except (exits.Ended, ValueError):
             return False
         return isinstance(told, dict) and {"version", "history", "ports"} <= told.keys()
 
@@ -240,148 +191,84 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
-        if self._wire is not None:
-            self._wire.close()
+        self.wire.close()
 
     def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
+        self, method: str, path: str, *, applies: bool | None = None, **parts: Unpack[Parts]
     ) -> httpx.Response:
-        """Return the response with any status. Raises httpx.TransportError."""
-        return self._tried(method, path, headers=headers, content=content)
+        """Return the response with any status. `applies`: the request may change something; None:
+        if its method is not GET or HEAD. Raises `exits.Ended` without a response."""
+        request = _request(method, path, **parts)
+        if applies is None:
+            applies = method not in ("GET", "HEAD")
+        return self._response(request, self.wire.send(request), applies=applies)
 
-    def get(self, url: str) -> httpx.Response:
-        """Return the response of exactly this address, such as an admin port. Raises
-        httpx.TransportError."""
-        return self._http.get(url, timeout=ANSWER_SECONDS)
+    async def send_on(
+        self, wire: AsyncWire, method: str, path: str, **parts: Unpack[Parts]
+    ) -> httpx.Response:
+        """Send a request that applies nothing on an asyncio transport to the same server. Return
+        the response with any status. Raises `exits.Ended` without one."""
+        request = _request(method, path, **parts)
+        return self._response(request, await wire.send(request), applies=False)
 
-    def _tried(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send to the preferred node, and to the next one while nothing could be sent. Raises
-        httpx.TransportError."""
+    def _response(
+        self, request: HttpRequest, what: HttpResponse | Broken, *, applies: bool
+    ) -> httpx.Response:
         import httpx
 
-        from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS
+        from polynya.client.messages import Broken
 
-        wanted = options.pop("seconds", ANSWER_SECONDS)
-        options["timeout"] = httpx.Timeout(wanted, connect=CONNECT_SECONDS)
-        ways = self.router.ways(path, time.monotonic())
-        for left, server in reversed(list(enumerate(reversed(ways)))):
-            if len(ways) > 1:
-                seconds = OWNER_SECONDS if self.router.owns(server, path) else ANSWER_SECONDS
-                options = {
-                    **options,
-                    "timeout": httpx.Timeout(min(seconds, wanted), connect=NEXT_SECONDS),
-                }
-            try:
-                answer = self._http.request(method, server + path, **options)
-            except httpx.TransportError as error:
-                self.router.on_answer(server, path, None, time.monotonic())
-                if not left or not never_sent(error):
-                    raise
-                continue
-            if self.router.on_answer(
-                server, path, (answer.status_code, answer.headers), time.monotonic()
-            ):
-                self._meet(server)
-                self.router.on_answer(
-                    server, path, (answer.status_code, answer.headers), time.monotonic()
-                )
-            return answer
-        raise AssertionError("unreachable: at least one route exists")
-
-    def _meet(self, server: str) -> None:
-        """Fetch the node list from a server."""
-        import httpx
-
-        try:
-            told = self._http.request("GET", f"{server}/v1/node", timeout=CONNECT_SECONDS)
-            self.router.met(told.json().get("nodes", {}).values() if told.is_success else ())
-        except (httpx.TransportError, ValueError):
-            return
+        if isinstance(what, Broken):
+            raise self.failed(what.why, applied=applies and what.sent)
+        return httpx.Response(
+            what.status,
+            headers={  # the body is decoded
+                key: text for key, text in what.headers.items() if key != "content-encoding"
+            },
+            content=what.body,
+            request=httpx.Request(request.method, what.url),
+        )
 
     def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        stream: str = "",
-        headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        params: Mapping[str, str | int] | None = None,
-        seconds: float = ANSWER_SECONDS,
+        self, method: str, path: str, *, stream: str = "", **parts: Unpack[Parts]
     ) -> httpx.Response:
         """Return a successful response. A missing `stream` is reported with similar names. Raises
         `exits.Ended`."""
-        import httpx
-
-        try:
-            answer = self._tried(
-                method, path, headers=headers, content=content, params=params, seconds=seconds
-            )
-        except httpx.TransportError as error:
-            raise self.failed(error, applied=method not in ("GET", "HEAD")) from None
+        answer = self.send(method, path, **parts)
         if answer.is_success:
             return answer
         if method == "HEAD":
-            answer = self.with_reason(answer, path, headers)
+            answer = self.with_reason(answer, path)
         raise self.refused(answer, stream=stream)
 
-    def with_reason(
-        self, refused: httpx.Response, path: str, headers: Mapping[str, str] | None
-    ) -> httpx.Response:
+    def with_reason(self, refused: httpx.Response, path: str) -> httpx.Response:
         """Return the same refusal with the server's reason: a response to HEAD has no body."""
-        import httpx
-
         if refused.status_code >= 500 or refused.status_code == 429:  # it says enough
             return refused
         try:
-            told = self._tried(
-                "GET",
-                path,
-                headers=headers,
-                content=None,
-                params={"offset": "now"},
-                seconds=ANSWER_SECONDS,
-            )
-        except httpx.TransportError:
+            told = self.send("GET", path, params={"offset": "now"})
+        except exits.Ended:
             return refused
         return refused if told.is_success else told
 
-    def act(self, path: str, *, headers: Mapping[str, str], content: bytes) -> httpx.Response:
+    def act(self, path: str, body: object) -> httpx.Response:
         """Send a cluster operation to the given port, or to the admin port if only that accepts it.
         Raises `exits.Ended`."""
         try:
-            return self.call("POST", path, headers=headers, content=content)
+            return self.call("POST", path, body=body)
         except exits.Refused as refused:
             if refused.code != "ADMIN_PORT_ONLY":
                 raise
         with self.admin() as admin:
-            return admin.call("POST", path, headers=headers, content=content)
-
-    @property
-    def wire(self) -> Wire:
-        """The transport of the client library to the same server."""
-        if self._wire is None:
-            from polynya.client.http import Options, Wire
-
-            self._wire = Wire(
-                Options(servers=self.router.servers, token=self.token, verify=self.verify)
-            )
-        return self._wire
+            return admin.call("POST", path, body=body)
 
     def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:
         """Convert a read error of the client library; `what` starts its message."""
-        import httpx
-
         said = error.message.removeprefix(f"{what}: ")
         if not error.status:
-            why = (said.partition(": ")[2] or said).removesuffix(f" ({self.server})")
-            return self.failed(httpx.TransportError(why), applied=False)
+            return self.failed(said.partition(": ")[2] or said, applied=False)
+        import httpx
+
         told = {"code": error.code, "message": said, "request_id": error.request_id}
         headers = {"retry-after": f"{error.retry_after:.0f}"} if error.retry_after else {}
         request = httpx.Request("GET", self.server)
@@ -390,11 +277,11 @@ class Client:
             stream=stream,
         )
 
-    def failed(self, error: httpx.TransportError, *, applied: bool) -> exits.Ended:
+    def failed(self, why: str, *, applied: bool) -> exits.Ended:
         """Convert a missing response to an error. `applied`: the request may have changed
         something."""
-        why = str(error) or type(error).__name__
-        if never_sent(error) or not applied:
+        why = _ADDRESS.sub("", why)
+        if not applied:
             chosen = "" if self.origin in ("default", "--server") else f" (of {self.origin})"
             return exits.Unreachable(
                 f"no response from {self.server}{chosen}: {why}", hint=self._next_step(why)
@@ -528,13 +415,33 @@ class Client:
         return "'polynya ls' lists the streams, 'polynya create' creates one."
 
 
-def _trusted(ca_file: str) -> ssl.SSLContext:
+def _request(method: str, path: str, **parts: Unpack[Parts]) -> HttpRequest:
+    import msgspec
+
+    from polynya.client.messages import HttpRequest
+
+    params = parts.get("params")
+    target = f"{path}?{urlencode(params)}" if params else path
+    headers, content = dict(parts.get("headers") or {}), parts.get("content") or b""
+    if parts.get("body") is not None:
+        headers = {"content-type": JSON_TYPE, **headers}
+        content = msgspec.json.encode(parts["body"])
+    return HttpRequest(method, target, headers, content, parts.get("seconds", ANSWER_SECONDS))
+
+
+def _trust(servers: list[str], ca_file: str) -> ssl.SSLContext | bool:
+    """Return the trust store for the servers' certificates. To HTTP on this machine none is loaded,
+    which takes longer than a request: a certificate would be refused."""
     import ssl
 
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise exits.Misused(f"the CA file {ca_file} cannot be used: {error}") from None
+    if ca_file:
+        try:
+            return ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise exits.Misused(f"the CA file {ca_file} cannot be used: {error}") from None
+    if all(url.startswith("http://") and is_loopback(url) for url in servers):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return True
 
 
 def _told(answer: httpx.Response) -> tuple[str, str, str]:

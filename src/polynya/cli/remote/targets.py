@@ -1,4 +1,5 @@
-"""The server and token of a command: flags, then environment, then context, then default.
+"""The server and token of a command: flags, then environment, then context, then default; and the
+URLs of servers.
 
 Contexts are stored in a TOML file with mode 0600. It holds the paths of token files, never tokens.
 """
@@ -13,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import click
 
 from polynya.cli.terminal import exits
 from polynya.cli.terminal.values import toml_text
@@ -28,6 +32,7 @@ TOKEN_BYTES_MAX = 16_384
 CONTEXTS_MAX = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _FIELDS = ("server", "token_file", "ca_file")
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%[\w.-]+)?")  # a name, or an address with its zone
 
 
 @dataclass(frozen=True)
@@ -201,3 +206,45 @@ def _context(path: Path, name: str, fields: Any) -> Context:
             f"{path}: contexts.{name}.{odd[0]}: a context has {', '.join(_FIELDS)}, all strings"
         )
     return Context(**fields)
+
+
+def server_url(server: str, origin: str = "--server") -> str:
+    """Return the URL without a trailing slash; completes `HOST:PORT`. Raises click.UsageError."""
+    url = server if "://" in server else f"http://{server}"
+    try:
+        parsed = urlsplit(url)
+        good = (
+            parsed.scheme in ("http", "https")
+            and _HOST.fullmatch(parsed.hostname or "") is not None
+            and not parsed.query
+            and not parsed.fragment
+        )
+        _ = parsed.port  # raises ValueError for an invalid port
+    except ValueError:
+        good = False
+    if not good or not url.isprintable() or " " in url:
+        raise click.UsageError(
+            f"{origin} {server!r} is not a URL; expected a form like {SERVER_DEFAULT}"
+        )
+    return url.rstrip("/")
+
+
+def server_urls(servers: str, origin: str = "--server") -> list[str]:
+    """Parse one or several URLs separated by commas. Raises click.UsageError."""
+    found = list(
+        dict.fromkeys(
+            server_url(part.strip(), origin) for part in servers.split(",") if part.strip()
+        )
+    )
+    if not found:
+        raise click.UsageError(
+            f"{origin} contains no server; expected a form like {SERVER_DEFAULT}"
+        )
+    if len({urlsplit(url).scheme for url in found}) > 1:
+        raise click.UsageError(f"{origin}: the nodes of a cluster are all https or all http")
+    return found
+
+
+def is_loopback(url: str) -> bool:
+    """Return True if the URL names this machine."""
+    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")

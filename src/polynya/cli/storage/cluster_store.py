@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polynya.cli.remote.client import JSON_TYPE, Client
+from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits
 
 if TYPE_CHECKING:
-    import httpx
+    from polynya.client.aio.wire import AsyncWire
 
 AT_ONCE = 4  # concurrent shares, limited because the store is shared
 PART_SECONDS = 300.0  # one part of a check may read tens of megabytes
@@ -48,25 +48,31 @@ class WholeStore:
     async def look(self, groups: list[int] | None = None) -> list[Unseen]:
         """Check these groups (None: all); return those that could not be checked. Raises
         `exits.Ended` if the contacted node cannot do so."""
-        vain = 0
-        async with self._admin.asynchronous(PART_SECONDS) as http:
-            plan = await self._ask(http, "shares", {"groups": groups})
-            self.pending = {
-                group: ""
-                for part in plan["shares"] + plan["leaderless"]
-                for group in part["groups"]
-            }
-            self.total = len(self.pending)
-            while True:
-                before = self._answers
-                await self._look_once(http, plan)
-                vain = vain + 1 if self._answers == before else 0
-                if not self.pending or vain == VAIN_MAX:
-                    return self._unseen()
-                await asyncio.sleep(PAUSE_SECONDS)
-                plan = await self._plan_again(http)
+        from polynya.client.aio.wire import AsyncWire
 
-    async def _look_once(self, http: httpx.AsyncClient, plan: Answer) -> None:
+        wire = AsyncWire(self._admin.options)
+        try:
+            return await self._look_on(wire, groups)
+        finally:
+            await wire.close()
+
+    async def _look_on(self, wire: AsyncWire, groups: list[int] | None) -> list[Unseen]:
+        vain = 0
+        plan = await self._ask(wire, "shares", {"groups": groups})
+        self.pending = {
+            group: "" for part in plan["shares"] + plan["leaderless"] for group in part["groups"]
+        }
+        self.total = len(self.pending)
+        while True:
+            before = self._answers
+            await self._look_once(wire, plan)
+            vain = vain + 1 if self._answers == before else 0
+            if not self.pending or vain == VAIN_MAX:
+                return self._unseen()
+            await asyncio.sleep(PAUSE_SECONDS)
+            plan = await self._plan_again(wire)
+
+    async def _look_once(self, wire: AsyncWire, plan: Answer) -> None:
         """Check all groups that have a leader. Groups of a share with different cursors are checked
         separately."""
         turn = asyncio.Semaphore(AT_ONCE)
@@ -78,11 +84,11 @@ class WholeStore:
                 for group in share["groups"]:
                     at.setdefault(self.pending[group], []).append(group)
                 for after, groups in at.items():
-                    tasks.create_task(self._look_at(http, turn, share["node"], groups, after))
+                    tasks.create_task(self._look_at(wire, turn, share["node"], groups, after))
 
     async def _look_at(
         self,
-        http: httpx.AsyncClient,
+        wire: AsyncWire,
         turn: asyncio.Semaphore,
         node: int,
         groups: list[int],
@@ -91,17 +97,17 @@ class WholeStore:
         async with turn:
             try:
                 while groups and after is not None:
-                    groups, after = await self._part(http, groups, after)
+                    groups, after = await self._part(wire, groups, after)
             except exits.Ended as fault:
                 where = f"node {node}: " if node else ""
                 self._why.update(dict.fromkeys(groups, where + fault.message))
 
     async def _part(
-        self, http: httpx.AsyncClient, groups: list[int], after: str
+        self, wire: AsyncWire, groups: list[int], after: str
     ) -> tuple[list[int], str | None]:
         """Check one part; return the remaining groups and the cursor, None at the end."""
         cursor = {"after": after} if after else {}
-        answer = await self._ask(http, self._verb, {**self._question, "groups": groups, **cursor})
+        answer = await self._ask(wire, self._verb, {**self._question, "groups": groups, **cursor})
         if answer["left"]:
             self._why.update(
                 dict.fromkeys(answer["left"], "its leadership is moving between nodes")
@@ -116,23 +122,18 @@ class WholeStore:
                 self.pending[group] = answer["next"]
         return groups, answer["next"]
 
-    async def _plan_again(self, http: httpx.AsyncClient) -> Answer:
+    async def _plan_again(self, wire: AsyncWire) -> Answer:
         try:
-            return await self._ask(http, "shares", {"groups": sorted(self.pending)})
+            return await self._ask(wire, "shares", {"groups": sorted(self.pending)})
         except exits.Ended as fault:
             return {
                 "shares": [],
                 "leaderless": [{"groups": list(self.pending), "why": fault.message}],
             }
 
-    async def _ask(self, http: httpx.AsyncClient, verb: str, question: dict[str, Any]) -> Answer:
-        import httpx
-
-        path, content = f"/v1/admin/store/{verb}", msgspec.json.encode(question)
-        try:
-            answer = await http.post(path, content=content, headers={"content-type": JSON_TYPE})
-        except httpx.TransportError as error:
-            raise self._admin.failed(error, applied=False) from None
+    async def _ask(self, wire: AsyncWire, verb: str, question: dict[str, Any]) -> Answer:
+        path = f"/v1/admin/store/{verb}"
+        answer = await self._admin.send_on(wire, "POST", path, body=question, seconds=PART_SECONDS)
         if not answer.is_success:
             raise self._admin.refused(answer)
         found: Answer = answer.json()

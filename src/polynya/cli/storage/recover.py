@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from polynya.base.errors import CorruptData
-from polynya.cli.remote.client import Client, is_json, server_option, stream_path
+from polynya.cli.remote.client import Client, is_json, patiently, server_option, stream_path
 from polynya.cli.storage.backup import backup_option, carried_out, config_option
-from polynya.cli.streams.append import BatchProducer, patiently
-from polynya.cli.terminal import exits, output, progress
-from polynya.cli.terminal.output import as_json as as_json_option
-from polynya.cli.terminal.values import SECONDS
+from polynya.cli.streams.append import BatchProducer
+from polynya.cli.terminal import exits, options, output, progress
 
 if TYPE_CHECKING:
     import httpx
@@ -88,27 +86,15 @@ class Done:
 @click.command("recover")
 @click.argument("place", metavar="PLACE")
 @click.argument("streams", nargs=-1, metavar="[STREAM]...")
-@click.option(
-    "--prefix", metavar="PREFIX", help="All streams whose names start with PREFIX; '' selects all."
+@options.value("--prefix PREFIX", help="All streams whose names start with PREFIX; '' selects all.")
+@options.value(
+    "--as NAME", "target", help="The new name of the stream, or the replacement for --prefix."
 )
-@click.option(
-    "--as",
-    "target",
-    metavar="NAME",
-    help="The new name of the stream, or the replacement for --prefix.",
-)
-@click.option("--list", "listing", is_flag=True, help="List the streams without restoring them.")
-@click.option(
-    "--retry",
-    metavar="DURATION",
-    type=SECONDS,
-    default="1min",
-    show_default=True,
-    help="Retry timeout.",
-)
+@options.flag("--list", "listing", help="List the streams without restoring them.")
+@options.retry("1min")
 @backup_option
 @config_option
-@as_json_option
+@options.as_json
 @server_option
 def recover_command(
     client: Client,
@@ -217,26 +203,16 @@ async def _carry(
     todo = iter(moves)
 
     async def work() -> None:
-        with client.another() as own:
-            for stream, target in todo:
-                carrier = Carrier(own, library.manifest.id, stream, target, retry)
-                try:
-                    done.streams.append(
-                        await carrier.run(partial(library.pieces, machine, stream), done)
-                    )
-                except exits.Unreachable:
-                    raise
-                except (exits.Refused, exits.Unknown) as failure:
-                    done.failed.append((carrier.name, failure))
-                except CorruptData as fault:
-                    done.failed.append(
-                        (
-                            carrier.name,
-                            exits.Refused(
-                                str(fault), hint="'polynya verify' checks the whole backup."
-                            ),
-                        )
-                    )
+        for stream, target in todo:
+            carrier = Carrier(client, library.manifest.id, stream, target, retry)
+            try:
+                row = await carrier.run(partial(library.pieces, machine, stream), done)
+                done.streams.append(row)
+            except (exits.Refused, exits.Unknown) as failure:
+                done.failed.append((carrier.name, failure))
+            except CorruptData as fault:
+                hint = "'polynya verify' checks the whole backup."
+                done.failed.append((carrier.name, exits.Refused(str(fault), hint=hint)))
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -338,7 +314,7 @@ class Carrier:
         """Report whether a closed stream is a complete copy with rebuilt Kafka batches, which have
         other sizes."""
         from polynya.backup.streams import size_of
-        from polynya.stream.commands import Encoding
+        from polynya.stream.parts import Encoding
 
         answer = await asyncio.to_thread(self._ask, "HEAD")
         is_closed = answer.headers.get("stream-closed", "") == "true"
@@ -382,14 +358,8 @@ class Carrier:
         self, method: str, headers: dict[str, str] | None = None, content: bytes | None = None
     ) -> httpx.Response:
         """Send a request that changes nothing."""
-        import httpx
-
-        try:
-            return self._client.send(
-                method, stream_path(self.name), headers=headers, content=content
-            )
-        except httpx.TransportError as error:
-            raise self._client.failed(error, applied=False) from None
+        path = stream_path(self.name)
+        return self._client.send(method, path, headers=headers, content=content, applies=False)
 
     def _expected(self) -> int:
         """Return the producer sequence that the server expects. Raises `exits.Refused` if the
@@ -425,7 +395,7 @@ class Carrier:
 async def _appends(pieces: AsyncIterator[BackupPiece], of_json: bool) -> AsyncIterator[Body]:
     """Yield the bodies of the appends, deterministically. Small JSON appends are merged, and
     records of Kafka batches; others stay single. Raises CorruptData."""
-    from polynya.stream.commands import Encoding
+    from polynya.stream.parts import Encoding
 
     gathered, records, size, is_whole = list[bytes](), 0, 0, False
     async for piece in pieces:

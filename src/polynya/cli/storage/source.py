@@ -11,14 +11,15 @@ import msgspec
 
 from polynya.backup.source import About, Captured, Lost
 from polynya.base.errors import Unavailable
-from polynya.cli.remote.client import JSON_TYPE, Client
+from polynya.cli.remote.client import Client
+from polynya.cli.terminal import exits
+from polynya.client.aio.wire import AsyncWire
 from polynya.objectstore import NotFound
 
 if TYPE_CHECKING:
     import httpx
 
 ANSWER_SECONDS = 120.0  # the state of a large group, or an object from a slow store
-CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 5.0
 PATH = "/v1/admin/backup"
@@ -30,19 +31,16 @@ class HttpSource:
 
     def __init__(self, admin: Client) -> None:
         self._admin = admin
-        self._http = admin.asynchronous(ANSWER_SECONDS, CONNECT_SECONDS)
+        self._wire = AsyncWire(admin.options)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._wire.close()
 
     async def about(self) -> About:
         return msgspec.json.decode((await self._ask("GET", "")).content, type=About)
 
     async def capture(self, group: int) -> Captured:
-        content = msgspec.json.encode({"group": group})
-        answer = await self._ask(
-            "POST", "/capture", content=content, headers={"content-type": JSON_TYPE}
-        )
+        answer = await self._ask("POST", "/capture", body={"group": group})
         return msgspec.json.decode(answer.content, type=Captured)
 
     async def part(self, captured: Captured, offset: int) -> bytes:
@@ -72,12 +70,12 @@ class HttpSource:
         self, method: str, path: str, *, absent: type[Exception] | None = None, **more: Any
     ) -> httpx.Response:
         """Send a request with retries. `absent` is raised for 404."""
-        import httpx
-
         deadline, pause = time.monotonic() + PATIENCE_SECONDS, PAUSE_SECONDS
         while True:
             try:
-                answer = await self._http.request(method, PATH + path, **more)
+                answer = await self._admin.send_on(
+                    self._wire, method, PATH + path, seconds=ANSWER_SECONDS, **more
+                )
                 if answer.is_success:
                     return answer
                 if answer.status_code == 404 and absent is not None:
@@ -88,8 +86,8 @@ class HttpSource:
                     f"{self._admin.refused(answer)}; in a cluster, 'polynya cluster health' shows "
                     "the reason"
                 )
-            except httpx.TransportError as error:
-                failure = f"no response from {self._admin.server}: {error or type(error).__name__}"
+            except exits.Unreachable as unreachable:
+                failure = unreachable.message
             if time.monotonic() > deadline:
                 raise Unavailable(failure)
             await asyncio.sleep(pause)

@@ -9,9 +9,8 @@ import secrets
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
 
@@ -20,15 +19,14 @@ from polynya.cli.remote.client import (
     JSON_TYPE,
     Client,
     is_json,
-    never_sent,
+    patiently,
     server_option,
     stream_path,
 )
 from polynya.cli.streams.lifecycle import facts_if_there, info_of
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.progress import Bar
-from polynya.cli.terminal.values import SECONDS
 
 if TYPE_CHECKING:
     import httpx
@@ -37,53 +35,37 @@ BATCH_BYTES = 1 << 20  # line bytes per append
 BATCH_LINES = 10_000
 BAR_BYTES = 4 << 20  # smaller files finish before a bar can be read
 LINES_READ_AHEAD = 20_000  # the reader of stdin waits here while the server is slower
-RETRY_PAUSE_SECONDS = 0.1
-RETRY_PAUSE_SECONDS_MAX = 2.0
 RECORDS = "application/vnd.polynya.records+json"
-T = TypeVar("T")
 
 
 @click.command("append")
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("records", nargs=-1)
-@click.option(
+@options.flag(
     "--whole",
-    is_flag=True,
     help="Append all of stdin at once, not line by line. Each element of a JSON array is a record.",
 )
-@click.option("--create", is_flag=True, help="Create the stream if it does not exist.")
-@click.option(
-    "--content-type",
-    metavar="TYPE",
+@options.flag("--create", help="Create the stream if it does not exist.")
+@options.value(
+    "--content-type TYPE",
     help=(
         "Content type of the stream that --create creates.  [default: application/json; with "
         "--whole bytes]"
     ),
 )
-@click.option("--key", metavar="TEXT", help="Key of each record.")
-@click.option(
-    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Header of each record."
-)
-@click.option(
-    "--timestamp",
-    metavar="TIME",
+@options.value("--key TEXT", help="Key of each record.")
+@options.value("--header NAME=VALUE", "headers", multiple=True, help="Header of each record.")
+@options.value(
+    "--timestamp TIME",
     help="Time of each record: milliseconds since 1970, or RFC 3339.  [default: the server's]",
 )
-@click.option("--close", is_flag=True, help="Close the stream after the last record.")
-@click.option(
-    "--if-match",
-    metavar="OFFSET",
+@options.flag("--close", help="Close the stream after the last record.")
+@options.value(
+    "--if-match OFFSET",
     help="Append only if the stream's tail is at this offset, all records at once.",
 )
-@click.option(
-    "--retry",
-    metavar="DURATION",
-    type=SECONDS,
-    default="30s",
-    show_default=True,
-    help="Retry timeout.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@options.retry("30s")
+@options.json_flag("Print the result as JSON.")
 @server_option
 def append_command(
     client: Client,
@@ -221,20 +203,6 @@ def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> 
     return wanted
 
 
-def patiently(ask: Callable[[], T], seconds: float) -> T:
-    """Call `ask`, retrying while the server is busy."""
-    deadline = time.monotonic() + seconds
-    pause = RETRY_PAUSE_SECONDS
-    while True:
-        try:
-            return ask()
-        except exits.Busy:
-            if time.monotonic() + pause > deadline:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
-
-
 class BatchProducer:
     """An idempotent producer for one stream: one batch in flight, retried until its outcome is
     known.
@@ -300,46 +268,34 @@ class BatchProducer:
 
     def _sent(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
         """Send an append, and retry until a response gives its outcome."""
-        import httpx
-
-        deadline = time.monotonic() + self._retry_seconds
-        pause = RETRY_PAUSE_SECONDS
         perhaps = False  # an attempt may have been applied
-        while True:
+
+        def attempt() -> httpx.Response:
+            nonlocal perhaps
             try:
-                answer = self._client.send(
-                    "POST", stream_path(self._stream), headers=headers, content=body
-                )
+                path = stream_path(self._stream)
+                answer = self._client.send("POST", path, headers=headers, content=body)
                 failure = self._client.refused(answer) if answer.is_error else None
                 if failure is None or isinstance(failure, exits.Refused):
                     return answer
-                perhaps |= isinstance(failure, exits.Unknown)
-            except httpx.TransportError as error:
-                failure = self._client.failed(error, applied=True)
-                perhaps |= not never_sent(error)
-            if time.monotonic() + pause > deadline:
-                raise self._given_up(failure, perhaps=perhaps)
-            time.sleep(pause)
-            pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
+                raise failure
+            except exits.Unknown:
+                perhaps = True
+                raise
+
+        try:
+            return patiently(attempt, self._retry_seconds, (exits.Unreachable, exits.Unknown))
+        except (exits.Unreachable, exits.Unknown) as failure:
+            raise self._given_up(failure, perhaps=perhaps) from None
 
     def _given_up(self, failure: exits.Ended, *, perhaps: bool) -> exits.Ended:
         """Return the error after the last retry. `perhaps`: the batch may have been applied.
         Repeating the command would store earlier batches twice."""
-        if perhaps:
-            return exits.Unknown(
-                failure.message,
-                code=failure.code,
-                hint=self._progress(),
-                request_id=failure.request_id,
-            )
-        if self.batches:
-            return exits.Refused(
-                failure.message,
-                code=failure.code,
-                hint=self._progress(),
-                request_id=failure.request_id,
-            )
-        return failure
+        if not perhaps and not self.batches:
+            return failure
+        kind = exits.Unknown if perhaps else exits.Refused
+        hint, request_id = self._progress(), failure.request_id
+        return kind(failure.message, code=failure.code, hint=hint, request_id=request_id)
 
     def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
         if (

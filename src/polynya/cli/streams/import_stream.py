@@ -8,7 +8,6 @@ resumes. Offsets of every server sort as text; so do these values.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from struct import iter_unpack
 from typing import TYPE_CHECKING, Any
@@ -16,16 +15,21 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from polynya.cli.remote.client import JSON_TYPE, Client, is_json, server_option, stream_path
-from polynya.cli.terminal import exits, output
+from polynya.cli.remote.client import (
+    JSON_TYPE,
+    Client,
+    is_json,
+    patiently,
+    server_option,
+    stream_path,
+)
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_stream
-from polynya.cli.terminal.values import SECONDS
 
 if TYPE_CHECKING:
     import httpx
 
 PART_BYTES = 4 << 20  # bytes per append; a larger record goes alone
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 5.0
 LONG_POLL_SECONDS = 90.0
 COPIED = ("stream-ttl", "stream-expires-at")
 LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses of transient failures
@@ -34,29 +38,18 @@ LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses of transient failu
 @click.command("import")
 @click.argument("url")
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@click.option(
-    "--follow",
-    "-f",
-    is_flag=True,
-    help="Keep copying new records until the source is closed or Ctrl-C.",
+@options.flag(
+    "--follow", "-f", help="Keep copying new records until the source is closed or Ctrl-C."
 )
-@click.option("--keep-open", is_flag=True, help="Do not close the copy when the source is closed.")
-@click.option(
-    "--header",
+@options.flag("--keep-open", help="Do not close the copy when the source is closed.")
+@options.value(
+    "--header NAME: VALUE",
     "headers",
-    metavar="NAME: VALUE",
     multiple=True,
     help="Send this header to the source, such as a token.",
 )
-@click.option(
-    "--retry",
-    metavar="DURATION",
-    type=SECONDS,
-    default="1min",
-    show_default=True,
-    help="Retry timeout, for both servers.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@options.retry("1min", "Retry timeout, for both servers.")
+@options.json_flag("Print the result as JSON.")
 @server_option
 def import_command(
     client: Client,
@@ -136,22 +129,19 @@ class ImportSource:
         """Return a successful response. Raises `exits.Ended`."""
         import httpx
 
-        deadline = time.monotonic() + self.patience
-        pause = PAUSE_SECONDS
-        while True:
+        def attempt() -> httpx.Response:
             try:
                 answer = self._http.request(method, self.url, params=params)
-                if answer.is_success:
-                    return answer
-                failure = _no(self.url, answer)
-                if answer.status_code not in LATER:
-                    raise failure
             except httpx.TransportError as error:
-                failure = exits.Unreachable(
+                raise exits.Unreachable(
                     f"no response from {self.url}: {error or type(error).__name__}",
                     hint="Check that the source is running.",
-                )
-            pause = _waited(failure, pause, deadline)
+                ) from None
+            if not answer.is_success:
+                raise _no(self.url, answer)
+            return answer
+
+        return patiently(attempt, self.patience, exits.Unreachable, says=True)
 
     def close(self) -> None:
         self._http.close()
@@ -247,40 +237,21 @@ class ImportCopy:
             "content-type": JSON_TYPE if is_json(self._type) else self._type,
             "stream-seq": place,
         }
-        deadline = time.monotonic() + self._source.patience
-        pause = PAUSE_SECONDS
-        while True:
+
+        def attempt() -> None:
+            path = stream_path(self._name)
             try:
-                self._client.call(
-                    "POST",
-                    stream_path(self._name),
-                    headers=headers,
-                    content=body,
-                    stream=self._name,
-                )
-                return
+                self._client.call("POST", path, headers=headers, content=body, stream=self._name)
             except exits.Refused as refused:
-                if refused.status == 409 and self._is_here(place):
-                    return
-                raise
-            except (exits.Unknown, exits.Unreachable) as failure:
-                pause = _waited(failure, pause, deadline)
+                if refused.status != 409 or not self._is_here(place):
+                    raise
+
+        transient = (exits.Unknown, exits.Unreachable)
+        patiently(attempt, self._source.patience, transient, says=True)
 
     def _is_here(self, place: str) -> bool:
         answer = self._client.call("HEAD", stream_path(self._name), stream=self._name)
         return bool(answer.headers.get("stream-seq", "") == place)
-
-
-def _waited(failure: exits.Ended, pause: float, deadline: float) -> float:
-    """Sleep before a retry, and return the pause of the next one. Says once what is retried. Raises
-    `failure` where the deadline comes first."""
-    left = deadline - time.monotonic()
-    if pause > left:
-        raise failure
-    if pause == PAUSE_SECONDS:
-        output.notice(f"{failure.message}: retrying for {left:.0f} s")
-    time.sleep(pause)
-    return min(2 * pause, PAUSE_SECONDS_MAX)
 
 
 def _json_parts(content_type: str, body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:

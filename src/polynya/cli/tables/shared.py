@@ -21,9 +21,12 @@ NEEDS_LAKE = f"tables need additional packages: {INSTALL}"
 def coordinator_of(client: Client, worker: str = "") -> HttpCoordinator:
     """Return the pipeline's coordinator; the server supplies its admin port. A `worker` takes leases
     of the tables."""
+    import httpx
+
     from polynya.lakehouse.server.coordinator import HttpCoordinator
 
-    return HttpCoordinator("", client.server, client.connections(), worker=worker)
+    pool = httpx.Client(base_url=client.server, **client.options.settings())
+    return HttpCoordinator("", client.server, pool, worker=worker)
 
 
 def location(table: dict[str, Any], key: str) -> str:

@@ -1,11 +1,16 @@
-"""Exit codes of commands, and the errors that carry them."""
+"""Exit codes of commands, the errors that carry them, and the exit of the process."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
+import threading
 from typing import IO, Any
 
 import click
 
+LIBRARY = "obstore"  # the object-store library, whose threads outlive a call
 OK = 0
 REFUSED = 1  # the server or this tool refused: the message gives the reason
 USAGE = 2  # the command line or a setting is wrong
@@ -71,3 +76,29 @@ class Unknown(Ended):
     """The outcome is unknown."""
 
     exit_code = UNKNOWN
+
+
+class ProcessExit:
+    """Create it before a command runs; `code` is the exit code.
+
+    The library's threads release Python objects shortly after a call has returned. If the
+    interpreter is finalizing then, they abort it with SIGABRT although the command succeeded. So if
+    the library is loaded, the process exits before finalization. This handler is registered first
+    and therefore runs last. A thread that still reads stdin gets the same exit: finalization would
+    abort on its buffer lock.
+    """
+
+    def __init__(self) -> None:
+        self.code = REFUSED  # after a traceback
+        atexit.register(self._end)
+
+    def ended(self, end: SystemExit) -> None:
+        """Set the exit code as the interpreter would."""
+        self.code = end.code if isinstance(end.code, int) else OK if end.code is None else REFUSED
+
+    def _end(self) -> None:
+        if LIBRARY in sys.modules or any(thread.daemon for thread in threading.enumerate()):
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None and not stream.closed:
+                    stream.flush()
+            os._exit(self.code)

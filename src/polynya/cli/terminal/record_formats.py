@@ -14,8 +14,7 @@ import msgspec
 
 from polynya.cli.terminal import output
 from polynya.cli.terminal.read_pages import ReadPage
-from polynya.client.values import is_array
-from polynya.client.whole_records import whole_record
+from polynya.client.values import is_array, whole_record
 
 RAW, JSON, TABLE = FORMATS = ("raw", "json", "table")
 BLOCK_RECORDS = 500  # records whose column widths are measured together

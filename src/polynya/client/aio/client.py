@@ -1,4 +1,6 @@
-"""The asyncio client: the same clients, streams and readers as in `blocking`, awaited."""
+"""The asyncio client: clients, streams and readers whose operations are awaited.
+
+`scripts/blocking_client.py` makes the blocking client from it."""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.base.limits import SQL_ROWS_DEFAULT
 from polynya.client import streams, tables, verbs
-from polynya.client.aio.producer import AsyncProducer, OpeningProducer
+from polynya.client.aio.driver import AsyncDriver
+from polynya.client.aio.producer import OpeningProducer
 from polynya.client.aio.work import AsyncWork
 from polynya.client.clock import drawn_producer_id, worker_name
-from polynya.client.drivers import AsyncDriver, AsyncFeed
 from polynya.client.extras import extras_of
+from polynya.client.feeds import AsyncFeed
 from polynya.client.handles import Position
 from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
@@ -34,7 +37,7 @@ from polynya.client.verbs import Lifetime
 from polynya.client.workers import HANDLE_SECONDS, By, Worker, WorkerSettings, disband
 
 if TYPE_CHECKING:
-    from polynya.client.http import AsyncWire
+    from polynya.client.aio.wire import AsyncWire
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -83,7 +86,7 @@ class AsyncReader(Position):
 
 
 class _Pages(AsyncIterator[Page]):
-    """Iterate over pages. A generator would end when its caller is cancelled; this iterator
+    """Iterate over pages. A generator would end when a wait is cancelled or fails; this iterator
     survives."""
 
     def __init__(self, feed: AsyncFeed, passed: Callable[[Page], bool]) -> None:
@@ -147,14 +150,12 @@ class AsyncStream(Subject):
         Without an id the producer draws a random one. With an id it takes the next epoch and
         thereby fences earlier runs of the same id. A given `epoch` must never have been used for
         the id."""
-
-        async def opened() -> AsyncProducer:
-            names = await AsyncDriver(self._wire).run(
-                streams.producer_names(self, producer_id, epoch, drawn_producer_id())
-            )
-            return AsyncProducer(self._wire, names, batching or Batching(), self._retry)
-
-        return OpeningProducer(opened)
+        return OpeningProducer(
+            self._wire,
+            lambda: streams.producer_names(self, producer_id, epoch, drawn_producer_id()),
+            batching or Batching(),
+            self._retry,
+        )
 
     def read(  # noqa: PLR0913 (one option each)
         self,
@@ -249,10 +250,8 @@ class AsyncClient:
         params: Mapping[str, str] | None = None,
     ) -> None:
         # httpx is loaded with the first client
-        from polynya.client.http import (
-            AsyncWire,
-            options_of,
-        )
+        from polynya.client.aio.wire import AsyncWire
+        from polynya.client.http import options_of
 
         options = options_of(server, token, verify, headers, params)
         self._wire = AsyncWire(options)
@@ -329,7 +328,18 @@ class AsyncClient:
         handle_seconds: float = HANDLE_SECONDS,
         wait: bool = True,
     ) -> AsyncWork:
-        """Join a worker group, as `Client.share` does; iterate with `async for`."""
+        """Join a worker group and share the records of its source streams.
+
+        All workers of a group name the same `sources`: streams, and at most one pattern (`*`
+        matches a segment, `**` any number). Each record goes to one worker, at least once. Iterate
+        for jobs; fetching the next job acknowledges the previous one. The group receives the
+        records appended after its creation.
+
+        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream
+        by sending all its records to one lane. A lease is renewed while a record is handled, for
+        `handle_seconds` at most. The lease of a dead worker expires after `lease_seconds`.
+        `wait=False` ends when no work is left. Raises `StreamExists` when the group exists with
+        other sources or lanes."""
         plan = WorkerSettings(
             group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds
         )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from polynya.client.aio.driver import AsyncDriver
 from polynya.client.clock import effect_result
 from polynya.client.errors import ProducerFailed
 from polynya.client.handles import ProducerProgress
-from polynya.client.messages import Retry
+from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching, Names, ProducerCore
 from polynya.client.values import Appended, Json
 
 if TYPE_CHECKING:
-    from polynya.client.http import AsyncWire
+    from polynya.client.aio.wire import AsyncWire
 
 
 class AsyncReceipt:
@@ -48,8 +49,17 @@ class OpeningProducer:
     """A producer that still has to fetch its epoch: enter it with `async with`, or await it, once.
     It sends no request before that."""
 
-    def __init__(self, opened: Callable[[], Coroutine[Any, Any, AsyncProducer]]) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        wire: AsyncWire,
+        names: Callable[[], Operation[Names]],
+        batching: Batching,
+        retry: Retry,
+    ) -> None:
+        self._wire = wire
+        self._names = names
+        self._batching = batching
+        self._retry = retry
         self._producer: AsyncProducer | None = None
 
     def __await__(self) -> Generator[Any, Any, AsyncProducer]:
@@ -58,6 +68,10 @@ class OpeningProducer:
     async def __aenter__(self) -> AsyncProducer:
         self._producer = await self._opened()
         return self._producer
+
+    async def _opened(self) -> AsyncProducer:
+        names = await AsyncDriver(self._wire).run(self._names())
+        return AsyncProducer(self._wire, names, self._batching, self._retry)
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         assert self._producer is not None, "the append was entered"

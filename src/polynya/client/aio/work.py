@@ -9,12 +9,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from polynya.client.drivers import AsyncDriver, AsyncFeed
+from polynya.client.aio.driver import AsyncDriver
+from polynya.client.feeds import AsyncFeed
 from polynya.client.handles import Membership
 from polynya.client.workers import BEATS_PER_LEASE, Job, Worker
 
 if TYPE_CHECKING:
-    from polynya.client.http import AsyncWire
+    from polynya.client.aio.wire import AsyncWire
 
 
 class AsyncWork(Membership, AsyncIterator[Job]):

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from polynya.client.blocking.generated.driver import Driver
 from polynya.client.clock import effect_result
 from polynya.client.handles import ProducerProgress
-from polynya.client.messages import Retry
+from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching, Names, ProducerCore
 from polynya.client.values import Appended, Json
 
 if TYPE_CHECKING:
-    from polynya.client.http import Wire
+    from polynya.client.blocking.generated.wire import Wire
 
 Receipt = Future[Appended]
+
+
+def open_producer(
+    wire: Wire, names: Callable[[], Operation[Names]], batching: Batching, retry: Retry
+) -> Producer:
+    """Fetch the identity of a producer and start it."""
+    return Producer(wire, Driver(wire).run(names()), batching, retry)
 
 
 class Producer(ProducerProgress):

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from polynya.client.drivers import Driver, Feed
+from polynya.client.blocking.generated.driver import Driver
+from polynya.client.feeds import Feed
 from polynya.client.handles import Membership
 from polynya.client.workers import BEATS_PER_LEASE, Job, Worker
 
 if TYPE_CHECKING:
-    from polynya.client.http import Wire
+    from polynya.client.blocking.generated.wire import Wire
 
 
 class Work(Membership, Iterator[Job]):

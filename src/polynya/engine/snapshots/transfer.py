@@ -17,8 +17,10 @@ from google_crc32c import value as crc32c
 from polynya.base.errors import CorruptData
 from polynya.engine.snapshots.chain import COUNT_BYTES, LINK_BYTES, links_of, transfer_head
 from polynya.replica.log import count_of, decode_part
-from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Batch, Create, Produce
+from polynya.stream.features.appends.commands import BUNDLE_COMMANDS_MAX, Append, Produce
+from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image
 from polynya.wal import Journal, JournalEntry
@@ -60,7 +62,7 @@ def unpack_transfer(data: Scratch, identity: int) -> Machine:
         machine = _of_a_chain(data, identity) if machine is None else machine
     except (EOFError, struct.error) as error:
         raise CorruptData(f"a received snapshot is unreadable: {error}") from error
-    for _, hot in machine.flush_candidates():
+    for _, hot in machine.directory.flush_candidates():
         for batch in hot:
             if crc32c(batch.payload) != batch.crc:
                 raise CorruptData("a payload in a received snapshot fails its checksum")

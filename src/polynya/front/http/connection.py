@@ -4,15 +4,16 @@ memory and time."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
+from polynya.base.limits import HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
+from polynya.front.common.pipeline import IdleClock, ReadPressure, ResponseQueue
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
-from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.exchange import Context, Exchange
+from polynya.front.http.protocol.incoming_body import IncomingBody, check_size
+from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.responses import CLOSE, COMMON, STATUS_LINES
 from polynya.front.http.protocol.settings import (
-    BODY_BYTES_PER_CORE,
     BODY_BYTES_PER_SECOND,
     BODY_SECONDS,
     HEAD_SECONDS,
@@ -20,126 +21,87 @@ from polynya.front.http.protocol.settings import (
     LINGER_SECONDS,
     STALL_SECONDS,
 )
-from polynya.front.http.routes.append_template import RequestTemplate, compile_template
-from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, Head, find_head
-
-if TYPE_CHECKING:
-    from polynya.access import Principal
-    from polynya.access.rate_limits import Meter
-    from polynya.front.http.routes.append import AppendRequest
-    from polynya.front.http.server import HttpFront
+from polynya.front.http.routes.append_request import RequestTemplate, learn
+from polynya.front.http.routes.table import handle
+from polynya.wire.http1 import BadRequest, Head, find_head
 
 # of requests that wait for earlier ones; beyond it reading pauses
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX
 # of one connection per loop pass: immediate responses would otherwise starve other connections
 REQUESTS_PER_PASS = 64
 _NO_HOST = "/"  # differs from every parsed Host
-_LARGE_BODY_BYTES = 64 * 1024  # a larger body counts against the core's budget
 
 
 class Connection(asyncio.Protocol):
-    """An HTTP/1.1 connection. `front` is the server. A live reader that has taken over the
-    connection sets `on_lost`."""
+    """An HTTP/1.1 connection: the framing of its requests."""
 
     __slots__ = (
-        "_appends",
-        "_appends_alone",
         "_body",
-        "_body_head",
-        "_body_max",
         "_buffer",
-        "_drain",
+        "_clock",
+        "_context",
+        "_continues",
         "_ended",
         "_finished",
-        "_going_on",
         "_held",
         "_host",
         "_in_a_row",
-        "_next",
-        "_read_paused",
-        "_ready",
-        "_reserved",
-        "_sent",
-        "_since",
-        "_template",
-        "_unsent",
-        "front",
-        "last_append",
-        "meter",
-        "on_lost",
-        "principal",
-        "transport",
-        "uses_reserve",
-        "waiting_task",
-        "waits_long",
-        "write_paused",
+        "_pressure",
+        "_responses",
+        "peer",
     )
 
-    def __init__(self, front: HttpFront) -> None:
-        self.front = front
-        self.transport: asyncio.Transport | None = None
-        self.waiting_task: asyncio.Task[None] | None = None
-        self.waits_long = False  # the task may wait for another client's action
-        self.on_lost: Callable[[], None] | None = None  # called once, when the connection is lost
-        self.write_paused = False
-        # the page being sent counts against the reserve of the front's response memory
-        self.uses_reserve = False
-        # sender of the last request, and of those that match `_template`
-        self.principal: Principal | None = None
-        self.meter: Meter | None = None  # of the principal, if it has a rate limit
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._clock = IdleClock(context.ticks)
+        self._pressure = ReadPressure()
+        self._responses = ResponseQueue(self._on_sent)
+        self.peer = Peer(self._responses)
         self._host: str | None = _NO_HOST  # the last Host that was accepted
-        self._since = front.tick  # since when the connection waits for the client
-        self._unsent = 0  # response bytes that the client had not read at the last sweep
         self._buffer = b""
-        self._next = 0  # number of the next request
-        self._sent = 0  # number of the next response to send
-        # set when an append was parsed, and so authorized
-        self.last_append: AppendRequest | None = None
-        # of this connection's appends, after the second one
-        self._template: RequestTemplate | None = None
-        self._appends = 0
-        self._ready: dict[int, tuple[bytes, bool]] = {}
-        self._appends_alone = True  # all requests in flight are POSTs
         self._in_a_row = 0  # requests since other connections had a turn
-        self._going_on = False  # the next loop pass continues with `_buffer`
-        self._held: tuple[Head, bytes] | None = None  # a request that waits for earlier ones
-        self._body_head: Head | None = None  # of the body being received
-        self._body: bytearray | ChunkedBody | None = None
-        self._body_max = APPEND_BYTES_MAX  # of the route whose body is being received
-        self._reserved = 0  # bytes reserved from the core's budget
-        self._read_paused = False
+        self._continues = False  # the next loop pass continues with `_buffer`
+        # a request that waits for earlier ones, and the body that it arrived with in parts
+        self._held: tuple[Head, bytes, IncomingBody | None] | None = None
+        self._body: IncomingBody | None = None  # a body that arrives
         self._finished = False  # no further requests are read
         self._ended = False  # the client has sent EOF
-        self._drain: asyncio.Future[None] | None = None
 
     # --- transport callbacks ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-        if self.front.stopping:  # accepted before the listeners closed; `stop` does not wait for it
+        made = cast("asyncio.Transport", transport)
+        self._responses.transport = self._pressure.transport = made
+        context = self._context
+        if context.is_stopping:  # accepted before the listeners closed; `stop` does not wait for it
             self._finished = True
-            self.transport.abort()
-        elif not self.front.admit(self):
+            made.abort()
+            return
+        context.connections.add(self)
+        context.counters.connections_opened += 1
+        if len(context.connections) > context.settings.connections_max - context.handshakes_max:
+            context.counters.connections_refused += 1
             self._finished = True
-            self.transport.write(_bare_error(self.front, "CONNECTION_LIMIT"))
-            self.transport.close()
+            made.write(_bare_error(context, "CONNECTION_LIMIT"))
+            made.close()
 
     def data_received(self, data: bytes) -> None:
         if self._finished:
             return
-        template = self._template
+        peer, responses = self.peer, self._responses
+        template: RequestTemplate | None = peer.template
         if (
             template is not None
-            and self._next == self._sent  # nothing is in flight …
+            and responses.next == responses.sent  # nothing is in flight …
             and self._body is None  # … so this begins a request, which may start at once
-            and not (self._buffer or self.write_paused or self.front.stopping)
+            and not (self._buffer or responses.write_paused)
             and (found := template.read(data)) is not None
             # an error needs the full parse
-            and (self.meter is None or not self.meter.take(self.front.now(), len(found[0])))
+            and (peer.meter is None or not peer.meter.take(self._context.now(), len(found[0])))
         ):
-            self._appends_alone = True
-            template.number = number = self._next
-            self._next = number + 1
+            responses.exclusive = False
+            template.number = number = responses.next
+            responses.next = number + 1
             body, producer = found
             try:
                 template.propose(body, producer, template.done)
@@ -147,51 +109,42 @@ class Connection(asyncio.Protocol):
                 template.exchange_now().fault(error)
             return
         if self._body is not None:
-            self._feed_body(data)
-        elif self._held is not None or self._going_on:
+            self._feed_body(self._body, data)
+        elif self._held is not None or self._continues:
             self._buffer += data
-            if len(self._buffer) > _BUFFER_BYTES_MAX and not self._read_paused:
-                self._read_paused = True
-                self._transport().pause_reading()
+            if len(self._buffer) > _BUFFER_BYTES_MAX:
+                self._pressure.steer(full=True)
         else:
             self._in_a_row = 0
             if self._buffer:
                 self._advance(self._buffer + data)
             else:
-                self._since = self.front.tick
+                self._clock.touch()
                 self._advance(data)
 
     def eof_received(self) -> bool:
         """Keep the transport for responses to complete requests. A client in a long wait that sends
         EOF counts as disconnected."""
-        self._ended = True
-        waits = self.on_lost is not None or (self.waiting_task is not None and self.waits_long)
-        return not ((self._sent == self._next and not self._going_on) or waits)
+        self._ended = self._responses.is_watched = True
+        is_idle = not (self._responses.in_flight or self._continues)
+        return not (is_idle or self.peer.waits)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.transport = None
-        self._finished = True
-        self._buffer = b""
-        self._held = None
-        self._release_body()
-        self.forget_template()
-        self.front.forget(self)
-        if self.waiting_task is not None:
-            self.waiting_task.cancel()
-            self.waiting_task = None
-        if self.on_lost is not None:
-            lost, self.on_lost = self.on_lost, None
-            lost()
-        self._wake_writer()
+        self._stop_reading()
+        self._pressure.transport = None
+        if self._context.authorizer is not None:
+            self._context.authorizer.release(self.peer)
+        self.peer.lose()
+        self._context.memory.drained(self.peer)
+        self._context.connections.discard(self)
 
     def pause_writing(self) -> None:
-        self.write_paused = True
-        self.front.memory.stalled(self)
+        self._responses.write_paused = True
+        self._context.memory.stalled(self.peer)
 
     def resume_writing(self) -> None:
-        self.write_paused = False
-        self.front.memory.drained(self)
-        self._wake_writer()
+        self._context.memory.drained(self.peer)
+        self._responses.resume_writing()
         self._resume()
 
     # --- requests ---------------------------------------------------------------------------------
@@ -203,8 +156,8 @@ class Connection(asyncio.Protocol):
         try:
             while position < size:
                 if self._in_a_row >= REQUESTS_PER_PASS:
-                    self._going_on = True
-                    asyncio.get_running_loop().call_soon(self._go_on)
+                    self._continues = True
+                    asyncio.get_running_loop().call_soon(self._continue)
                     break
                 if data[position] == 13 and data[position : position + 2] == b"\r\n":
                     position += 2  # RFC 9112 2.2: an empty line before a request is ignored
@@ -213,11 +166,11 @@ class Connection(asyncio.Protocol):
                 end = data.find(b"\r\n\r\n", position, position + HEADER_BLOCK_BYTES_MAX)
                 if end < 0 and (end := find_head(data, position)) < 0:
                     break
-                head = self.front.parser.parse(data[position:end])
+                head = self._context.parser.parse(data[position:end])
                 position = end + 4
                 if (
                     head.headers.get("host") != self._host or "origin" in head.headers
-                ) and not self._is_let_in(head):
+                ) and not self._check_host_and_origin(head):
                     return
                 length = head.length
                 if not length:
@@ -233,319 +186,231 @@ class Connection(asyncio.Protocol):
                     break
                 # the only request in `data`
                 if length > 0 and begin == 0 and position == size and head.method == "POST":
-                    request, self.last_append = self.last_append, None
-                    self._appends += 1
-                    if self._appends > 1 and request is not None and request.exchange.head is head:
-                        self._template = compile_template(request, data[: size - length - 4])
+                    learn(self.peer, head, data[: size - length - 4])
         except BadRequest as bad:
             self.refuse(bad.code, bad.message)
             return
         self._buffer = data[position:] if position < size and not self._finished else b""
 
-    def _is_let_in(self, head: Head) -> bool:
+    def _check_host_and_origin(self, head: Head) -> bool:
         """Check the Host and the Origin, which web pages cannot forge. A rejected request gets its
         response before its body is read."""
+        context = self._context
         host = head.headers.get("host")
         try:
-            if host != self._host and self.front.hosts.check(head):
+            if host != self._host and context.protection.hosts.check(head):
                 self._host = host
-            self.front.cors.check(head)
+            context.cors.check(head)
         except Failure as refused:
             self._stop_reading()
             head.keep_alive = False
-            number = self._next
-            self._next = number + 1
-            Exchange(self, number, head, b"").fault(refused)
+            Exchange(context, self.peer, self._responses.take(), head, b"").fault(refused)
             return False
         return True
 
-    def _dispatch(self, head: Head, body: bytes) -> bool:
+    def _dispatch(self, head: Head, body: bytes, arrived: IncomingBody | None = None) -> bool:
         """Start the exchange, or hold the request until it may start. Return True if the next
         request may be parsed."""
-        in_flight = self._next - self._sent
-        if in_flight or self.write_paused:
-            overlaps = head.method == "POST" and self._appends_alone and not self.write_paused
+        responses = self._responses
+        in_flight = responses.next - responses.sent
+        is_append = head.method == "POST"
+        if in_flight or responses.write_paused:
+            overlaps = is_append and not (responses.exclusive or responses.write_paused)
             if not overlaps or in_flight >= PIPELINED_REQUESTS_MAX:
-                self._held = (head, body)
+                self._held = (head, body, arrived)
+                responses.is_watched = True
                 return False
         else:
-            self._appends_alone = head.method == "POST"
-        number = self._next
-        self._next = number + 1
+            responses.exclusive = not is_append
+        number = responses.next
+        responses.next = number + 1
         self._in_a_row += 1
-        if not head.keep_alive or self.front.stopping:
+        if not head.keep_alive or self._context.is_stopping:
             head.keep_alive = False
             self._finished = True  # later bytes of this connection are not read
             self._buffer = b""
-        self.front.handle(Exchange(self, number, head, body))
+        handle(Exchange(self._context, self.peer, number, head, body))
         return True
 
-    def hold_later_requests(self) -> None:
-        """Hold later requests until those in flight are answered, also appends."""
-        self._appends_alone = False
-
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Continue after the other connections had their turn."""
-        self._going_on, self._in_a_row = False, 0
-        self._take_up()
-        self._finish_if_over()
+        self._continues, self._in_a_row = False, 0
+        self._process_buffer()
+        self._close_if_drained()
 
     def _resume(self) -> None:
         """Dispatch the held request once it may start."""
         held = self._held
-        if held is None or self.transport is None:
+        if held is None or self._responses.transport is None:
             return
         self._held = None
-        if not self._dispatch(*held):
+        head, body, arrived = held
+        if not self._dispatch(head, body, arrived):
             return
-        self._release_body()
-        self._take_up()
+        if arrived is not None:
+            arrived.release()
+        self._process_buffer()
 
-    def _take_up(self) -> None:
+    def _process_buffer(self) -> None:
         """Process the bytes that arrived meanwhile."""
-        if self.transport is None or self._going_on:
+        if self._responses.transport is None or self._continues:
             return
-        if self._read_paused:
-            self._read_paused = False
-            self.transport.resume_reading()
+        self._pressure.steer(full=False)
         buffer, self._buffer = self._buffer, b""
         if buffer and not self._finished:
-            self._since = self.front.tick
+            self._clock.touch()
             if self._body is None:
                 self._advance(buffer)
-
-    def _finish_if_over(self) -> None:
-        """Finish the connection when all responses are sent and the client has sent EOF or this
-        front is stopping."""
-        over = self._sent == self._next and self._held is None and not self._going_on
-        if over and (self._ended or self.front.stopping) and not self._finished:
-            self.finish()
 
     # --- partial bodies ---------------------------------------------------------------------------
 
     def _begin_body(self, head: Head, first: bytes) -> None:
-        length = head.length
-        self._body_max = self.front.router.body_bytes_max(head.target)
-        if length > self._body_max:
-            self._refuse_body()
+        context = self._context
+        bytes_max = context.router.body_bytes_max(head.target)
+        try:
+            check_size(head.length, bytes_max)
+            if context.authorizer is not None and not context.authorizer.is_known(head):
+                raise Failure("UNAUTHORIZED")
+            if _expects_permission(head) and not (first or self._responses.in_flight):
+                self._responses.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._body = IncomingBody(head, bytes_max, context.bodies)
+        except Failure as refused:
+            self.refuse(refused.code, refused.message)
             return
-        if self.front.authorizer is not None and not self.front.authorizer.is_known(head):
-            self.refuse("UNAUTHORIZED", "")
-            return
-        if not self._expectation_met(head, first):
-            return
-        if length != CHUNKED and not self._reserve(length):
-            return
-        self._body_head = head
-        self._body = ChunkedBody() if length == CHUNKED else bytearray()
-        self._since = self.front.tick
-        self._feed_body(first)
+        self._clock.touch()
+        self._feed_body(self._body, first)
 
-    def _refuse_body(self) -> None:
-        self.refuse("BODY_TOO_LARGE", f"a body has at most {self._body_max} bytes here; split it")
-
-    def _expectation_met(self, head: Head, first: bytes) -> bool:
-        expectation = head.headers.get("expect")
-        if expectation is None or not head.minor:  # HTTP/1.0 has none (RFC 9110 10.1.1)
-            return True
-        if expectation.lower() != "100-continue":
-            self.refuse("EXPECTATION", "")
-            return False
-        if not first and self._next == self._sent:
-            self._transport().write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return True
-
-    def _feed_body(self, data: bytes) -> None:
-        head, body = self._body_head, self._body
-        assert head is not None and body is not None
-        if isinstance(body, ChunkedBody):
-            try:
-                rest = body.feed(data)
-            except BadRequest as bad:
-                self.refuse(bad.code, bad.message)
-                return
-            if body.size > self._body_max:
-                self._refuse_body()
-                return
-            if not self._reserve(body.size) or not body.done:
-                return
-            whole = bytes(body.data)
-        else:
-            left = head.length - len(body)
-            body += data[:left] if len(data) > left else data
-            if len(body) < head.length:
-                return
-            whole, rest = bytes(body), data[left:]
-        self._body = self._body_head = None
+    def _feed_body(self, body: IncomingBody, data: bytes) -> None:
+        try:
+            complete = body.feed(data)
+        except (BadRequest, Failure) as refused:
+            self.refuse(refused.code, refused.message)
+            return
+        if complete is None:
+            return
+        self._body = None
+        whole, rest = complete
         # the body waits for earlier requests, and stays reserved until then
-        if not self._dispatch(head, whole):
+        if not self._dispatch(body.head, whole, body):
             self._buffer = rest
             return
-        self._release_body()
+        body.release()
         if not self._finished and rest:
-            self._since = self.front.tick
+            self._clock.touch()
             self._advance(rest)
 
-    def _reserve(self, size: int) -> bool:
-        """Reserve bytes of the core's budget for the body. Return False when the budget is
-        exhausted; the error has then been sent."""
-        more = size - self._reserved
-        if size > _LARGE_BODY_BYTES and more > 0:
-            if self.front.body_bytes + more > BODY_BYTES_PER_CORE:
-                self.refuse("REQUEST_MEMORY_LIMIT", "")
-                return False
-            self._reserved = size
-            self.front.body_bytes += more
-        return True
+    # --- the end ----------------------------------------------------------------------------------
 
-    def _release_body(self) -> None:
-        self.front.body_bytes -= self._reserved
-        self._reserved = 0
-        self._body = self._body_head = None
+    @property
+    def _is_ending(self) -> bool:
+        """Report whether the connection ends after the responses to the requests received."""
+        return self._ended or self._context.is_stopping
 
-    # --- responses --------------------------------------------------------------------------------
-
-    def send(
-        self, number: int, data: bytes, close: bool = False, body: Sequence[bytes | memoryview] = ()
-    ) -> None:
-        """Send the complete response to request `number`, `body` after `data`. It is held until all
-        earlier responses are sent.
-
-        The defaults are positional: the interpreter calls such a function without a new C frame."""
-        if number != self._sent:
-            self._ready[number] = (b"".join((data, *body)) if body else data, close)
-            return
-        if self.transport is None:
-            return
-        self._sent = number + 1
-        if body:
-            self.transport.writelines([data, *body])
-        else:
-            self.transport.write(data)
-        if close:
-            self.finish()
-            return
-        if self._ready and (following := self._ready.pop(self._sent, None)) is not None:
-            self.send(self._sent, following[0], close=following[1])
-            return
-        self._since = self.front.tick
-        if self._held is not None:
+    def _on_sent(self) -> None:
+        """Continue after a response that something waits for."""
+        responses = self._responses
+        if responses.sent > responses.last:
+            self._finish()
+        elif self._held is not None:
             self._resume()
-        elif (self._ended or self.front.stopping) and self._sent == self._next:
+        elif self._is_ending and not responses.in_flight:
             # the caller may be about to dispatch another request
-            asyncio.get_running_loop().call_soon(self._finish_if_over)
+            asyncio.get_running_loop().call_soon(self._close_if_drained)
+
+    def _close_if_drained(self) -> None:
+        """Finish the connection when all responses are sent and the client has sent EOF or this
+        front is stopping."""
+        is_drained = not (self._responses.in_flight or self._held or self._continues)
+        if is_drained and self._is_ending and not self._finished:
+            self._finish()
 
     def refuse(self, code: str, message: str) -> None:
         """Send an error for bytes that are no valid request, after all earlier responses, and stop
         reading requests."""
         self._stop_reading()
-        error = ERRORS[code]
-        self.front.counters.statuses[error.status] += 1
-        number = self._next
-        self._next = number + 1
-        self.send(number, _bare_error(self.front, code, message), close=True)
+        self._context.counters.statuses[ERRORS[code].status] += 1
+        number = self._responses.take()
+        self._responses.end_after(number)
+        self._responses.send(number, _bare_error(self._context, code, message))
 
     def _stop_reading(self) -> None:
         """Stop reading requests from this connection."""
         self._finished = True
         self._buffer = b""
-        self._release_body()
+        for body in (self._body, self._held[2] if self._held is not None else None):
+            if body is not None:
+                body.release()
+        self._body = self._held = None
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Finish after the last response. Received bytes are dropped for a while, so that no reset
         overtakes the response."""
         self._finished = True
-        self._since = self.front.tick
-        transport = self.transport
+        self._clock.touch()
+        transport = self._responses.transport
         if transport is None or transport.is_closing():
             return
-        if self._ended or self.front.stopping or not transport.can_write_eof():
+        if self._is_ending or not transport.can_write_eof():
             transport.close()
             return
-        if self._read_paused:
-            self._read_paused = False
-            transport.resume_reading()
-        self.front.linger(self)
+        self._pressure.steer(full=False)
         transport.write_eof()
 
-    def forget_template(self) -> None:
-        """Discard the template, so that the next request is parsed in full."""
-        self._template = self.last_append = None
-        self._appends = 0
+    def stop(self) -> None:
+        """End with the front, after the responses in flight."""
+        self.peer.forget_template()
+        self._responses.is_watched = True
+        if not self._responses.in_flight:
+            self._responses.close()
 
-    @property
-    def remote(self) -> str:
-        """The peer address; empty after the connection is lost."""
-        found = self.transport.get_extra_info("peername") if self.transport is not None else None
-        return str(found[0]) if isinstance(found, tuple) else ""
-
-    def close(self) -> None:
-        if self.transport is not None:
-            self.transport.close()
-
-    @property
-    def unread_bytes(self) -> int:
-        """Response bytes that the client has not read yet."""
-        return self.transport.get_write_buffer_size() if self.transport is not None else 0
-
-    async def wait_writable(self) -> None:
-        """Wait until the transport's buffer has drained or the connection is lost."""
-        if self.write_paused and self.transport is not None:
-            self._drain = asyncio.get_running_loop().create_future()
-            await self._drain
-
-    # --- timeouts ---------------------------------------------------------------------------------
-
-    @property
-    def is_idle(self) -> bool:
-        """Report whether every complete request has its response."""
-        return self._next == self._sent
+    def abort(self) -> None:
+        """Close at once."""
+        if self._responses.transport is not None:
+            self._responses.transport.abort()
 
     def sweep(self, tick: int) -> None:
         """Enforce the timeouts, every other second. A client that keeps reading its response is not
         timed out."""
-        unsent = 0 if self.transport is None else self.transport.get_write_buffer_size()
-        if unsent != self._unsent and self._next == self._sent:
-            self._unsent, self._since = unsent, tick
-        waited = tick - self._since
-        if self._finished or unsent:
-            patience = STALL_SECONDS if unsent else LINGER_SECONDS
-            if self._next == self._sent and waited > patience and self.transport is not None:
-                if unsent and not self.transport.is_closing():
-                    self.front.counters.stalled += 1
-                    self.front.log_rate_limited(
-                        "closed a connection: the client did not read its response", "", self
-                    )
-                self.transport.abort()
+        unread, is_idle, late = self._responses.unread_bytes, not self._responses.in_flight, ""
+        waited = self._clock.waited(tick, self._responses)
+        if self._finished or unread:
+            if is_idle and waited > (STALL_SECONDS if unread else LINGER_SECONDS):
+                self._cut(unread)
         elif self._body is not None:
-            arrived = len(self._body) if isinstance(self._body, bytearray) else len(self._body.data)
-            if waited > BODY_SECONDS + arrived // BODY_BYTES_PER_SECOND:
-                self._time_out("the body did not arrive in time")
-        elif self._next != self._sent:
-            return
-        elif self._buffer:
+            if waited > BODY_SECONDS + self._body.size // BODY_BYTES_PER_SECOND:
+                late = "the body did not arrive in time"
+        elif is_idle and self._buffer:
             if waited > HEAD_SECONDS:
-                self._time_out("the request line and headers did not arrive in time")
-        elif waited > IDLE_SECONDS:
-            self.close()
+                late = "the request line and headers did not arrive in time"
+        elif is_idle and waited > IDLE_SECONDS:
+            self._responses.close()
+        if late:
+            self._context.counters.timeouts += 1
+            self.refuse("REQUEST_TIMEOUT", late)
 
-    def _time_out(self, message: str) -> None:
-        self.front.counters.timeouts += 1
-        self.refuse("REQUEST_TIMEOUT", message)
-
-    def _transport(self) -> asyncio.Transport:
-        assert self.transport is not None
-        return self.transport
-
-    def _wake_writer(self) -> None:
-        drain, self._drain = self._drain, None
-        if drain is not None and not drain.done():
-            drain.set_result(None)
+    def _cut(self, unread: int) -> None:
+        """Abort a connection whose client does not read its last response, or does not close."""
+        transport = self._responses.transport
+        if unread and transport is not None and not transport.is_closing():
+            self._context.counters.stalled += 1
+            said = "closed a connection: the client did not read its response"
+            self._context.log_rate_limited(said, "", self.peer)
+        self.abort()
 
 
-def _bare_error(front: HttpFront, code: str, message: str = "") -> bytes:
+def _expects_permission(head: Head) -> bool:
+    """Report whether the client waits for a permission to send its body. Raises `Failure`."""
+    expectation = head.headers.get("expect")
+    if expectation is None or not head.minor:  # HTTP/1.0 has none (RFC 9110 10.1.1)
+        return False
+    if expectation.lower() != "100-continue":
+        raise Failure("EXPECTATION")
+    return True
+
+
+def _bare_error(context: Context, code: str, message: str = "") -> bytes:
     """Return an error response to bytes that could not be parsed as a request."""
-    error, request_id = ERRORS[code], front.new_request_id()
+    error, request_id = ERRORS[code], context.new_request_id()
     body = error_body(code, message or error.message, request_id)
     retry = b"Retry-After: %d\r\n" % error.retry_after if error.retry_after is not None else b""
     if error.status == 401:
@@ -560,7 +425,7 @@ def _bare_error(front: HttpFront, code: str, message: str = "") -> bytes:
         + lines
         + retry
         + COMMON
-        + front.cors.lines(None, None)
+        + context.cors.lines(None, None)
         + CLOSE
         + b"\r\n"
         + body

@@ -4,39 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, settings, topics
-from polynya.front.kafka.auth.caller import ADMINISTRATIVE, Caller, TokenCaller
+from polynya.front.kafka.auth.caller import ADMINISTRATIVE, TokenCaller
 from polynya.front.kafka.auth.handlers import (
     admit,
     charge_elements,
     sasl_authenticate,
     sasl_handshake,
 )
+from polynya.front.kafka.call import Call, RepeatedRequest, in_thread
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import coordinators, membership
 from polynya.front.kafka.groups import offsets as group_offsets
-from polynya.front.kafka.turns import in_thread
 from polynya.wire.kafka.generated import api_versions
 from polynya.wire.kafka.messages import (
     API_VERSIONS,
     APIS,
     Api,
-    Header,
     decode_request,
     encode_response,
-    read_header,
 )
 from polynya.wire.kafka.primitives import Bytes, Malformed, decoded_elements
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.connection import Connection, Slot
-    from polynya.front.kafka.repeated_fetches import RepeatedFetch
-    from polynya.front.kafka.server import KafkaFront
 
 PRODUCE, FETCH = 0, 1
 _DECODED_AT_ONCE_BYTES = 64 * KIB  # beyond it a request without records is decoded in a thread
@@ -82,57 +75,11 @@ _HANDLERS: dict[int, Handler] = {
 }
 
 
-class Call:
-    """One request: its connection, its header, and the way to answer it."""
-
-    __slots__ = ("api", "connection", "data", "front", "header", "slot", "throttle_ms", "worked")
-
-    def __init__(self, connection: Connection, slot: Slot, data: memoryview) -> None:
-        self.connection = connection
-        self.front: KafkaFront = connection.front
-        self.slot = slot
-        self.data = data
-        self.header: Header = read_header(data)
-        self.api = APIS.get(self.header.key)
-        self.throttle_ms = 0  # the client is over its limits by so much
-        self.worked = 0  # elements of the request, or of the answer
-
-    @property
-    def caller(self) -> Caller:
-        """The one who asks: what it may do."""
-        return self.connection.caller
-
-    @property
-    def version(self) -> int:
-        """The version of the request and of its answer."""
-        return self.header.version
-
-    def answer(self, message: Any) -> None:
-        """Answer with a message of the request's version."""
-        self.send(self.encoded(message))
-
-    def encoded(self, message: Any) -> list[Bytes]:
-        """Return an answer as a frame."""
-        assert self.api is not None
-        if self.throttle_ms and hasattr(message, "throttle_time_ms"):
-            message.throttle_time_ms = self.throttle_ms
-        return encode_response(self.api, self.version, self.header.correlation, message)
-
-    def send(self, pieces: list[Bytes]) -> None:
-        """Answer with an encoded frame, or with nothing."""
-        self.data = memoryview(b"")
-        meter = self.connection.caller.meter
-        if meter is not None:
-            meter.charge(sum(map(len, pieces)))
-        self.slot.send(pieces)
-
-
 def dispatch(call: Call) -> None:
     """Answer a request, now or later. Raises Malformed."""
     api, header = call.api, call.header
-    call.front.counters.requests += 1
-    caller = call.connection.caller
-    if isinstance(caller, TokenCaller) and not admit(call, caller):
+    call.context.counters.requests += 1
+    if isinstance(call.caller, TokenCaller) and not admit(call, call.caller):
         return
     if header.key == API_VERSIONS:
         call.send(_api_versions(call))
@@ -140,13 +87,13 @@ def dispatch(call: Call) -> None:
     if api is None or header.version not in api.versions:
         name = f"key {header.key}" if api is None else api.name
         raise Malformed(f"{name} version {header.version} is not served")
-    repeated = call.connection.repeated if header.key == FETCH else None
+    repeated = call.session.repeated if header.key == FETCH else None
     if repeated is not None and repeated.is_same(call):
-        call.front.spawn(_repeat(call, repeated))
+        call.context.spawn(_repeat(call, repeated))
         return
     if header.key != PRODUCE and len(call.data) > _DECODED_AT_ONCE_BYTES:
         call.connection.hold()
-        call.front.spawn(_decode_and_run(call, api))
+        call.context.spawn(_decode_and_run(call, api))
         return
     request, count = _decoded(call, api)
     if count >= KAFKA_ELEMENTS_PER_TURN:
@@ -155,7 +102,7 @@ def dispatch(call: Call) -> None:
         produce.start(call, request, in_slices=count >= KAFKA_ELEMENTS_PER_TURN)
         return
     call.worked = count
-    call.front.spawn(_run(call, request))
+    call.context.spawn(_run(call, request))
 
 
 def _decoded(call: Call, api: Api) -> tuple[Any, int]:
@@ -168,9 +115,9 @@ async def _decode_and_run(call: Call, api: Api) -> None:
     """Decode a large request in a thread. The connection takes no further one meanwhile, so that
     they begin in their order."""
     try:
-        request, count = await in_thread(call.front.coding, partial(_decoded, call, api))
+        request, count = await in_thread(call.context.coding, partial(_decoded, call, api))
     except BaseException as error:
-        call.slot.drop()
+        call.drop()
         call.connection.go_on_after(error)
         if isinstance(error, Malformed):
             return
@@ -181,12 +128,12 @@ async def _decode_and_run(call: Call, api: Api) -> None:
     await _run(call, request)
 
 
-async def _repeat(call: Call, repeated: RepeatedFetch) -> None:
+async def _repeat(call: Call, repeated: RepeatedRequest) -> None:
     """Answer a Fetch that was sent before, from scratch if there is more by now."""
     try:
         left_seconds = await repeated.answered(call)
     except BaseException:
-        call.slot.drop()
+        call.drop()
         call.connection.close()
         raise
     if left_seconds >= 0:
@@ -203,13 +150,13 @@ async def _run(call: Call, request: Any) -> None:
         else:
             message = await _HANDLERS[call.header.key](call, request)
     except BaseException:
-        call.slot.drop()
+        call.drop()
         call.connection.close()
         raise
     if isinstance(message, list):
         call.send(message)
     elif call.worked >= KAFKA_ELEMENTS_PER_TURN:
-        call.send(await in_thread(call.front.coding, partial(call.encoded, message)))
+        call.send(await in_thread(call.context.coding, partial(call.encoded, message)))
     else:
         call.answer(message)
 

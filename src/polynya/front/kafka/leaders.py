@@ -3,18 +3,16 @@ leader in the answer to a client that asks the wrong broker (KIP-320, KIP-951)."
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from polynya.base.limits import KAFKA_FORWARD_BYTES_MAX
+from polynya.front.kafka.brokers import Brokers, is_diskless, owner_in_zone, zone_of
+from polynya.front.kafka.call import Call
+from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.owners import is_diskless, owner_in_zone, zone_of
-from polynya.stream.rules.topics import Topic
+from polynya.routing.handle import StreamHandle
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated import fetch as fetch_message
 from polynya.wire.kafka.generated import produce as produce_message
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
-    from polynya.front.kafka.server import KafkaFront
 
 _TOLD = (Error.NOT_LEADER, Error.FENCED_LEADER_EPOCH)
 _FETCH_BY_ID_SINCE = _PRODUCE_BY_ID_SINCE = 13
@@ -27,42 +25,35 @@ def epoch_error(given: int, epoch: int) -> Error:
     return Error.FENCED_LEADER_EPOCH if given < epoch else Error.UNKNOWN_LEADER_EPOCH
 
 
-def epoch_error_of(front: KafkaFront, stream: str, given: int) -> Error:
-    """Compare the leader epoch that a client knows of a partition's stream with the current one."""
-    if given < 0:
-        return Error.NONE
-    return epoch_error(given, front.brokers.epoch_of(front.service.group_of(stream)))
+def epoch_error_of(brokers: Brokers, group: int, given: int) -> Error:
+    """Compare the leader epoch that a client knows of a partition in a group with the current
+    one."""
+    return Error.NONE if given < 0 else epoch_error(given, brokers.epoch_of(group))
 
 
-def racks_of(front: KafkaFront, rack: str) -> dict[int, str]:
+def racks_of(brokers: Brokers, rack: str) -> dict[int, str]:
     """Return the racks of the brokers for a consumer of this rack that may be sent to a follower;
-    empty: the consumer names none, or this broker is in it."""
-    if not rack:
-        return {}
-    racks = {each.id: each.rack or "" for each in front.brokers.all()}
-    return {} if racks.get(front.brokers.own) == rack else racks
+    empty: this broker is in it."""
+    racks = {each.id: each.rack or "" for each in brokers.all()}
+    return {} if racks.get(brokers.own) == rack else racks
 
 
 def follower_of(
-    front: KafkaFront, topic: Topic, stream: str, rack: str, racks: dict[int, str]
+    brokers: Brokers, topic: Topic, stream: StreamHandle, rack: str, racks: dict[int, str]
 ) -> int:
     """Return an in-sync follower of a partition in the consumer's rack (KIP-392), or the owner of a
     diskless one there; -1: none, or another broker is the leader, which decides."""
-    if racks and is_diskless(topic):
-        return owner_in_zone(front, stream, rack)
-    group = front.service.group_of(stream)
-    if not racks or front.brokers.leader_of(group) != front.brokers.own:
+    if is_diskless(topic):
+        return owner_in_zone(brokers, stream, rack)
+    if is_elsewhere_led(brokers, stream.group):
         return -1
-    _, in_sync = front.brokers.replicas_of(group)
+    _, in_sync = brokers.replicas_of(stream.group)
     return next((broker for broker in in_sync if racks.get(broker) == rack), -1)
 
 
-def is_too_far(call: Call, stream: str) -> bool:
-    """Report whether a request is too large to be forwarded to the broker of this partition."""
-    if len(call.data) <= KAFKA_FORWARD_BYTES_MAX:
-        return False
-    brokers = call.front.brokers
-    return brokers.leader_of(call.front.service.group_of(stream)) != brokers.own
+def is_elsewhere_led(brokers: Brokers, group: int) -> bool:
+    """Report whether clients are to send requests for a group to another broker."""
+    return brokers.leader_of(group) != brokers.own
 
 
 def tell_of_produce(call: Call, response: produce_message.ProduceResponse) -> None:
@@ -71,11 +62,11 @@ def tell_of_produce(call: Call, response: produce_message.ProduceResponse) -> No
     for topic in response.responses:
         for part in topic.partition_responses:
             if part.error_code in _TOLD:
-                name = _name_of(call.front, topic.topic_id if by_id else topic.name)
+                name = _name_of(call.context, topic.topic_id if by_id else topic.name)
                 leader = _leader_of(call, name, part.index)
                 part.current_leader = produce_message.LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
-    response.node_endpoints = _endpoints(call.front, leaders, produce_message.NodeEndpoint)
+    response.node_endpoints = _endpoints(call.context, leaders, produce_message.NodeEndpoint)
 
 
 def tell_of_fetch(call: Call, response: fetch_message.FetchResponse) -> None:
@@ -84,39 +75,38 @@ def tell_of_fetch(call: Call, response: fetch_message.FetchResponse) -> None:
     for topic in response.responses:
         for part in topic.partitions:
             if part.error_code in _TOLD:
-                name = _name_of(call.front, topic.topic_id if by_id else topic.topic)
+                name = _name_of(call.context, topic.topic_id if by_id else topic.topic)
                 leader = _leader_of(call, name, part.partition_index)
                 part.current_leader = fetch_message.LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
-    response.node_endpoints = _endpoints(call.front, leaders, fetch_message.NodeEndpoint)
+    response.node_endpoints = _endpoints(call.context, leaders, fetch_message.NodeEndpoint)
 
 
-def _name_of(front: KafkaFront, key: str | bytes) -> str:
+def _name_of(context: Context, key: str | bytes) -> str:
     if isinstance(key, str):
         return key
-    topic = front.topics.ids.get(key)
+    topic = context.topics.ids.get(key)
     return "" if topic is None else topic.name
 
 
-def _leader_of(call: Call, topic: str, partition: int) -> tuple[int, int]:
+def _leader_of(call: Call, topic: str, number: int) -> tuple[int, int]:
     """Return the leader of a partition and its epoch, (-1, -1) if the leader is not known."""
-    front = call.front
-    known = front.topics.known(topic)
-    if known is None or not 0 <= partition < known.partitions:
+    brokers, known = call.context.brokers, call.context.topics.ready(topic)
+    partition = None if known is None else known.partition(number)
+    if known is None or partition is None:
         return -1, -1
-    stream = known.stream(partition)
-    group = front.service.group_of(stream)
-    if is_diskless(known):
-        owner = front.brokers.owner_of(stream, group, zone_of(call))
-        return owner, front.brokers.epoch_of(group)
-    return front.brokers.leader_of(group), front.brokers.epoch_of(group)
+    group, epoch = partition.group, brokers.epoch_of(partition.group)
+    if is_diskless(known.topic):
+        zone = zone_of(brokers, call.header.client_id)
+        return brokers.owner_of(partition.name, group, zone), epoch
+    return brokers.leader_of(group), epoch
 
 
-def _endpoints(front: KafkaFront, leaders: set[int], kind: Any) -> list[Any]:
+def _endpoints(context: Context, leaders: set[int], kind: Any) -> list[Any]:
     if not leaders:
         return []
     return [
         kind(each.id, each.host, each.port, each.rack)
-        for each in front.brokers.all()
+        for each in context.brokers.all()
         if each.id in leaders
     ]

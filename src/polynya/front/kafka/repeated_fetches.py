@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from polynya.front.kafka.call import Call
 from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.wire.kafka.primitives import Bytes
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
 
 # The answer is made from scratch at least so often: a trim changes it, and wakes no fetch.
 FRESH_SECONDS = 10.0
@@ -69,7 +66,7 @@ class RepeatedFetch:
 
     def is_same(self, call: Call) -> bool:
         """Report whether a request is this one again, and the leaders are those of its answer."""
-        data, front = call.data, call.front
+        data, context = call.data, call.context
         if data[:_VERSION_END] != self._head or not (
             data[_CORRELATION_END:] == self._body
             or (self._signature and _signature(call, bytes(data)) == self._signature)
@@ -77,7 +74,7 @@ class RepeatedFetch:
             return False
         if call.throttle_ms or asyncio.get_running_loop().time() > self._until:
             return False
-        epoch_of, is_readable = front.brokers.epoch_of, front.service.is_readable
+        epoch_of, is_readable = context.brokers.epoch_of, context.service.is_readable
         return all(
             is_readable(group) and epoch_of(group) == epoch for group, epoch in self._groups.items()
         )
@@ -85,12 +82,12 @@ class RepeatedFetch:
     async def answered(self, call: Call) -> float:
         """Wait as the request says, and answer if nothing changes. Else return the seconds that are
         left of the wait; -1: it is answered."""
-        connection, loop = call.connection, asyncio.get_running_loop()
-        async with connection.fetching:
+        connection, session, loop = call.connection, call.session, asyncio.get_running_loop()
+        async with session.fetching:
             until = loop.time() + self._seconds
-            if not await connection.wait_writable():
+            if not await connection.responses.wait_writable():
                 return 0.0
-            parked = connection.parked = ParkedFetch(self._min_bytes)
+            parked = session.parked = ParkedFetch(self._min_bytes)
             try:
                 for each in self._waiting:
                     each.tail.parked[parked] = None
@@ -98,7 +95,7 @@ class RepeatedFetch:
                 if not (connection.is_ending or parked.is_touched):
                     await parked.wait_until(until)
             finally:
-                connection.parked = None
+                session.parked = None
                 for each in self._waiting:
                     each.tail.parked.pop(parked, None)
             if parked.is_touched:

@@ -10,10 +10,11 @@ from polynya.local.dependencies import LedGroups
 from polynya.local.hot_memory import HotMemory
 from polynya.local.lifetimes.ttl import Lifetimes, found_in_grace
 from polynya.local.segments import SegmentWriter
-from polynya.stream.commands import Command, Create, Delete, Expire, Touch
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.tables.watches import held_from
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.table_watches import held_from
 from polynya.stream.state.model import Stream
 
 # creates that wait for a fork attempt on the deleted stream of that name
@@ -65,7 +66,7 @@ class StreamLifecycle:
         if batch is not None and not self._memory.has_room(group, len(batch.payload)):
             self._memory.refuse(len(batch.payload), done)
             return
-        stream = machine.lookup(command.name)
+        stream = machine.directory.lookup(command.name)
         self.judge_time(group, stream)
         command = self._segments.stamped(command)
         if (
@@ -118,7 +119,7 @@ class StreamLifecycle:
 
     def delete(self, group: int, command: Delete, done: Done) -> None:
         """Propose a delete, unless committed state says that there is no such stream."""
-        stream = self._machines[group].lookup(command.name)
+        stream = self._machines[group].directory.lookup(command.name)
         if stream is None and command.name not in self._unsettled and self._groups.readable(group):
             done(Reply(Code.NOT_FOUND))
             return

@@ -7,11 +7,12 @@ from itertools import islice
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.feeds import Feeds
-from polynya.stream.commands import Command, Create, Touch
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create, Touch
+from polynya.stream.features.lifetimes.creation import judge_known
+from polynya.stream.features.tables.watches import held_from
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.table_watches import held_from
-from polynya.stream.rules.writes import judge_known
 from polynya.stream.state.model import Stream
 
 TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log after at most this, or an eighth of the TTL
@@ -52,7 +53,7 @@ class Lifetimes:
     def is_over(self, machine: Machine, stream: Stream) -> bool:
         """Report whether the stream has expired, including reads that only this process has
         seen. The clock of a replica may be behind the log."""
-        now = max(self._now_ms(), machine.log_ms)
+        now = max(self._now_ms(), machine.counters.log_ms)
         if stream.expires_at_ms is not None or stream.ttl_seconds is None:
             return machine.expired(stream, now)
         if self._feeds.watched(stream.uid):
@@ -119,7 +120,7 @@ class Lifetimes:
         call checks the next group. Call this about once a second."""
         for uid in (*self._touched, *self._feeds.uids()):
             machine = self._machines.get(uid >> 48)
-            stream = None if machine is None else machine.by_uid.get(uid)
+            stream = None if machine is None else machine.directory.by_uid.get(uid)
             if stream is None or stream.ttl_seconds is None:
                 self.forget(uid)
             elif (
@@ -133,7 +134,7 @@ class Lifetimes:
             return []
         timed = (
             stream
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             if stream.ttl_seconds is not None or stream.expires_at_ms is not None
         )
         over = (
@@ -159,7 +160,7 @@ def found_in_grace(
             if isinstance(reply, OutcomeUnknown)
             else reply
         )
-    known = None if machine is None else machine.lookup(command.name)
+    known = None if machine is None else machine.directory.lookup(command.name)
     return (
         None
         if known is None or known.uid != uid or known.deleted

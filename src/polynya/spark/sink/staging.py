@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from polynya.base.errors import ConfigError, PolynyaError
-from polynya.client.blocking.client import Client
+from polynya.client.blocking.generated.client import Client
 from polynya.spark.options import SinkOptions
 from polynya.spark.sink.records import is_whole, records_of
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from polynya.base.errors import ConfigError
-from polynya.client.blocking.client import Client
+from polynya.client.blocking.generated.client import Client
 from polynya.spark.options import SinkOptions
 from polynya.spark.sink.commit import BatchCommit, folder_of
 from polynya.spark.sink.records import check_names

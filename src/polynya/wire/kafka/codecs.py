@@ -17,21 +17,33 @@ _FRAMED = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 XERIAL = b"\x82SNAPPY\0"  # snappy-java's framing: this, two versions, and blocks with their lengths
 XERIAL_BYTES = 16
+_FULL = "failed to write whole buffer"  # of cramjam: the bytes so far are right, and more follow
 
 
-def decompressed(codec: int, data: bytes) -> bytes | memoryview:
-    """Return the records of a batch. Raises CorruptData for damaged or too large ones."""
+class TooLarge(CorruptData):
+    """Records that are more than the bytes that were asked for, and not damaged up to there."""
+
+
+def decompressed(codec: int, data: bytes, most: int = 0) -> bytes | memoryview:
+    """Return the records of a batch. Raises CorruptData for damaged or too large ones.
+
+    `most`: raise TooLarge for more bytes than these."""
     if codec == NONE:
         return data
     if codec >= len(NAMES):
         raise CorruptData(f"codec {codec} is unknown: 0 to 4 are none, gzip, snappy, lz4 and zstd")
     allowed = _allowed(len(data))
     try:
-        if codec == SNAPPY:
-            return b"".join(_snappy(block, allowed) for block in _blocks(data, allowed))
-        buffer = bytearray(allowed)  # its pages are touched only when written
+        if codec == SNAPPY:  # which is cheap: no length that is said is trusted
+            found = b"".join(_snappy(block, allowed) for block in _blocks(data, allowed))
+            if most and len(found) > most:
+                raise TooLarge(f"the records are {len(found)} bytes")
+            return found
+        buffer = bytearray(most or allowed)  # its pages are touched only when written
         size = _FRAMED[codec].decompress_into(data, buffer)
     except cramjam.DecompressionError as fault:
+        if most and str(fault) == _FULL:
+            raise TooLarge(f"the records are more than {most} bytes") from None
         raise CorruptData(
             f"{len(data)} bytes of {NAMES[codec]} are damaged or more than {allowed} bytes: {fault}"
         ) from None

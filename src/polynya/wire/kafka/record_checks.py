@@ -1,4 +1,5 @@
-"""Checks of the records inside a producer's batch: of all bytes, or of the frame of its codec alone.
+"""Checks of the records inside a producer's batch: of all bytes, or, of a large compressed one, of
+the frame of its codec alone.
 
 A batch passed `check_batch` before. Consumers cannot pass a batch that they cannot decode, so it is
 refused when it is produced. The rules are those of Kafka's `DefaultRecord` and `LogValidator`.
@@ -10,13 +11,15 @@ from collections.abc import Callable
 from struct import unpack
 
 from polynya.base.errors import CorruptData
-from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX
+from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX, KIB
 from polynya.wire.kafka import codecs
-from polynya.wire.kafka.batches import HEADER_BYTES, BatchHeader, InvalidBatch
+from polynya.wire.kafka.batches import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, InvalidBatch
 from polynya.wire.kafka.primitives import Bytes, Malformed
 
 # a record without key, value and headers: its length, and six fields of a byte each
 RECORD_BYTES_MIN = 7
+# a batch of so many compressed and uncompressed bytes is decoded always: 25 to 800 us
+SMALL_BYTES = 64 * KIB
 _CODEC_AT = 22  # the low byte of the attributes
 _INT_BITS, _LONG_BITS = 32, 64
 _RUN, _RUN_MIN = 128, 8  # records that are looked at together, and the fewest for which it pays
@@ -43,9 +46,9 @@ _EXPANSION_MAX = {codecs.GZIP: 1032, codecs.SNAPPY: 22, codecs.LZ4: 255, codecs.
 def check_records(batch: bytes, header: BatchHeader) -> int:
     """Check the records of a batch as far as that is cheap, and return their newest time.
 
-    Uncompressed records are checked completely. Of compressed ones the frame is checked, and whether
-    it can hold so many records. Raises InvalidBatch."""
-    if header.codec == codecs.NONE:
+    Uncompressed and small compressed records are checked completely. Of large compressed ones the
+    frame is checked, and whether it can hold so many records. Raises InvalidBatch."""
+    if not header.attributes & codecs.MASK:
         return _newest(batch, HEADER_BYTES, header)
     body = memoryview(batch)[HEADER_BYTES:]
     _FRAMES[header.codec](body)
@@ -55,7 +58,12 @@ def check_records(batch: bytes, header: BatchHeader) -> int:
             f"{header.records} records in {len(body)} bytes of {codecs.NAMES[header.codec]}, which "
             f"hold at most {most}"
         )
-    return header.max_timestamp
+    if len(body) > SMALL_BYTES:
+        return header.max_timestamp
+    try:
+        return _newest(_decompressed(bytes(body), header, SMALL_BYTES), 0, header)
+    except codecs.TooLarge:
+        return header.max_timestamp
 
 
 def check_decoded(batch: bytes, header: BatchHeader) -> int:
@@ -69,16 +77,12 @@ def check_decoded(batch: bytes, header: BatchHeader) -> int:
         )
     if header.codec == codecs.NONE:
         return _newest(batch, HEADER_BYTES, header)
-    try:
-        body = codecs.decompressed(header.codec, batch[HEADER_BYTES:])
-    except CorruptData as fault:
-        raise InvalidBatch(f"the records cannot be decompressed: {fault}") from None
-    return _newest(bytes(body), 0, header)
+    return _newest(_decompressed(batch[HEADER_BYTES:], header), 0, header)
 
 
 def oldest_of(batch: bytes, header: BatchHeader) -> int:
     """Return the oldest time of a batch whose records are checked; -1: no record has a time."""
-    if header.is_log_append_time:
+    if header.attributes & LOG_APPEND_TIME:
         return header.max_timestamp
     data: Bytes = batch
     at = HEADER_BYTES
@@ -95,20 +99,42 @@ def oldest_of(batch: bytes, header: BatchHeader) -> int:
     return oldest
 
 
+def uncompressed_bytes_max(data: Bytes) -> int:
+    """Return the most bytes that `check_records` looks at in a batch, which may be damaged."""
+    codec = data[_CODEC_AT] & codecs.MASK if len(data) >= HEADER_BYTES else codecs.NONE
+    if codec == codecs.NONE:
+        return len(data)
+    if len(data) > HEADER_BYTES + SMALL_BYTES:
+        return 0
+    return min(SMALL_BYTES, len(data) * _EXPANSION_MAX.get(codec, 0))
+
+
 def is_compressed(data: Bytes) -> bool:
     """Report whether a batch, which may be damaged, has compressed records."""
     return len(data) >= HEADER_BYTES and bool(data[_CODEC_AT] & codecs.MASK)
 
 
+def _decompressed(body: bytes, header: BatchHeader, most: int = 0) -> bytes:
+    try:
+        return bytes(codecs.decompressed(header.codec, body, most))
+    except codecs.TooLarge:
+        raise
+    except CorruptData as fault:
+        raise InvalidBatch(f"the records cannot be decompressed: {fault}") from None
+
+
 def _newest(data: bytes, at: int, header: BatchHeader) -> int:
     """Check uncompressed records from a position on, and return their newest time."""
-    left = len(data) - at
-    if header.records * RECORD_BYTES_MIN > left:
+    left, records = len(data) - at, header.records
+    if records * RECORD_BYTES_MIN > left:
         raise InvalidBatch(
-            f"{header.records} records in {left} bytes: a record has at least {RECORD_BYTES_MIN}"
+            f"{records} records in {left} bytes: a record has at least {RECORD_BYTES_MIN}"
         )
     try:
-        at, latest = _checked(data, at, header.records)
+        if records < _RUN_MIN:
+            at, latest = _walk(data, at, 0, records)
+        else:
+            at, latest = _checked(data, at, records)
     except IndexError:
         raise InvalidBatch(f"the {header.records} records end behind their batch") from None
     except Malformed as fault:
@@ -117,14 +143,13 @@ def _newest(data: bytes, at: int, header: BatchHeader) -> int:
         raise InvalidBatch(
             f"{header.records} records leave {len(data) - at} bytes of their batch over"
         )
-    if latest < 0 or header.is_log_append_time:
+    if latest < 0 or header.attributes & LOG_APPEND_TIME:
         return header.max_timestamp
-    return header.base_timestamp + latest
+    return header.base_timestamp + (latest >> 1)
 
 
 def _checked(data: bytes, at: int, records: int) -> tuple[int, int]:
-    """Check records, and return the position after them and the latest of their time deltas, or -1
-    if all are negative."""
+    """Check records as `_walk` does, those that differ in no length together."""
     latest, first = -1, 0
     while first < records:
         last = min(records, _SHORT_OFFSETS if not first else first - first % _RUN + _RUN)
@@ -136,7 +161,7 @@ def _checked(data: bytes, at: int, records: int) -> tuple[int, int]:
                 found = None  # the first record is false, or not what it is taken for
         at, newest = found or _walk(data, at, first, last)
         latest, first = max(latest, newest), last
-    return at, latest >> 1
+    return at, latest
 
 
 def _run(data: bytes, at: int, first: int, last: int) -> tuple[int, int] | None:

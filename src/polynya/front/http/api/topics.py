@@ -12,8 +12,7 @@ from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_name, spelled_name
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.front.kafka.configs import (
     CONTENT_TYPE,
     PROFILE,
@@ -25,18 +24,17 @@ from polynya.front.kafka.configs import (
     notes_of,
     with_profile,
 )
-from polynya.front.kafka.topics import (
+from polynya.front.kafka.topics.catalog import (
     NAME_RULE,
     Adoption,
     TopicCatalog,
-    TopicRefused,
-    TopicService,
     acks_of,
     is_topic_name,
 )
+from polynya.front.kafka.topics.steps import TopicRefused, TopicService
 from polynya.local.api import StreamInfo
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.headers import format_instant
 
 PATH = "/v1/topics"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from polynya.access import Access, Denied, KeysUnknown, Principal
 from polynya.access.grants import Verb
@@ -25,13 +24,10 @@ from polynya.front.http.api.topics import prefix_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST
+from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.router import Route, RouteKind
-from polynya.front.http.routes.table import dispatch
+from polynya.front.http.routes.table import dispatch, handle
 from polynya.wire.http1 import Head
-
-if TYPE_CHECKING:
-    from polynya.front.http.connection import Connection
-    from polynya.front.http.server import HttpFront
 
 Audit = Callable[[str, str, str, str, str, str], None]
 """Audit callback: (operation, target, principal's id and name, address, outcome, request id)."""
@@ -77,7 +73,7 @@ _CHALLENGE_AGAIN = (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
 
 
 class Authorizer:
-    """The authorizer of one front. `admin_only`: everything but the node's health needs `admin`, as
+    """The authorizer of one exchange.context. `admin_only`: everything but the node's health needs `admin`, as
     on the admin port. `cores` share the quotas."""
 
     def __init__(
@@ -90,33 +86,33 @@ class Authorizer:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def authorize(self, front: HttpFront, exchange: Exchange) -> bool:
+    def authorize(self, exchange: Exchange) -> bool:
         """Authorize a request. Return True to dispatch it now; False if it gets its response, or is
         dispatched, later. Raises `Failure`."""
-        connection = exchange.connection
+        peer = exchange.peer
         method, path = exchange.head.method, exchange.route.path
         if method == "OPTIONS" or is_open(path):
-            return path not in _MORE_WITH_TOKEN or self._recognize(front, exchange)
+            return path not in _MORE_WITH_TOKEN or self._recognize(exchange)
         try:
             principal = self._access.identify(self._credential(exchange))
         except KeysUnknown:
-            exchange.spawn(self._ask_again(front, exchange))
+            exchange.spawn(self._ask_again(exchange))
             return False
         except Denied as denied:
             self._access.counters.denied += 1
             raise Failure("TOKEN_REFUSED", str(denied), _CHALLENGE_AGAIN) from None
         exchange.principal = principal
         self._check_url_token(exchange, principal)
-        self._check_grants(front, exchange, principal)
-        self._bind(connection, principal, exchange)
-        meter = connection.meter
+        self._check_grants(exchange, principal)
+        self._bind(peer, principal, exchange)
+        meter = peer.meter
         if meter is not None and (
             wait := meter.take(self._access.now(), len(exchange.body), paced=_is_paced(exchange))
         ):
             self._access.counters.limited += 1
             raise Failure("RATE_LIMIT", headers=(("Retry-After", str(max(1, math.ceil(wait)))),))
         if principal.limits.streams and exchange.route.kind == RouteKind.STREAM and method == "PUT":
-            exchange.spawn(self._create(front, exchange, principal))
+            exchange.spawn(self._create(exchange, principal))
             return False
         return True
 
@@ -147,37 +143,37 @@ class Authorizer:
             and principal.is_admin
         ):
             who = f"{principal.id} {principal.name}"
-            request_id = exchange.request_id or exchange.connection.front.new_request_id()
+            request_id = exchange.request_id or exchange.context.new_request_id()
             self._audit(
                 act,
                 spelled_name(exchange.route.name),
                 who,
-                exchange.connection.remote,
+                exchange.peer.remote,
                 str(status),
                 request_id,
             )
 
-    def _recognize(self, front: HttpFront, exchange: Exchange) -> bool:
+    def _recognize(self, exchange: Exchange) -> bool:
         """Set the principal of a request to a public path; invalid credentials count as none.
         Return False if it waits for new keys."""
         try:
             exchange.principal = self._access.identify(_bearer(exchange.head))
         except KeysUnknown:
-            exchange.spawn(self._ask_again(front, exchange))
+            exchange.spawn(self._ask_again(exchange))
             return False
         except (Denied, Failure):
             exchange.principal = None
         return True
 
-    async def _ask_again(self, front: HttpFront, exchange: Exchange) -> None:
+    async def _ask_again(self, exchange: Exchange) -> None:
         await self._access.refresh()
         # closed meanwhile; no task watches for that here
-        if exchange.connection.transport is not None:
-            front.handle(exchange)
+        if exchange.peer.responses.transport is not None:
+            handle(exchange)
 
-    async def _create(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
-        if await self._quotas.has_room(front.service, principal, exchange.route.name):
-            dispatch(front, exchange)
+    async def _create(self, exchange: Exchange, principal: Principal) -> None:
+        if await self._quotas.has_room(exchange.context.service, principal, exchange.route.name):
+            dispatch(exchange)
         else:
             self._access.counters.limited += 1
             exchange.fail("STREAM_QUOTA")
@@ -209,17 +205,17 @@ class Authorizer:
         if left > URL_TOKEN_SECONDS_MAX * 1000:
             raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
 
-    def _bind(self, connection: Connection, principal: Principal, exchange: Exchange) -> None:
+    def _bind(self, peer: Peer, principal: Principal, exchange: Exchange) -> None:
         """Bind the connection to the principal. Raises `Failure` when the principal has too many
         connections."""
-        if connection.principal is principal:
+        if peer.principal is principal:
             return
         meter, most = principal.meter, principal.limits.connections
         if (
             most
             and meter is not None
             and meter.connections_everywhere >= most
-            and not _shares_meter(connection, principal)
+            and not _shares_meter(peer, principal)
         ):
             self._access.counters.limited += 1
             exchange.keep_alive = False
@@ -227,23 +223,23 @@ class Authorizer:
                 "CONNECTION_QUOTA",
                 f"the token may have {most} connections open; close one, or reuse one",
             )
-        self.release(connection)
-        connection.principal = principal
+        self.release(peer)
+        peer.principal = principal
         if meter is not None:
             meter.connections += 1
-            connection.meter = meter if any(meter.rates) else None
+            peer.meter = meter if any(meter.rates) else None
 
-    def release(self, connection: Connection) -> None:
+    def release(self, peer: Peer) -> None:
         """Unbind a connection that is closed or has a new principal."""
-        known, connection.principal = connection.principal, None
-        connection.meter = None
-        connection.forget_template()
+        known, peer.principal = peer.principal, None
+        peer.meter = None
+        peer.forget_template()
         if known is not None and known.meter is not None:
             known.meter.connections -= 1
 
     # --- permissions ------------------------------------------------------------------------------
 
-    def _check_grants(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
+    def _check_grants(self, exchange: Exchange, principal: Principal) -> None:
         """Check the caller's permission. Raises `Failure`."""
         verb, name = self._asked(exchange)
         if verb and not (
@@ -252,7 +248,7 @@ class Authorizer:
             self._refuse(verb, "" if name is None else f" on {spelled_name(name)}")
         source = exchange.head.headers.get("stream-forked-from")
         if source is not None and verb == Verb.CREATE:
-            name = front.router.stream_of(source)
+            name = exchange.context.router.stream_of(source)
             if not principal.may(Verb.READ, name):
                 self._refuse(Verb.READ, f" on {spelled_name(name)}, which the fork would show")
 
@@ -333,9 +329,9 @@ def _bearer(head: Head) -> str:
     return credential.strip()
 
 
-def _shares_meter(connection: Connection, principal: Principal) -> bool:
+def _shares_meter(peer: Peer, principal: Principal) -> bool:
     """Report whether the connection counts for the same caller already."""
-    return connection.principal is not None and connection.principal.meter is principal.meter
+    return peer.principal is not None and peer.principal.meter is principal.meter
 
 
 _FOREVER_MS = 1 << 62

@@ -1,18 +1,34 @@
-"""One request and its response."""
+"""One request and its response, and the parts of a front that all its requests share."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import random
 import re
+import secrets
+import ssl
+import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from polynya.access import Principal
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable, UpgradePending
+from polynya.base.log_throttle import LogThrottle
+from polynya.front.common.client_traffic import ClientTraffic
+from polynya.front.common.connection_set import ConnectionSet, Served
+from polynya.front.common.pipeline import Response
+from polynya.front.common.response_memory import ResponseMemory
+from polynya.front.common.tls_handshakes import HANDSHAKES_MAX
+from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
+from polynya.front.http.protocol.hosts import Hosts
+from polynya.front.http.protocol.incoming_body import BodyBudget
+from polynya.front.http.protocol.live_readers import LiveReaders
+from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.responses import (
     CLOSE,
     COMMON,
@@ -22,11 +38,11 @@ from polynya.front.http.protocol.responses import (
     header_lines,
     owner_line,
 )
-from polynya.front.http.protocol.router import Route, RouteKind
-from polynya.wire.http1 import Head
-
-if TYPE_CHECKING:
-    from polynya.front.http.connection import Connection
+from polynya.front.http.protocol.router import Route, RouteKind, Router
+from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
+from polynya.routing.handle import StreamHandle
+from polynya.service.api import Service
+from polynya.wire.http1 import Head, HeadParser
 
 log = logging.getLogger("polynya.http")
 
@@ -37,24 +53,114 @@ JOINED_BYTES_MAX = 64 * 1024  # a larger body is sent without a copy
 Headers = list[tuple[str, str]]
 
 
+class HttpConnection(Served, Protocol):
+    """A connection of an HTTP front."""
+
+    @property
+    def peer(self) -> Peer: ...
+
+
+class Authorization(Protocol):
+    """The access control of a front."""
+
+    def authorize(self, exchange: Exchange) -> bool:
+        """Authorize a request. Return True to dispatch it now; False if it gets its response, or is
+        dispatched, later. Raises `Failure`."""
+        ...
+
+    def is_known(self, head: Head) -> bool:
+        """Report whether the credentials are valid, before a large body is read."""
+        ...
+
+    def answered(self, exchange: Exchange, status: int, size: int) -> None:
+        """Account for the response to an exchange with a principal."""
+        ...
+
+    def release(self, peer: Peer) -> None:
+        """Unbind a connection that is closed or has a new principal."""
+        ...
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True):
+    """The access rules of a front: the authorizer (None: no access control), allowed hosts, allowed
+    origins, and TLS."""
+
+    authorizer: Authorization | None = None
+    hosts: Hosts = Hosts()
+    cors: Cors = Cors()
+    tls: ssl.SSLContext | None = None
+
+
+class Context:
+    """The parts of one front that its connections and handlers use."""
+
+    def __init__(
+        self, service: Service, settings: HttpSettings, router: Router, protection: Protection
+    ) -> None:
+        self.service = service
+        self.settings = settings
+        self.router = router
+        self.protection = protection
+        self.authorizer = protection.authorizer
+        self.cors = protection.cors
+        self.parser = HeadParser()
+        self.counters = HttpCounters()
+        self.clients = ClientTraffic()
+        self.connections = ConnectionSet[HttpConnection]()
+        self.ticks = self.connections.ticks
+        self.bodies = BodyBudget()
+        self.memory = ResponseMemory()
+        self.readers = LiveReaders(service.info, self.connections.spawn)
+        self.now = time.monotonic
+        self.random = random.Random()  # noqa: S311 (jitter, no secret)
+        self._log_throttle = LogThrottle()
+        self._ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count(1))
+
+    @property
+    def handshakes_max(self) -> int:
+        """The TLS handshakes in progress, which count as connections."""
+        is_tls = self.protection.tls is not None
+        return min(HANDSHAKES_MAX, self.settings.connections_max // 4 + 1) if is_tls else 0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Report whether the front reads no further requests."""
+        return self.connections.stopping
+
+    def new_request_id(self) -> str:
+        """Return an id that is unique on the node: the id of this start of the core, and a
+        counter."""
+        return next(self._ids)
+
+    def log_rate_limited(self, said: str, target: str, peer: Peer) -> None:
+        """Log a client that does not read its response, at most once a minute per target."""
+        times = self._log_throttle.due(self.now(), said, target, peer.remote)
+        if times:
+            fields = {"target": target, "from": peer.remote, "unsent": peer.unread_bytes}
+            log.warning(said, extra=fields | {"times": times})
+
+
 class Exchange:
     """A request that gets exactly one response, now or later, by `answer` or `fail`. After the
     connection is lost, the response is dropped."""
 
     __slots__ = (
         "body",
-        "connection",
+        "context",
         "head",
         "keep_alive",
         "number",
+        "peer",
         "principal",
         "query",
         "request_id",
         "route",
+        "stream",
     )
 
-    def __init__(self, connection: Connection, number: int, head: Head, body: bytes) -> None:
-        self.connection = connection
+    def __init__(self, context: Context, peer: Peer, number: int, head: Head, body: bytes) -> None:
+        self.context = context
+        self.peer = peer
         self.number = number
         self.head = head
         self.body = body
@@ -64,14 +170,14 @@ class Exchange:
         if "x-request-id" in head.headers and _REQUEST_ID.fullmatch(head.headers["x-request-id"]):
             self.request_id = head.headers["x-request-id"]
         self.route: Route
+        self.stream: StreamHandle  # of a stream's route
         self.query: dict[str, str]
 
     @property
     def base_url(self) -> str:
         headers = self.head.headers
-        is_https = (
-            self.connection.front.is_tls or headers.get("x-forwarded-proto", "").lower() == "https"
-        )
+        is_tls = self.context.protection.tls is not None
+        is_https = is_tls or headers.get("x-forwarded-proto", "").lower() == "https"
         scheme = "https" if is_https else "http"
         return f"{scheme}://{headers.get('host') or 'localhost'}"
 
@@ -81,49 +187,45 @@ class Exchange:
         path, _, query = self.head.target.partition("?")
         return f"{path}?…" if "access_token" in query else self.head.target
 
-    def send(self, data: bytes) -> None:
+    def send(self, response: Response) -> None:
         """Send a complete, encoded response."""
-        self.connection.send(self.number, data, close=not self.keep_alive)
+        if not self.keep_alive:
+            self.peer.responses.end_after(self.number)
+        self.peer.responses.send(self.number, response)
 
     def answer(self, status: int, headers: Headers, body: bytes | memoryview = b"") -> None:
-        front = self.connection.front
-        front.counters.statuses[status] += 1
-        if "stream-zone" in self.head.headers and body:
-            front.clients.send(self.head.headers["stream-zone"], len(body))
-        if self.principal is not None:
-            front.answered(self, status, len(body))
+        self._account(status, len(body))
         lines = self.head_lines(status, headers)
         if status in NO_BODY or self.head.method == "HEAD":
-            data = lines + b"\r\n"
+            self.send(lines + b"\r\n")
         else:
-            data = lines + b"Content-Length: %d\r\n\r\n" % len(body) + body
-        self.connection.send(self.number, data, close=not self.keep_alive)
+            self.send(lines + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
     def answer_parts(self, status: int, headers: Headers, parts: list[bytes | memoryview]) -> None:
         """Respond like `answer` to a GET, without a copy of the parts."""
         size = sum(map(len, parts))
-        front = self.connection.front
-        front.counters.statuses[status] += 1
-        if "stream-zone" in self.head.headers:
-            front.clients.send(self.head.headers["stream-zone"], size)
-        if self.principal is not None:
-            front.answered(self, status, size)
+        self._account(status, size)
         lines = self.head_lines(status, headers) + b"Content-Length: %d\r\n\r\n" % size
-        self.connection.send(self.number, lines, close=not self.keep_alive, body=parts)
+        self.send([lines, *parts])
+
+    def _account(self, status: int, size: int) -> None:
+        context = self.context
+        context.counters.statuses[status] += 1
+        if size and "stream-zone" in self.head.headers:
+            context.clients.send(self.head.headers["stream-zone"], size)
+        if self.principal is not None and context.authorizer is not None:
+            context.authorizer.answered(self, status, size)
 
     def head_lines(self, status: int, headers: Headers) -> bytes:
         """Return the status line and all headers but Content-Length."""
         if self.principal is not None:
             headers = _for_one(headers)
         parts = [STATUS_LINES[status], header_lines(headers), COMMON]
-        if self.connection.front.service.hint is not None and (owner := self._owner()):
+        if self.context.service.hint is not None and (owner := self._owner()):
             parts.append(owner_line(owner))
         if self.head.method in ("GET", "HEAD", "OPTIONS") or "origin" in self.head.headers:
-            parts.append(
-                self.connection.front.cors.lines(
-                    self.head.headers.get("origin"), self.head.headers.get("host")
-                )
-            )
+            page, host = self.head.headers.get("origin"), self.head.headers.get("host")
+            parts.append(self.context.cors.lines(page, host))
         if self.request_id:
             parts.append(header_lines([("X-Request-Id", self.request_id)]))
         if not self.keep_alive:
@@ -135,7 +237,7 @@ class Exchange:
     def _owner(self) -> str:
         """Return the URL of the node that serves the stream best; "" for this one."""
         route = getattr(self, "route", None)  # the failure may precede routing
-        hint = self.connection.front.service.hint
+        hint = self.context.service.hint
         return (
             hint(route.name, self.head.headers.get("stream-zone", ""))
             if hint is not None
@@ -159,14 +261,14 @@ class Exchange:
 
     def error_json(self, code: str, message: str = "") -> bytes:
         if not self.request_id:
-            self.request_id = self.connection.front.new_request_id()
+            self.request_id = self.context.new_request_id()
         text = message or ERRORS[code].message
         return error_body(code, text, self.request_id, self.head.target)
 
     def complete_error(self, body: bytes) -> bytes:
         """Add the request id to the error body of a handler or mount."""
         answer = msgspec.json.decode(body)
-        self.request_id = self.request_id or self.connection.front.new_request_id()
+        self.request_id = self.request_id or self.context.new_request_id()
         answer["error"].setdefault("message", "")
         answer["error"]["request_id"] = self.request_id
         return msgspec.json.encode(answer)
@@ -211,10 +313,10 @@ class Exchange:
         """Run work that may block. `waits`: it has no side effects, so it is cancelled when the
         client disconnects. `long`: an EOF of the client cancels it too, since the wait may never
         end."""
-        task = self.connection.front.spawn(self._guarded(work))
+        task = self.context.connections.spawn(self._guarded(work))
         task.add_done_callback(lambda _: work.close())  # it was cancelled before it began
         if waits:
-            self.connection.waiting_task, self.connection.waits_long = task, long
+            self.peer.waiting_task, self.peer.waits_long = task, long
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -222,8 +324,8 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 (the client must get an answer; what is unexpected is logged)
             self.fault(error)
         finally:
-            if self.connection.waiting_task is asyncio.current_task():
-                self.connection.waiting_task = None
+            if self.peer.waiting_task is asyncio.current_task():
+                self.peer.waiting_task = None
 
 
 def _for_one(headers: Headers) -> Headers:

@@ -53,6 +53,10 @@ class Router:
         self._mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self._known: dict[str, Route] = {}
 
+    def paths(self) -> tuple[list[str], list[str]]:
+        """Return the exact paths of the handlers, and the prefixes of the mounts."""
+        return [*self._handlers], [prefix for prefix, _ in self._mounts]
+
     def resolve(self, target: str) -> tuple[Route, dict[str, str]]:
         """Return the route and the query parameters. Raises `Failure`."""
         route = self._known.get(target)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -24,8 +23,9 @@ from polynya.front.http.routes.bodies import (
 from polynya.front.http.routes.conditions import must_be_new
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.local.api import Refusal
-from polynya.stream.commands import Batch, Create
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import (
     OCTET_STREAM,
@@ -43,14 +43,11 @@ from polynya.wire.headers import (
     parse_ttl,
 )
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
-
 _PENDING_TRIES = 20  # retries while another fork of the name is pending …
 _PENDING_SECONDS = 0.1  # … and their interval
 
 
-def create(front: HttpFront, exchange: Exchange) -> None:
+def create(exchange: Exchange) -> None:
     if partition_of(exchange.route.name) is not None:
         raise Failure("KAFKA_PARTITION")
     if "stream-incarnation" in exchange.head.headers:
@@ -59,25 +56,26 @@ def create(front: HttpFront, exchange: Exchange) -> None:
             "the header Stream-Incarnation is not supported at PUT, which may create the stream: "
             "send it with the appends",
         )
-    if "stream-profile" in exchange.head.headers or front.service.bucket_profiles.is_fresh:
-        _create(front, exchange)
+    if (
+        "stream-profile" in exchange.head.headers
+        or exchange.context.service.bucket_profiles.is_fresh
+    ):
+        _create(exchange)
     else:
-        exchange.spawn(_create_by_default(front, exchange))
+        exchange.spawn(_create_by_default(exchange))
 
 
-async def _create_by_default(front: HttpFront, exchange: Exchange) -> None:
+async def _create_by_default(exchange: Exchange) -> None:
     """Create a stream once the default profile of its bucket is known."""
-    await front.service.bucket_profiles.refresh()
-    _create(front, exchange)
+    await exchange.context.service.bucket_profiles.refresh()
+    _create(exchange)
 
 
-def _create(
-    front: HttpFront, exchange: Exchange, parsed: tuple[Batch | None] | None = None
-) -> None:
+def _create(exchange: Exchange, parsed: tuple[Batch | None] | None = None) -> None:
     """Create a stream. `parsed`: the batch of a large body, which comes from a thread."""
     try:
         if "stream-forked-from" in exchange.head.headers:
-            exchange.spawn(_fork(front, exchange))
+            exchange.spawn(_fork(exchange))
             return
         if (
             "stream-fork-offset" in exchange.head.headers
@@ -87,26 +85,23 @@ def _create(
         content_type = parse_content_type(exchange.head.headers.get("content-type") or OCTET_STREAM)
         encoding = encoding_of(content_type)
         if parsed is None and is_parsed_in_thread(encoding, exchange.body):
-            exchange.spawn(_parse_and_create(front, exchange, encoding))
+            exchange.spawn(_parse_and_create(exchange, encoding))
             return
-        command = _command(front, exchange, content_type, encoding, parsed)
+        command = _command(exchange, content_type, encoding, parsed)
     except BadField as bad:
         exchange.fail("INVALID_HEADER", str(bad))
         return
-    front.service.propose(
-        command.name, command, partial(_created, front, exchange, command, _PENDING_TRIES)
-    )
+    exchange.stream.propose(command, partial(_created, exchange, command, _PENDING_TRIES))
 
 
-async def _parse_and_create(front: HttpFront, exchange: Exchange, encoding: int) -> None:
+async def _parse_and_create(exchange: Exchange, encoding: int) -> None:
     """Parse a large body while other connections are served, and create the stream."""
     check_coding(exchange.head.headers.get("content-encoding", ""))
     parsed = (await asyncio.to_thread(batch_of, encoding, exchange.body),)
-    _create(front, exchange, parsed)
+    _create(exchange, parsed)
 
 
 def _command(
-    front: HttpFront,
     exchange: Exchange,
     content_type: str,
     encoding: int,
@@ -116,8 +111,8 @@ def _command(
     _check_form(headers, encoding)
     if exchange.body:
         check_coding(headers.get("content-encoding", ""))
-    profile, segments = parse_profile(headers, _default_profile(front, exchange))
-    if profile == Profile.DISKLESS and not front.settings.object_store:
+    profile, segments = parse_profile(headers, _default_profile(exchange))
+    if profile == Profile.DISKLESS and not exchange.context.settings.object_store:
         raise BadField(
             "Stream-Profile: diskless needs an object store, and this node has none: set "
             "cold.backend, or create the stream as replicated"
@@ -127,7 +122,7 @@ def _command(
         raise BadField("a stream has either Stream-TTL or Stream-Expires-At, not both")
     return Create(
         exchange.route.name,
-        front.service.now_ms(),
+        exchange.context.service.now_ms(),
         content_type,
         encoding,
         ttl_seconds=None if ttl is None else parse_ttl(ttl),
@@ -142,13 +137,13 @@ def _command(
     )
 
 
-def _default_profile(front: HttpFront, exchange: Exchange) -> str:
+def _default_profile(exchange: Exchange) -> str:
     """Return the profile of a stream whose creation names none: that of its source, its bucket, or
     this node."""
     if "stream-forked-from" in exchange.head.headers:
         return REPLICATED  # the machine takes that of the source
-    of_bucket = front.service.bucket_profiles.known(bucket_of(exchange.route.name))
-    return of_bucket or front.settings.default_profile
+    of_bucket = exchange.context.service.bucket_profiles.known(bucket_of(exchange.route.name))
+    return of_bucket or exchange.context.settings.default_profile
 
 
 def _check_form(headers: dict[str, str], encoding: int) -> None:
@@ -163,15 +158,13 @@ def _check_form(headers: dict[str, str], encoding: int) -> None:
         raise BadField(f"{min(found).title()} is for an append: create the stream, then send it")
 
 
-def _created(
-    front: HttpFront, exchange: Exchange, command: Create, tries: int, reply: Reply | BaseException
-) -> None:
+def _created(exchange: Exchange, command: Create, tries: int, reply: Reply | BaseException) -> None:
     if isinstance(reply, BaseException):
         exchange.fault(reply)
     elif reply.code == Code.ATTEMPT_PENDING and tries:
-        again = partial(_created, front, exchange, command, tries - 1)
+        again = partial(_created, exchange, command, tries - 1)
         asyncio.get_running_loop().call_later(
-            _PENDING_SECONDS, front.service.propose, command.name, command, again
+            _PENDING_SECONDS, exchange.stream.propose, command, again
         )
     elif reply.code in (Code.EXISTS, Code.EXISTS_DIFFERENT) and must_be_new(exchange):
         exchange.fail(
@@ -184,16 +177,16 @@ def _created(
         and "stream-profile" not in exchange.head.headers
     ):  # the default is for new streams
         command = structs.replace(command, profile=0)
-        again = partial(_created, front, exchange, command, tries)
-        front.service.propose(command.name, command, again)
+        again = partial(_created, exchange, command, tries)
+        exchange.stream.propose(command, again)
     elif reply.code >= Code.NOT_FOUND:
         fail_reply(exchange, reply, creating=True)
     else:
         if command.profile == Profile.DISKLESS:
-            front.service.expect_diskless(command.name)
+            exchange.context.service.expect_diskless(command.name)
         profile = _profile_of(command, reply)
         if profile is None:
-            exchange.spawn(_look_up_and_answer(front, exchange, reply, command))
+            exchange.spawn(_look_up_and_answer(exchange, reply, command))
         else:
             _answer(exchange, reply, command.content_type, profile)
 
@@ -212,13 +205,13 @@ def _profile_of(command: Create, reply: Reply) -> str | None:
 
 
 async def _look_up_and_answer(
-    front: HttpFront, exchange: Exchange, reply: Reply, command: Create, content_type: str = ""
+    exchange: Exchange, reply: Reply, command: Create, content_type: str = ""
 ) -> None:
     """Respond to a create with the profile that the stream has. Without it if the stream cannot be
     read: the create is applied, so a fault now is none of it."""
     profile = ""
     with suppress(PolynyaError):
-        info = await front.service.info(command.name)
+        info = await exchange.stream.info()
         if not isinstance(info, Refusal):
             profile = LEASED if info.segment else Profile.NAMES[info.profile]
     _answer(exchange, reply, content_type or command.content_type, profile)
@@ -241,27 +234,27 @@ def _answer(exchange: Exchange, reply: Reply, content_type: str, profile: str) -
     exchange.answer(201 if reply.code == Code.CREATED else 200, headers)
 
 
-async def _fork(front: HttpFront, exchange: Exchange) -> None:
+async def _fork(exchange: Exchange) -> None:
     headers = exchange.head.headers
-    source = front.router.stream_of(headers["stream-forked-from"])
+    source = exchange.context.router.stream_of(headers["stream-forked-from"])
     try:
         record, byte, sub_offset = _fork_point(headers)
         content_type = parse_content_type(headers.get("content-type", ""))
-        known = content_type or await _type_of(front, exchange, source)
+        known = content_type or await _type_of(exchange, source)
         if known is None:
             return
-        command = _command(front, exchange, content_type, encoding_of(known), None)
+        command = _command(exchange, content_type, encoding_of(known), None)
     except BadField as bad:
         raise Failure("INVALID_HEADER", str(bad)) from None
     for _ in range(_PENDING_TRIES):
-        reply = await front.service.fork(command, source, record, byte, sub_offset)
+        reply = await exchange.context.service.fork(command, source, record, byte, sub_offset)
         if reply.code != Code.ATTEMPT_PENDING:
             break
         await asyncio.sleep(_PENDING_SECONDS)
     if reply.code >= Code.NOT_FOUND:
         fail_reply(exchange, reply, creating=True)
     else:
-        await _look_up_and_answer(front, exchange, reply, command, known)
+        await _look_up_and_answer(exchange, reply, command, known)
 
 
 def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
@@ -287,10 +280,10 @@ def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
     return *at, sub_offset
 
 
-async def _type_of(front: HttpFront, exchange: Exchange, source: str) -> str | None:
+async def _type_of(exchange: Exchange, source: str) -> str | None:
     """Return the content type that a fork inherits; None if the source is missing and the error has
     been sent."""
-    info = await front.service.info(source)
+    info = await exchange.context.service.info(source)
     if not isinstance(info, Refusal):
         return info.content_type
     if info.code == Code.GONE:

@@ -17,14 +17,15 @@ from polynya.front.http.routes.pages import (
     VARIANTS,
     is_fresh,
     json_form,
+    lines_of,
     page_headers,
-    render_json,
     send_parts,
 )
 from polynya.front.http.routes.read_request import ReadRequest, record_numbers
 from polynya.local.api import OWN_ENCODING, Page, Span, StreamInfo
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.headers import RECORDS, media_type
+from polynya.wire.json_records import array_parts
 from polynya.wire.kafka.values import values_type
 from polynya.wire.record_pages import Form, Shown, StoredSpan, show
 
@@ -76,8 +77,11 @@ async def send_decoded(
     shown_parts = shown.parts
     if request.records_max:  # one for each record
         shown_parts = [b"".join(shown_parts)] if shown_parts else []
-    parts = render_json(shown_parts, lines=form == LINES) if is_array else shown_parts
-    send_parts(exchange, headers, parts)
+    if form == LINES:
+        shown_parts = [await lines_of(shown_parts)]
+    elif is_array:
+        shown_parts = array_parts(shown_parts)
+    send_parts(exchange, headers, shown_parts)
 
 
 def page_up_to(page: Page, shown: Shown) -> Page:

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from polynya.base.names import KAFKA_PREFIX
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.refusals import fail_reply
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Delete, Encoding
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
 
-
-def delete(front: HttpFront, exchange: Exchange) -> None:
-    name = exchange.route.name
+def delete(exchange: Exchange) -> None:
     try:
         incarnation = parse_incarnation(exchange.head.headers.get("stream-incarnation"))
     except BadField as bad:
         exchange.fail("INVALID_HEADER", str(bad))
         return
-    if name.startswith(KAFKA_PREFIX):
-        exchange.spawn(_delete_unless_partition(front, exchange, incarnation))
+    if exchange.route.name.startswith(KAFKA_PREFIX):
+        exchange.spawn(_delete_unless_partition(exchange, incarnation))
     else:
-        _propose(front, exchange, incarnation)
+        _propose(exchange, incarnation)
 
 
-async def _delete_unless_partition(front: HttpFront, exchange: Exchange, incarnation: int) -> None:
-    info = await front.service.info(exchange.route.name)
+async def _delete_unless_partition(exchange: Exchange, incarnation: int) -> None:
+    info = await exchange.stream.info()
     if isinstance(info, StreamInfo) and info.encoding == Encoding.KAFKA:
         exchange.fail("KAFKA_PARTITION")
     else:
-        _propose(front, exchange, incarnation)
+        _propose(exchange, incarnation)
 
 
-def _propose(front: HttpFront, exchange: Exchange, incarnation: int) -> None:
-    name, service = exchange.route.name, front.service
-    service.propose(name, Delete(name, service.now_ms(), incarnation), partial(_deleted, exchange))
+def _propose(exchange: Exchange, incarnation: int) -> None:
+    command = Delete(exchange.route.name, exchange.context.service.now_ms(), incarnation)
+    exchange.stream.propose(command, partial(_deleted, exchange))
 
 
 def _deleted(exchange: Exchange, reply: Reply | BaseException) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,14 +18,11 @@ from polynya.local.api import StreamInfo
 from polynya.wire.headers import format_instant
 from polynya.wire.kafka.values import values_type
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
-
 _LIMIT_DEFAULT = 100
 _LIMIT_MAX = 1000
 
 
-def list_streams(front: HttpFront, exchange: Exchange) -> None:
+def list_streams(exchange: Exchange) -> None:
     """Handle the list. `prefix` and `after` are spelled names. Raises `Failure`."""
     text = exchange.query.get("limit", str(_LIMIT_DEFAULT))
     if not (text.isdecimal() and text.isascii() and len(text) <= 9 and int(text) > 0):
@@ -36,17 +33,15 @@ def list_streams(front: HttpFront, exchange: Exchange) -> None:
     except BadName as bad:
         raise Failure("INVALID_PARAMETER", f"after: {bad}") from None
     exchange.spawn(
-        _list(front, exchange, begin, min(int(text), _LIMIT_MAX), local=is_local(exchange)),
+        _list(exchange, begin, min(int(text), _LIMIT_MAX), local=is_local(exchange)),
         waits=True,
     )
 
 
-async def _list(
-    front: HttpFront, exchange: Exchange, after: str, limit: int, *, local: bool
-) -> None:
+async def _list(exchange: Exchange, after: str, limit: int, *, local: bool) -> None:
     prefix = exchange.query.get("prefix", "")
     parts = [each for part in _parts(prefix) for each in _visible(exchange.principal, part)]
-    found = await _find(front, parts, after, limit + 1, local=local)
+    found = await _find(exchange, parts, after, limit + 1, local=local)
     shown = found[:limit]
     answer = {
         "streams": [_entry(info) for info in shown],
@@ -77,12 +72,12 @@ def _parts(prefix: str) -> tuple[str, ...]:
 
 
 async def _find(
-    front: HttpFront, prefixes: list[str], after: str, limit: int, *, local: bool
+    exchange: Exchange, prefixes: list[str], after: str, limit: int, *, local: bool
 ) -> list[StreamInfo]:
     """Return the streams under any of the prefixes, sorted by name."""
     found: list[StreamInfo] = []
     for prefix in prefixes:
-        found += await front.service.list_streams(prefix, after, limit, local=local)
+        found += await exchange.context.service.list_streams(prefix, after, limit, local=local)
     by_name = {info.name: info for info in found}
     return [by_name[name] for name in sorted(by_name)][:limit]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from polynya.access import Principal
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_CACHE
@@ -25,9 +24,6 @@ from polynya.wire.sse import (
     sse_encoding,
 )
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
-
 
 class LiveResponse:
     """The response to one reader. Once open it has the connection to itself, until it is
@@ -35,30 +31,32 @@ class LiveResponse:
 
     __slots__ = (
         "_chunked",
-        "_connection",
+        "_context",
         "_cursor",
         "_encoding",
         "_ends_at",
         "_exchange",
         "_finished",
         "_form",
-        "_front",
         "_history",
         "_meter",
         "_name",
+        "_peer",
+        "_responses",
         "_uid",
         "_wrote",
         "_wrote_at",
     )
 
-    def __init__(self, front: HttpFront, exchange: Exchange) -> None:
-        self._front = front
+    def __init__(self, exchange: Exchange) -> None:
+        self._context = context = exchange.context
         self._exchange = exchange
-        self._connection = exchange.connection
+        self._peer = exchange.peer
+        self._responses = exchange.peer.responses
         self._name = exchange.route.name
         self._chunked = exchange.head.minor == 1
         self._cursor = next_cursor(
-            exchange.query.get("cursor"), front.service.now_ms(), front.random.random()
+            exchange.query.get("cursor"), context.service.now_ms(), context.random.random()
         )
         self._encoding = SseEncoding.BASE64
         self._form = Form(json_form(exchange) == RECORDS, is_json=False)
@@ -67,12 +65,12 @@ class LiveResponse:
         self._wrote_at = 0
         self._ends_at = 0
         self._finished = False
-        meter = exchange.connection.meter
+        meter = exchange.peer.meter
         self._meter = meter if meter is not None and meter.limits_bytes else None
 
     @property
-    def exchange(self) -> Exchange:
-        return self._exchange
+    def principal(self) -> Principal | None:
+        return self._exchange.principal
 
     @property
     def name(self) -> str:
@@ -96,23 +94,20 @@ class LiveResponse:
         if self._chunked:
             headers.append(("Transfer-Encoding", "chunked"))
         self._exchange.keep_alive = False  # the connection ends with the event stream
-        front = self._front
-        front.counters.live_opened += 1
-        front.counters.statuses[200] += 1
-        front.live[self] = None
-        if self._meter is not None:
-            front.metered[self] = None
-        seconds = front.settings.sse_recycle_seconds
-        self._ends_at = front.tick + int(seconds * (0.85 + 0.3 * front.random.random()))
-        self._wrote_at = front.tick
-        self._connection.on_lost = self._lost
-        self._write_raw(self._exchange.head_lines(200, headers) + b"\r\n")
+        context = self._context
+        context.counters.live_opened += 1
+        context.counters.statuses[200] += 1
+        seconds = context.settings.sse_recycle_seconds
+        self._ends_at = context.ticks.now + int(seconds * (0.85 + 0.3 * context.random.random()))
+        self._wrote_at = context.ticks.now
+        self._peer.on_lost = self._lost
+        self._responses.write(self._exchange.head_lines(200, headers) + b"\r\n")
 
     def _events(
         self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool
     ) -> bytes:
         """Return a data event, if there is data, and its control event."""
-        cursor = max(self._cursor, current_interval(self._front.service.now_ms()))
+        cursor = max(self._cursor, current_interval(self._context.service.now_ms()))
         event_id = format_event_id(*at, (self._uid, self._history))
         told = event_id + END_SUFFIX if closed else event_id
         control = control_event(
@@ -127,7 +122,7 @@ class LiveResponse:
             self.finish()
         elif self._wrote:
             self._wrote, self._wrote_at = False, tick
-        elif tick - self._wrote_at >= self._front.settings.sse_keepalive_seconds:
+        elif tick - self._wrote_at >= self._context.settings.sse_keepalive_seconds:
             self._write(COMMENT)
 
     def finish(self) -> None:
@@ -135,15 +130,15 @@ class LiveResponse:
         if self._finished:
             return
         self._let_go()
-        self._connection.on_lost = None
+        self._peer.on_lost = None
         self._exchange.send(b"0\r\n\r\n" if self._chunked else b"")
 
     def _cut(self) -> None:
-        self._front.counters.live_cut += 1
-        self._front.log_rate_limited(
+        self._context.counters.live_cut += 1
+        self._context.log_rate_limited(
             "disconnected a live reader: it was too slow for its stream",
             self._exchange.shown_target,
-            self._connection,
+            self._peer,
         )
         self._end_with_error("SLOW_READER")
 
@@ -165,13 +160,7 @@ class LiveResponse:
 
     def _let_go(self) -> None:
         self._finished = True
-        self._front.live.pop(self, None)
-        self._front.metered.pop(self, None)
 
     def _write(self, data: bytes) -> None:
-        self._write_raw(chunk(data) if self._chunked else data)
+        self._responses.write(chunk(data) if self._chunked else data)
         self._wrote = True
-
-    def _write_raw(self, data: bytes) -> None:
-        if self._connection.transport is not None:
-            self._connection.transport.write(data)

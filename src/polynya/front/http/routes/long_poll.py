@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import CACHE_LONG_POLL, NO_STORE
+from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
 from polynya.front.http.routes.pages import json_form, read_allowed, send_page
-from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import ReadRequest, placed, record_numbers
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import LiveEvent, Page, Position, Refusal
 from polynya.wire.cursor import next_cursor
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
 
-
-def long_poll(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+def long_poll(exchange: Exchange, request: ReadRequest) -> None:
     """Handle a long-poll. The position of `now`, of a time or counted from the tail changes, so its
     response must not be cached. Raises `Failure`."""
     query = request.query
     moves = query.record in (Position.NOW, *Position.TIMES) or request.tail_records
     cache = NO_STORE if moves else CACHE_LONG_POLL
-    front.counters.long_polls += 1
+    exchange.context.counters.long_polls += 1
     if query.record != Position.NOW and not request.tail_records:
-        page = front.service.read_nowait(query)
+        page = exchange.stream.read_nowait(query)
         if page is not None and (isinstance(page, Refusal) or page.spans or page.closed):
-            _answer(front, exchange, request, page, cache)
+            _answer(exchange, request, page, cache)
             return
-    exchange.spawn(_wait(front, exchange, request, cache), waits=True, long=True)
+    exchange.spawn(_wait(exchange, request, cache), waits=True, long=True)
 
 
 class _Waiter:
@@ -57,15 +53,15 @@ class _Waiter:
         self.woken.set()
 
 
-async def _wait(front: HttpFront, exchange: Exchange, request: ReadRequest, cache: str) -> None:
+async def _wait(exchange: Exchange, request: ReadRequest, cache: str) -> None:
     waiter, query = _Waiter(), request.query
     # before the read, so that no event is missed
-    info = await front.service.attach(query.name, waiter, local=query.local, numbers=True)
+    info = await exchange.stream.attach(waiter, local=query.local, numbers=True)
     if isinstance(info, Refusal):
         fail_refusal(exchange, info)
         return
     timer = asyncio.get_running_loop().call_later(request.seconds, waiter.expire)
-    front.waiters.add(waiter)
+    exchange.context.readers.waiters.add(waiter)
     try:
         if is_other_incarnation(exchange, info):  # now, not after the timeout
             return
@@ -73,7 +69,7 @@ async def _wait(front: HttpFront, exchange: Exchange, request: ReadRequest, cach
         while True:
             query = request.query
             waiter.woken.clear()
-            page = await read_allowed(front, exchange, query)
+            page = await read_allowed(exchange, query)
             if isinstance(page, Page) and page.info.uid != info.uid:
                 exchange.fail("STREAM_RECREATED")
                 return
@@ -82,9 +78,9 @@ async def _wait(front: HttpFront, exchange: Exchange, request: ReadRequest, cach
                 or page.spans
                 or page.closed
                 or waiter.over
-                or front.stopping
+                or exchange.context.is_stopping
             ):
-                _answer(front, exchange, request, page, cache)
+                _answer(exchange, request, page, cache)
                 return
             if query.record in (Position.NOW, *Position.TIMES):
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
@@ -92,20 +88,20 @@ async def _wait(front: HttpFront, exchange: Exchange, request: ReadRequest, cach
             await waiter.woken.wait()
     finally:
         timer.cancel()
-        front.waiters.discard(waiter)
-        front.service.detach(info.uid, waiter)
+        exchange.context.readers.waiters.discard(waiter)
+        exchange.context.service.detach(info.uid, waiter)
 
 
-def _answer(
-    front: HttpFront, exchange: Exchange, request: ReadRequest, page: Page | Refusal, cache: str
-) -> None:
+def _answer(exchange: Exchange, request: ReadRequest, page: Page | Refusal, cache: str) -> None:
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
         return
     if is_other_incarnation(exchange, page.info):
         return
     cursor = next_cursor(
-        exchange.query.get("cursor"), front.service.now_ms(), front.random.random()
+        exchange.query.get("cursor"),
+        exchange.context.service.now_ms(),
+        exchange.context.random.random(),
     )
     live: Headers = [("Stream-Cursor", str(cursor))]
     if not page.spans:

@@ -2,75 +2,73 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from polynya.base.limits import KIB
 from polynya.base.offsets import format_token
 from polynya.front.common.response_memory import ResponseMemoryFull
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import JOINED_BYTES_MAX, Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.local.api import Page, ReadQuery, Refusal
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.headers import RECORDS, accepts_lines, accepts_records, none_match
-from polynya.wire.json_records import as_lines
-
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
+from polynya.wire.json_records import array_parts, as_lines
 
 LINES = "application/x-ndjson"
 VARIANTS = {"": "", LINES: ":n", RECORDS: ":r"}  # parts of ETags
+LINES_AT_ONCE_BYTES = 256 * KIB  # as stored; more becomes lines in a thread
 _NONE: Headers = []
 # common types that browsers do not execute
 _INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])
 
 
-def allowed_bytes(front: HttpFront, exchange: Exchange, wanted: int) -> int:
+def allowed_bytes(exchange: Exchange, wanted: int) -> int:
     """Return the page size: `wanted`, or less while other clients leave responses unread. Raises
     `Failure`."""
-    connection = exchange.connection
-    connection.uses_reserve = False
-    if not front.memory.unread:
+    exchange.peer.uses_reserve = False
+    if not exchange.context.memory.unread:
         return wanted
     try:
-        return front.memory.allow(connection, wanted)
+        return exchange.context.memory.allow(exchange.peer, wanted)
     except ResponseMemoryFull:
         raise Failure("RESPONSE_MEMORY_LIMIT") from None
 
 
-def within_memory(front: HttpFront, exchange: Exchange, query: ReadQuery) -> ReadQuery:
+def within_memory(exchange: Exchange, query: ReadQuery) -> ReadQuery:
     """Return the query with the page size that the memory for unread responses allows. Raises
     `Failure`."""
     wanted = query.bytes_max
-    if not front.memory.unread:
-        exchange.connection.uses_reserve = False
+    if not exchange.context.memory.unread:
+        exchange.peer.uses_reserve = False
         return query
-    allowed = allowed_bytes(front, exchange, wanted)
+    allowed = allowed_bytes(exchange, wanted)
     return query if allowed == wanted else structs.replace(query, bytes_max=allowed)
 
 
-async def read_allowed(front: HttpFront, exchange: Exchange, query: ReadQuery) -> Page | Refusal:
+async def read_allowed(exchange: Exchange, query: ReadQuery) -> Page | Refusal:
     """Read a page that may take a wait. Read it again with a smaller limit if other responses took
     the memory meanwhile. Raises `Failure`."""
-    page = front.service.read_nowait(query) or await front.service.read(query)
-    if not front.memory.unread or isinstance(page, Refusal):
+    page = exchange.stream.read_nowait(query) or await exchange.stream.read(query)
+    if not exchange.context.memory.unread or isinstance(page, Refusal):
         return page
     size = sum(len(span.payload) for span in page.spans)
-    allowed = allowed_bytes(front, exchange, size) if size else 0
+    allowed = allowed_bytes(exchange, size) if size else 0
     return (
         page
         if allowed == size
-        else await front.service.read(structs.replace(query, bytes_max=allowed))
+        else await exchange.stream.read(structs.replace(query, bytes_max=allowed))
     )
 
 
-def render_json(parts: list[bytes | memoryview], *, lines: bool) -> list[bytes | memoryview]:
-    """Return the body of a JSON stream in parts, so that a large page is not copied together."""
-    if lines:
-        return [as_lines(parts)]
-    return [b"[", *parts[:-1], memoryview(parts[-1])[:-1], b"]"] if parts else [b"[]"]
+async def lines_of(parts: Sequence[bytes | memoryview]) -> bytes:
+    """Return the body of a JSON stream as NDJSON, which takes long for a large one."""
+    if sum(map(len, parts)) <= LINES_AT_ONCE_BYTES:
+        return as_lines(parts)
+    return await asyncio.to_thread(as_lines, parts)
 
 
 def json_form(exchange: Exchange) -> str:
@@ -103,9 +101,18 @@ def send_page(exchange: Exchange, page: Page, cache: str, live: Headers = _NONE)
         return
     headers.append(("Cache-Control", cache))
     parts: list[bytes | memoryview] = [span.payload for span in page.spans]
+    if form == LINES and sum(map(len, parts)) > LINES_AT_ONCE_BYTES:
+        exchange.spawn(_send_lines(exchange, headers, parts), waits=True)
+        return
     if is_json:
-        parts = render_json(parts, lines=form == LINES)
+        parts = [as_lines(parts)] if form == LINES else array_parts(parts)
     send_parts(exchange, headers, parts)
+
+
+async def _send_lines(
+    exchange: Exchange, headers: Headers, parts: Sequence[bytes | memoryview]
+) -> None:
+    send_parts(exchange, headers, [await lines_of(parts)])
 
 
 def page_headers(page: Page, content_type: str, *, is_array: bool) -> Headers:

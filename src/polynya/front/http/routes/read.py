@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import structs
 
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import CACHE_PAGE, NO_CACHE, NO_STORE
+from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
 from polynya.front.http.routes.long_poll import long_poll
 from polynya.front.http.routes.pages import json_form, read_allowed, send_page, within_memory
-from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import (
     ReadRequest,
     parse_read,
@@ -23,43 +21,42 @@ from polynya.front.http.routes.sse import open_sse
 from polynya.local.api import Page, Position, Refusal
 from polynya.stream.replies import Code
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
 
-
-def read(front: HttpFront, exchange: Exchange) -> None:
+def read(exchange: Exchange) -> None:
     """Handle a read. Raises `Failure`."""
-    request = parse_read(exchange, front.service.now_ms, front.settings.long_poll_seconds)
+    request = parse_read(
+        exchange, exchange.context.service.now_ms, exchange.context.settings.long_poll_seconds
+    )
     if request.live == "sse":
-        open_sse(front, exchange, request)
+        open_sse(exchange, request)
         return
-    query = within_memory(front, exchange, request.query)
+    query = within_memory(exchange, request.query)
     if query is not request.query:
         request = structs.replace(request, query=query)
     if request.live:
-        long_poll(front, exchange, request)
+        long_poll(exchange, request)
         return
-    page = None if request.tail_records else front.service.read_nowait(query)
+    page = None if request.tail_records else exchange.stream.read_nowait(query)
     if page is None:
-        exchange.spawn(_wait_page(front, exchange, request), waits=True)
+        exchange.spawn(_wait_page(exchange, request), waits=True)
     else:
         _answer(exchange, request, page)
 
 
-async def _wait_page(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+async def _wait_page(exchange: Exchange, request: ReadRequest) -> None:
     if request.tail_records:
-        info = await front.service.info(request.query.name, local=request.query.local)
+        info = await exchange.stream.info(local=request.query.local)
         if isinstance(info, Refusal):
             fail_refusal(exchange, info)
             return
         request = placed(request, info)
-    page = await read_allowed(front, exchange, request.query)
+    page = await read_allowed(exchange, request.query)
     if request.tail_records and isinstance(page, Refusal) and page.code == Code.TRIMMED:
         # trimmed since: what is left of the last records begins at the start
         request = structs.replace(
             request, query=structs.replace(request.query, record=Position.START)
         )
-        page = await read_allowed(front, exchange, request.query)
+        page = await read_allowed(exchange, request.query)
     _answer(exchange, request, page)
 
 

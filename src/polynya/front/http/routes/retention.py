@@ -4,7 +4,7 @@ STREAM/retention/OFFSET)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -13,20 +13,17 @@ from polynya.base.names import bucket_of
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import read_json
 from polynya.front.http.protocol.responses import NO_STORE
-from polynya.front.http.routes.conditions import refuse_conditions
-from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.conditions import is_other_incarnation, refuse_conditions
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
-from polynya.stream.commands import Retention, SetRetention
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
 from polynya.wire.times import parse_time_ms
-
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
 
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=RETENTION_SECONDS_MAX)]
 _Bytes = Annotated[int, msgspec.Meta(ge=0, le=RETENTION_BYTES_MAX)]
@@ -63,16 +60,16 @@ def shown(retention: Retention | None) -> dict[str, Any]:
     return {"age_seconds": retention.age_seconds, "bytes": retention.bytes, **by}
 
 
-def show_retention(front: HttpFront, exchange: Exchange) -> None:
+def show_retention(exchange: Exchange) -> None:
     """Handle GET. Raises `Failure`."""
-    _spawn(front, exchange, _show)
+    _spawn(exchange, lambda: _show(exchange))
 
 
-async def _show(front: HttpFront, exchange: Exchange) -> None:
-    info = await _facts(front, exchange)
+async def _show(exchange: Exchange) -> None:
+    info = await _facts(exchange)
     if info is None:
         return
-    bucket = (await front.service.buckets()).get(bucket_of(info.name))
+    bucket = (await exchange.context.service.buckets()).get(bucket_of(info.name))
     retention, origin = (
         (info.retention, "stream") if info.retention is not None else (bucket, "bucket")
     )
@@ -85,24 +82,24 @@ async def _show(front: HttpFront, exchange: Exchange) -> None:
     _answer(exchange, info.uid, answer)
 
 
-def put_retention(front: HttpFront, exchange: Exchange) -> None:
+def put_retention(exchange: Exchange) -> None:
     """Handle PUT. Raises `Failure`."""
     refuse_conditions(exchange)
     if exchange.route.segments:
-        exchange.spawn(_trim_to(front, exchange))
+        exchange.spawn(_trim_to(exchange))
         return
     retention = read_retention(exchange.body)
-    _spawn(front, exchange, lambda front, exchange: _set(front, exchange, retention))
+    _spawn(exchange, lambda: _set(exchange, retention))
 
 
-def clear_retention(front: HttpFront, exchange: Exchange) -> None:
+def clear_retention(exchange: Exchange) -> None:
     """Handle DELETE. Raises `Failure`."""
     refuse_conditions(exchange)
-    _spawn(front, exchange, lambda front, exchange: _set(front, exchange, None))
+    _spawn(exchange, lambda: _set(exchange, None))
 
 
-async def _set(front: HttpFront, exchange: Exchange, retention: Retention | None) -> None:
-    service, name = front.service, exchange.route.name
+async def _set(exchange: Exchange, retention: Retention | None) -> None:
+    name, now_ms = exchange.route.name, exchange.context.service.now_ms()
     uid = _incarnation(exchange)
 
     def done(reply: Reply | BaseException) -> None:
@@ -115,18 +112,20 @@ async def _set(front: HttpFront, exchange: Exchange, retention: Retention | None
         else:
             _answer(exchange, reply.uid, {**shown(retention), "from": "stream"})
 
-    service.propose(name, SetRetention(name, retention, service.now_ms(), uid), done)
+    exchange.stream.propose(SetRetention(name, retention, now_ms, uid), done)
 
 
-def trim_stream(front: HttpFront, exchange: Exchange) -> None:
+def trim_stream(exchange: Exchange) -> None:
     """Handle POST. Raises `Failure`."""
     refuse_conditions(exchange)
-    query = _trim_query(read_json(exchange.body, TrimBody), exchange, front.service.now_ms())
-    _spawn(front, exchange, lambda front, exchange: _trim(front, exchange, query))
+    query = _trim_query(
+        read_json(exchange.body, TrimBody), exchange, exchange.context.service.now_ms()
+    )
+    _spawn(exchange, lambda: _trim(exchange, query))
 
 
-async def _trim(front: HttpFront, exchange: Exchange, query: TrimQuery) -> None:
-    found = await front.service.trim(query)
+async def _trim(exchange: Exchange, query: TrimQuery) -> None:
+    found = await exchange.context.service.trim(query)
     if isinstance(found, Refusal):
         fail_refusal(exchange, found)
         return
@@ -135,10 +134,10 @@ async def _trim(front: HttpFront, exchange: Exchange, query: TrimQuery) -> None:
     _answer(exchange, found.uid, answer, [("Stream-Retained-Offset", offset)])
 
 
-async def _trim_to(front: HttpFront, exchange: Exchange) -> None:
+async def _trim_to(exchange: Exchange) -> None:
     """Handle PUT of STREAM/retention/OFFSET: a trim without a body, and a response without one."""
     record, byte = parse_offset("/".join(exchange.route.segments), bare=exchange.route.bare_offsets)
-    found = await front.service.trim(
+    found = await exchange.context.service.trim(
         TrimQuery(exchange.route.name, record, byte, incarnation=_incarnation(exchange))
     )
     if isinstance(found, Refusal):
@@ -182,19 +181,15 @@ def _trim_query(body: TrimBody, exchange: Exchange, now_ms: int) -> TrimQuery:
         raise Failure("INVALID_REQUEST", f"before_time: {bad}") from None
 
 
-def _spawn(
-    front: HttpFront,
-    exchange: Exchange,
-    work: Callable[[HttpFront, Exchange], Coroutine[Any, Any, None]],
-) -> None:
+def _spawn(exchange: Exchange, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     if exchange.route.segments:
         raise Failure("NO_ROUTE")
-    exchange.spawn(work(front, exchange))
+    exchange.spawn(work())
 
 
-async def _facts(front: HttpFront, exchange: Exchange) -> StreamInfo | None:
+async def _facts(exchange: Exchange) -> StreamInfo | None:
     """Return the stream's facts; None if the error has been sent."""
-    info = await front.service.info(exchange.route.name)
+    info = await exchange.stream.info()
     if isinstance(info, Refusal):
         fail_refusal(exchange, info)
         return None

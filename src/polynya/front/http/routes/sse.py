@@ -12,14 +12,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import MIB, RAW_STEP_BYTES, SSE_BACKLOG_BYTES_MAX
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_CACHE
+from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.decoded_pages import (
     AT_ONCE_BYTES,
     is_compressed,
@@ -28,7 +28,6 @@ from polynya.front.http.routes.decoded_pages import (
 )
 from polynya.front.http.routes.live_response import LiveResponse
 from polynya.front.http.routes.pages import allowed_bytes
-from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import ReadRequest, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
@@ -38,9 +37,6 @@ from polynya.wire.kafka.primitives import Bytes
 from polynya.wire.record_pages import StoredSpan, is_plain, show
 from polynya.wire.sse import SseEncoding, chunk, error_event
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
-
 log = logging.getLogger("polynya.http")
 
 _PAGE_BYTES = MIB  # maximum size of a data event during catch-up
@@ -48,16 +44,16 @@ _PAGE_BYTES = MIB  # maximum size of a data event during catch-up
 _PACE_SECONDS = 0.5
 
 
-def open_sse(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+def open_sse(exchange: Exchange, request: ReadRequest) -> None:
     """Start an event stream."""
-    exchange.spawn(_open(front, exchange, request), waits=True, long=True)
+    exchange.spawn(_open(exchange, request), waits=True, long=True)
 
 
-async def _open(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+async def _open(exchange: Exchange, request: ReadRequest) -> None:
     """Open the stream. A reconnecting browser gives up on any status but 200, so temporary errors
     are sent as an event."""
     try:
-        await _follow(front, exchange, request)
+        await _follow(exchange, request)
     except Unavailable as error:
         if "last-event-id" not in exchange.head.headers:
             raise
@@ -65,10 +61,10 @@ async def _open(front: HttpFront, exchange: Exchange, request: ReadRequest) -> N
         exchange.answer(200, headers, error_event(exchange.error_json("UNAVAILABLE", str(error))))
 
 
-async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+async def _follow(exchange: Exchange, request: ReadRequest) -> None:
     query, incarnation = request.query, request.incarnation
-    subscriber = Subscriber(front, exchange, local=query.local)
-    info = await front.service.attach(query.name, subscriber, local=query.local)
+    subscriber = Subscriber(exchange, local=query.local)
+    info = await exchange.stream.attach(subscriber, local=query.local)
     if isinstance(info, Refusal):
         fail_refusal(exchange, info)
         return
@@ -95,7 +91,7 @@ async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) ->
                 await subscriber.run(page, asked=query.record)
     finally:
         if not opened:
-            front.service.detach(info.uid, subscriber)
+            exchange.context.service.detach(info.uid, subscriber)
 
 
 def _answer_end(exchange: Exchange, info: StreamInfo) -> None:
@@ -132,8 +128,8 @@ class Subscriber(LiveResponse):
         "_skip_to",
     )
 
-    def __init__(self, front: HttpFront, exchange: Exchange, *, local: bool = False) -> None:
-        super().__init__(front, exchange)
+    def __init__(self, exchange: Exchange, *, local: bool = False) -> None:
+        super().__init__(exchange)
         self._local = local
         self._record = self._byte = 0
         self._skip_to = 0  # skip events before this record: the client's offset is beyond the tail
@@ -152,6 +148,10 @@ class Subscriber(LiveResponse):
             else min(_PAGE_BYTES, max(RAW_STEP_BYTES, int(self._meter.rates[1])))
         )
 
+    def open(self, info: StreamInfo, more: Headers) -> None:
+        super().open(info, more)
+        self._context.readers.add(self, is_metered=self._meter is not None)
+
     # --- catching up ------------------------------------------------------------------------------
 
     async def read(self, record: int, byte: int) -> Page | Refusal:
@@ -159,7 +159,7 @@ class Subscriber(LiveResponse):
             self._name,
             record,
             byte,
-            allowed_bytes(self._front, self._exchange, self._page_bytes),
+            allowed_bytes(self._exchange, self._page_bytes),
         )
         query = ReadQuery(
             *place,
@@ -169,7 +169,7 @@ class Subscriber(LiveResponse):
             append_times=self._form.records,
             batch_times=self._form.records,
         )
-        return self._front.service.read_nowait(query) or await self._front.service.read(query)
+        return self._exchange.stream.read_nowait(query) or await self._exchange.stream.read(query)
 
     async def run(self, page: Page | Refusal, *, asked: int = Position.START) -> None:
         """Catch up. Any error ends the response, and the client resumes."""
@@ -212,12 +212,12 @@ class Subscriber(LiveResponse):
                 await self._write_page(page, shown.parts)
             else:
                 await asyncio.sleep(0)  # the feed is ahead of what a read can return
-            if self._front.stopping:
+            if self._context.is_stopping:
                 self.finish()
             if self._finished or self._go_live(page):
                 return
             await asyncio.sleep(0)  # a client that reads fast leaves the loop to others too
-            await self._connection.wait_writable()
+            await self._responses.wait_writable()
             await self._wait_for_budget()
             if not self._finished:
                 page = await self.read(self._record, self._byte)
@@ -257,7 +257,7 @@ class Subscriber(LiveResponse):
             return False
         self._live = True
         self._charged = self._byte
-        ahead = self._cursor > current_interval(self._front.service.now_ms())
+        ahead = self._cursor > current_interval(self._context.service.now_ms())
         self._shared = "" if ahead or self._skip_to > self._record else self._frame_key()
         self._kept, self._kept_bytes = [], 0
         for event in kept:
@@ -274,16 +274,16 @@ class Subscriber(LiveResponse):
     def live(self, event: LiveEvent) -> None:
         """Handle an event, in stream order, on the loop. For all but the first subscriber a common
         event costs one lookup and one write."""
-        connection = self._connection
+        responses = self._responses
         if (
             self._live
             and event.begin_record == self._record
             and event.begin_byte == self._byte
-            and not connection.write_paused
+            and not responses.write_paused
         ):
             frame = event.frames.get(self._shared)
-            if frame is not None and connection.transport is not None:
-                connection.transport.write(frame)
+            if frame is not None and responses.transport is not None:
+                responses.transport.write(frame)
                 self._record, self._byte = event.record, event.byte
                 self._wrote = True
                 if not event.known:
@@ -327,7 +327,7 @@ class Subscriber(LiveResponse):
         return b"".join(shown.parts) if is_whole else None
 
     def _write_event(self, event: LiveEvent, payload: bytes) -> None:
-        transport = self._connection.transport
+        transport = self._responses.transport
         if transport is None:
             return
         if transport.get_write_buffer_size() > SSE_BACKLOG_BYTES_MAX:
@@ -364,7 +364,7 @@ class Subscriber(LiveResponse):
         """Request a confirmation of the tail: this replica may lack acknowledged records. Local
         readers need none."""
         if not self._local:
-            self._front.tail_confirmation.doubt(self)
+            self._context.readers.tail_confirmation.doubt(self)
 
     def confirm(self, info: StreamInfo | Refusal) -> None:
         """Notify the reader if it is at the leader's tail. Otherwise another event will follow."""
@@ -408,7 +408,7 @@ class Subscriber(LiveResponse):
         slower but without a gap."""
         assert self._meter is not None
         self._count()
-        if self._live and self._meter.owed(self._front.now()):
+        if self._live and self._meter.owed(self._context.now()):
             self._live = False
             self._exchange.spawn(self._read_on(), waits=True, long=True)
 
@@ -420,7 +420,7 @@ class Subscriber(LiveResponse):
     async def _wait_for_budget(self) -> None:
         if self._meter is None:
             return
-        while not self._finished and (seconds := self._meter.owed(self._front.now())):
+        while not self._finished and (seconds := self._meter.owed(self._context.now())):
             await asyncio.sleep(min(seconds, _PACE_SECONDS))
 
     def _let_go(self) -> None:
@@ -428,8 +428,8 @@ class Subscriber(LiveResponse):
         super()._let_go()
         self._live = False
         self._kept = []
-        self._front.tail_confirmation.forget(self)
-        self._front.service.detach(self._uid, self)
+        self._context.readers.discard(self)
+        self._context.service.detach(self._uid, self)
 
 
 def _says_more(event: LiveEvent, at: tuple[int, int]) -> bool:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from polynya.front.http.protocol.errors import REFUSED
+from polynya.front.http.protocol.errors import REFUSED, Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Request
 from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import RouteKind
 from polynya.front.http.routes.append import append
-from polynya.front.http.routes.bucket import put_bucket
 from polynya.front.http.routes.conditions import check_conditions
 from polynya.front.http.routes.create import create
 from polynya.front.http.routes.delete import delete
 from polynya.front.http.routes.head import head
 from polynya.front.http.routes.listing import list_streams
-from polynya.front.http.routes.parameters import check_parameters
+from polynya.front.http.routes.parameters import check_parameters, taken
 from polynya.front.http.routes.read import read
 from polynya.front.http.routes.retention import (
     clear_retention,
@@ -26,19 +24,21 @@ from polynya.front.http.routes.retention import (
     trim_stream,
 )
 
-if TYPE_CHECKING:
-    from polynya.front.http.server import HttpFront
-
-Answerer = Callable[["HttpFront", Exchange], None]
+Answerer = Callable[[Exchange], None]
 Methods = dict[str, Answerer]
 
 
-def options(front: HttpFront, exchange: Exchange) -> None:
+def options(exchange: Exchange) -> None:
     """Respond to a CORS preflight, on every path."""
     exchange.send(exchange.head_lines(204, []) + PREFLIGHT + b"\r\n")
 
 
-def call_handler(front: HttpFront, exchange: Exchange) -> None:
+def put_bucket(exchange: Exchange) -> None:
+    """PUT /{bucket} with Ursula's URLs: buckets are implicit, so this only validates the name."""
+    exchange.answer(201, [("Location", exchange.base_url + exchange.route.path)])
+
+
+def call_handler(exchange: Exchange) -> None:
     handler = exchange.route.handler
     assert handler is not None
     exchange.spawn(_call(exchange, handler), waits=exchange.route.path in READS_BY_POST, long=True)
@@ -47,18 +47,17 @@ def call_handler(front: HttpFront, exchange: Exchange) -> None:
 async def _call(exchange: Exchange, handler: Handler) -> None:
     head = exchange.head
     path, segments = exchange.route.path, exchange.route.segments
-    connection = exchange.connection
-    exchange.request_id = exchange.request_id or connection.front.new_request_id()
+    exchange.request_id = exchange.request_id or exchange.context.new_request_id()
     request = Request(
         head.method,
         path,
         segments,
-        exchange.query,
+        {name: value for name, value in exchange.query.items() if name in taken(exchange.route)},
         head.headers,
         exchange.body,
         exchange.base_url,
         exchange.principal,
-        connection.remote,
+        exchange.peer.remote,
         exchange.request_id,
     )
     response = await handler(request)
@@ -96,7 +95,25 @@ METHODS: dict[int, Methods] = {
 }
 
 
-def dispatch(front: HttpFront, exchange: Exchange) -> None:
+_OF_STREAMS = (RouteKind.STREAM, RouteKind.RETENTION)
+
+
+def handle(exchange: Exchange) -> None:
+    """Find the route and start it. Every path, including errors, responds to the exchange, now or
+    later."""
+    context = exchange.context
+    try:
+        exchange.route, exchange.query = context.router.resolve(exchange.head.target)
+        if context.authorizer is None or context.authorizer.authorize(exchange):
+            dispatch(exchange)
+    except Exception as error:  # noqa: BLE001 (the client must get an answer; what is unexpected is logged)
+        if exchange.head.method == "OPTIONS" and isinstance(error, Failure):
+            options(exchange)
+        else:
+            exchange.fault(error)
+
+
+def dispatch(exchange: Exchange) -> None:
     """Start the answer to a request. Raises `Failure`."""
     methods = METHODS[exchange.route.kind]
     answerer = methods.get(exchange.head.method)
@@ -110,5 +127,7 @@ def dispatch(front: HttpFront, exchange: Exchange) -> None:
     if exchange.route.kind == RouteKind.STREAM and answerer is not options:
         check_conditions(exchange)
     if exchange.query:
-        check_parameters(front, exchange)
-    answerer(front, exchange)
+        check_parameters(exchange)
+    if exchange.route.kind in _OF_STREAMS:
+        exchange.stream = exchange.context.service.open(exchange.route.name)
+    answerer(exchange)

@@ -6,12 +6,12 @@ Replicas and leaders are placed by the cluster, and access is by tokens: see doc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polynya.base.errors import PolynyaError
+from polynya.front.kafka.call import Call, in_turns
+from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.metadata import place_of
-from polynya.front.kafka.turns import in_turns
 from polynya.local.api import StreamInfo
 from polynya.wire.kafka.generated import (
     create_acls,
@@ -24,10 +24,6 @@ from polynya.wire.kafka.generated import (
     list_partition_reassignments,
 )
 
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
-    from polynya.front.kafka.server import KafkaFront
-
 LOG_DIR = "/polynya"  # a name: the data of a partition lies in several places
 LOG_DIR_PARTITIONS_MAX = 10_000  # in one response; each costs a look at its stream
 BROKERS = 1  # the kind of endpoints; 2 are controllers, which have none here
@@ -39,7 +35,7 @@ async def cluster(
     call: Call, request: describe_cluster.DescribeClusterRequest
 ) -> describe_cluster.DescribeClusterResponse:
     """Describe the brokers."""
-    brokers = call.front.brokers
+    brokers = call.context.brokers
     response = describe_cluster.DescribeClusterResponse(
         endpoint_type=request.endpoint_type,
         cluster_id=brokers.cluster_id,
@@ -60,11 +56,11 @@ async def log_dirs(
     call: Call, request: describe_log_dirs.DescribeLogDirsRequest
 ) -> describe_log_dirs.DescribeLogDirsResponse:
     """Report the bytes of the partitions that this broker leads, in one directory."""
-    front = call.front
-    await front.topics.refresh(local=True)
+    context = call.context
+    await context.topics.refresh(local=True)
     every: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
-        every = [(each.name, range(each.partitions)) for each in front.topics.names.values()]
+        every = [(each.name, range(each.partitions)) for each in context.topics.names.values()]
     else:
         every = [(each.topic, each.partitions) for each in request.topics]
     result = describe_log_dirs.DescribeLogDirsResult(Error.NONE, LOG_DIR)
@@ -74,7 +70,7 @@ async def log_dirs(
         async for number in in_turns(call, numbers):
             if not left:
                 continue
-            size = await _size(front, name, number)
+            size = await _size(context, name, number)
             if size is not None:
                 left -= 1
                 listed.append(describe_log_dirs.DescribeLogDirsPartition(number, size))
@@ -83,16 +79,16 @@ async def log_dirs(
     return describe_log_dirs.DescribeLogDirsResponse(results=[result])
 
 
-async def _size(front: KafkaFront, name: str, number: int) -> int | None:
+async def _size(context: Context, name: str, number: int) -> int | None:
     """Return the bytes of a partition if this broker leads it."""
-    topic = front.topics.known(name)
+    topic = context.topics.known(name)
     if topic is None or not 0 <= number < topic.partitions:
         return None
     stream = topic.stream(number)
-    if place_of(front, stream).leader != front.brokers.own:
+    if context.brokers.leader_of(context.service.group_of(stream)) != context.brokers.own:
         return None
     try:
-        info = await front.service.info(stream, local=True)
+        info = await context.service.info(stream, local=True)
     except PolynyaError:
         return None
     return info.byte - info.first_byte if isinstance(info, StreamInfo) else None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
+from polynya.front.kafka.brokers import brokers_in_zone, zone_of
+from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.configs import CLEANUP_POLICY, CONFIGS, list_of
+from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of
-from polynya.front.kafka.metadata import place_in_zone
-from polynya.front.kafka.owners import zone_of
-from polynya.front.kafka.turns import in_turns
 from polynya.local.api import Refusal, TrimQuery
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -36,10 +34,6 @@ from polynya.wire.kafka.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
-    from polynya.front.kafka.server import KafkaFront
-
 PARTITIONS_SHOWN_MAX = 2000  # as Kafka's max.request.partition.size.limit: the rest by a cursor
 HIGH_WATERMARK = -1  # in place of an offset
 
@@ -49,9 +43,9 @@ async def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """Describe topics in the order of their names, up to a number of partitions; a cursor says
     where the next response begins."""
-    front = call.front
-    await front.topics.refresh()
-    known = front.topics.names
+    context = call.context
+    await context.topics.refresh()
+    known = context.topics.names
     asked = {each.name for each in request.topics}
     names = sorted(asked or filter(call.caller.may_describe, known))
     first = 0
@@ -66,7 +60,7 @@ async def describe_topic_partitions(
             refused = Error.TOPIC_AUTHORIZATION_FAILED
             response.topics.append(DescribeTopicPartitionsResponseTopic(refused, name))
             continue
-        topic = front.topics.known(name)
+        topic = context.topics.known(name)
         if topic is None:
             missing = Error.UNKNOWN_TOPIC_OR_PARTITION
             response.topics.append(DescribeTopicPartitionsResponseTopic(missing, name))
@@ -85,9 +79,11 @@ async def describe_topic_partitions(
 
 
 def _described(call: Call, topic: Topic, numbers: range) -> DescribeTopicPartitionsResponseTopic:
-    partitions, zone = [], zone_of(call)
+    partitions, zone = [], zone_of(call.context.brokers, call.header.client_id)
+    context = call.context
     for number in numbers:
-        place = place_in_zone(call.front, topic, number, zone)
+        group = context.service.group_of(topic.stream(number))
+        place = brokers_in_zone(context.brokers, topic, number, group, zone)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 Error.NONE,
@@ -115,7 +111,7 @@ async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRec
         missing = Error.UNKNOWN_TOPIC_OR_PARTITION
         try:
             if call.caller.may(Verb.DELETE, asked.name):
-                topic = await call.front.topics.find(asked.name)
+                topic = await call.context.topics.find(asked.name)
             else:
                 missing = Error.TOPIC_AUTHORIZATION_FAILED
         except PolynyaError as fault:
@@ -127,14 +123,14 @@ async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRec
                 answer.error_code = missing
                 continue
             try:
-                answer.error_code = await _delete(call.front, topic, partition, answer)
+                answer.error_code = await _delete(call.context, topic, partition, answer)
             except PolynyaError as fault:
                 answer.error_code = error_of_fault(fault)
     return response
 
 
 async def _delete(
-    front: KafkaFront,
+    context: Context,
     topic: Topic,
     asked: DeleteRecordsPartition,
     answer: DeleteRecordsPartitionResult,
@@ -143,7 +139,7 @@ async def _delete(
     if "delete" not in list_of(policy):
         return Error.POLICY_VIOLATION
     name = topic.stream(asked.partition_index)
-    info = await front.service.info(name)
+    info = await context.service.info(name)
     if isinstance(info, Refusal):
         return error_of(info.code)
     offset = info.record if asked.offset == HIGH_WATERMARK else asked.offset
@@ -152,7 +148,7 @@ async def _delete(
     answer.low_watermark = info.first_record
     if offset > info.first_record:
         query = TrimQuery(name, offset, incarnation=info.uid, inside=True)
-        trimmed = await front.service.trim(query)
+        trimmed = await context.service.trim(query)
         if isinstance(trimmed, Refusal):
             return error_of(trimmed.code)
         answer.low_watermark = trimmed.record
@@ -182,17 +178,17 @@ async def offset_for_leader_epoch(
 async def _epoch_end(
     call: Call, name: str, asked: OffsetForLeaderPartition, answer: EpochEndOffset
 ) -> Error:
-    front = call.front
+    context = call.context
     if not call.caller.may_describe(name):
         return Error.TOPIC_AUTHORIZATION_FAILED
-    topic = await front.topics.find(name)
-    if topic is None or not 0 <= asked.partition < topic.partitions:
+    topic = await context.topics.open(name)
+    stream = None if topic is None else topic.partition(asked.partition)
+    if stream is None:
         return Error.UNKNOWN_TOPIC_OR_PARTITION
-    stream = topic.stream(asked.partition)
-    error = epoch_error_of(front, stream, asked.current_leader_epoch)
+    error = epoch_error_of(context.brokers, stream.group, asked.current_leader_epoch)
     if error != Error.NONE or asked.leader_epoch < 0:
         return error
-    end = await front.service.epoch_end(stream, asked.leader_epoch)
+    end = await context.service.epoch_end(stream.name, asked.leader_epoch)
     if isinstance(end, Refusal):
         return error_of(end.code)
     if end >= 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -13,6 +12,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.front.kafka import configs as known
 from polynya.front.kafka.admin.topics import DEFAULT_CONFIG, TOPIC_CONFIG
+from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.configs import (
     CONFIGS,
     PROFILE,
@@ -25,9 +25,10 @@ from polynya.front.kafka.configs import (
     profile_named,
     with_profile,
 )
+from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.topics import TopicRefused, acks_of
-from polynya.front.kafka.turns import in_turns
+from polynya.front.kafka.topics.catalog import acks_of
+from polynya.front.kafka.topics.steps import TopicRefused
 from polynya.wire.kafka.generated import alter_configs as alter
 from polynya.wire.kafka.generated import incremental_alter_configs as incremental
 from polynya.wire.kafka.generated.describe_configs import (
@@ -38,10 +39,6 @@ from polynya.wire.kafka.generated.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
-    from polynya.front.kafka.server import KafkaFront
 
 TOPIC, BROKER = 2, 4  # kinds of resources; Kafka has more, which have no configs here
 STATIC_CONFIG = 4  # a source of a value: the configuration file
@@ -74,12 +71,12 @@ async def _describe(
     *,
     synonyms: bool,
 ) -> None:
-    front = call.front
+    context = call.context
     if asked.resource_type == TOPIC:
         if not call.caller.may_describe(asked.resource_name):
             result.error_code = Error.TOPIC_AUTHORIZATION_FAILED
             return
-        topic = await front.topics.find(asked.resource_name)
+        topic = await context.topics.find(asked.resource_name)
         if topic is None:
             result.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
             result.error_message = f"topic '{asked.resource_name}' does not exist"
@@ -89,7 +86,7 @@ async def _describe(
         result.error_code = Error.CLUSTER_AUTHORIZATION_FAILED
         return
     elif asked.resource_type == BROKER:
-        listed = _of_broker(front)
+        listed = _of_broker(context)
     else:
         listed = []
     wanted = asked.configuration_keys
@@ -115,17 +112,17 @@ def _of_topic(
         )
 
 
-def _of_broker(front: KafkaFront) -> Iterable[DescribeConfigsResourceResult]:
+def _of_broker(context: Context) -> Iterable[DescribeConfigsResourceResult]:
     values = (
-        ("auto.create.topics.enable", str(front.defaults.auto_create).lower(), known.BOOLEAN),
-        ("broker.id", str(front.brokers.own), known.INT),
-        ("default.replication.factor", str(len(front.brokers.replicas_of(1)[0])), known.INT),
+        ("auto.create.topics.enable", str(context.defaults.auto_create).lower(), known.BOOLEAN),
+        ("broker.id", str(context.brokers.own), known.INT),
+        ("default.replication.factor", str(len(context.brokers.replicas_of(1)[0])), known.INT),
         ("delete.topic.enable", "true", known.BOOLEAN),
         ("log.cleanup.policy", "delete", known.LIST),
         ("log.retention.bytes", "-1", known.LONG),
         ("log.retention.ms", "-1", known.LONG),
         ("message.max.bytes", str(APPEND_BYTES_MAX), known.INT),
-        ("num.partitions", str(front.defaults.partitions), known.INT),
+        ("num.partitions", str(context.defaults.partitions), known.INT),
     )
     for name, value, kind in values:
         yield DescribeConfigsResourceResult(
@@ -188,7 +185,7 @@ async def _alter(
     dry: bool,
 ) -> _Found:
     kind, name = resource
-    front = call.front
+    context = call.context
     if kind != TOPIC:
         why = "only topics have configs that change here; a node has settings: see docs/kafka.md"
         return Error.INVALID_REQUEST, why
@@ -198,13 +195,13 @@ async def _alter(
     def checked_change(before: dict[str, str]) -> dict[str, str]:
         after = change(before)
         check_change(before, after)
-        check_replicas(before, after, acks_of(front.service, name))
+        check_replicas(before, after, acks_of(context.service, name))
         return before if dry else after
 
     try:
-        if await front.topics.find(name) is None:
+        if await context.topics.find(name) is None:
             return Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist"
-        await front.topics.alter(name, checked_change)
+        await context.topics.alter(name, checked_change)
     except InvalidConfig as invalid:
         return Error.INVALID_CONFIG, str(invalid)
     except TopicRefused as refused:

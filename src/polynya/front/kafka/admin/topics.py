@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET
+from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_replicas, checked
+from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.topics import TopicRefused, acks_of
-from polynya.front.kafka.turns import in_turns
+from polynya.front.kafka.topics.catalog import acks_of
+from polynya.front.kafka.topics.steps import TopicRefused
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -38,10 +40,6 @@ from polynya.wire.kafka.generated.delete_topics import (
 )
 from polynya.wire.kafka.primitives import NO_UUID
 
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
-    from polynya.front.kafka.server import KafkaFront
-
 _BY_ID_SINCE = 6  # the first version of DeleteTopics that names topics by id
 _DEFAULT_FACTOR = -1
 _TWICE = "the request names the topic twice; name it once"
@@ -51,8 +49,8 @@ TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5  # sources of a value
 
 async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics with their configs."""
-    front = call.front
-    await front.topics.refresh()
+    context = call.context
+    await context.topics.refresh()
     once, twice = _split(request.topics, lambda asked: asked.name)
     results = [
         CreatableTopicResult(asked.name, NO_UUID, Error.INVALID_REQUEST, _TWICE) for asked in twice
@@ -75,50 +73,50 @@ def _split(asked: list[_T], key: Callable[[_T], object]) -> tuple[list[_T], list
 
 
 async def _create(call: Call, asked: CreatableTopic, *, dry: bool) -> CreatableTopicResult:
-    front = call.front
+    context = call.context
     if not call.caller.may(Verb.CREATE, asked.name):
         why = f"the token does not allow 'create' on topic '{asked.name}'"
         return CreatableTopicResult(asked.name, NO_UUID, Error.TOPIC_AUTHORIZATION_FAILED, why)
     partitions = len(asked.assignments) or asked.num_partitions
-    partitions = front.defaults.partitions if partitions == -1 else partitions
-    refused = _refusal(front, asked, partitions)
+    partitions = context.defaults.partitions if partitions == -1 else partitions
+    refused = _refusal(context, asked, partitions)
     if refused is not None:
         return CreatableTopicResult(asked.name, NO_UUID, *refused)
     if not await call.caller.has_room(asked.name, partitions):
         why = f"the token may not have {partitions} more streams; delete some"
         return CreatableTopicResult(asked.name, NO_UUID, Error.POLICY_VIOLATION, why)
     try:
-        configs = front.defaults.profiles.completed(
+        configs = context.defaults.profiles.completed(
             checked((each.name, each.value) for each in asked.configs),
-            await front.service.bucket_profiles.current(KAFKA_BUCKET),
+            await context.service.bucket_profiles.current(KAFKA_BUCKET),
         )
-        check_replicas({}, configs, acks_of(front.service, asked.name))
-        if not dry and (refused := await _make(front, asked.name, partitions, configs)):
+        check_replicas({}, configs, acks_of(context.service, asked.name))
+        if not dry and (refused := await _make(context, asked.name, partitions, configs)):
             return CreatableTopicResult(asked.name, NO_UUID, *refused)
     except InvalidConfig as invalid:
         return CreatableTopicResult(asked.name, NO_UUID, Error.INVALID_CONFIG, str(invalid))
     except PolynyaError as fault:
         return CreatableTopicResult(asked.name, NO_UUID, error_of_fault(fault), str(fault))
-    topic = front.topics.known(asked.name)
-    group = front.service.group_of(f"kafka/{asked.name}/0")
+    topic = context.topics.known(asked.name)
+    group = context.service.group_of(f"kafka/{asked.name}/0")
     return CreatableTopicResult(
         asked.name,
         NO_UUID if topic is None else topic.id,
         error_message=None,
         num_partitions=partitions,
-        replication_factor=len(front.brokers.replicas_of(group)[0]),
+        replication_factor=len(context.brokers.replicas_of(group)[0]),
         configs=_created_configs(configs),
     )
 
 
 async def _make(
-    front: KafkaFront, name: str, partitions: int, configs: dict[str, str]
+    context: Context, name: str, partitions: int, configs: dict[str, str]
 ) -> tuple[Error, str] | None:
     """Create one topic. Return why it does not exist afterwards."""
-    code = await front.topics.create(name, partitions, list(configs.items()))
+    code = await context.topics.create(name, partitions, list(configs.items()))
     if code == Code.EXISTS:
         return _exists(name)
-    if code != Code.CREATED or front.topics.known(name) is None:
+    if code != Code.CREATED or context.topics.known(name) is None:
         why = f"streams under kafka/{name}/ exist and are no partitions, or a limit is reached"
         return Error.POLICY_VIOLATION, why
     return None
@@ -135,10 +133,10 @@ def _created_configs(configs: dict[str, str]) -> list[CreatableTopicConfigs]:
     ]
 
 
-def _refusal(front: KafkaFront, asked: CreatableTopic, partitions: int) -> tuple[Error, str] | None:
-    if asked.name in front.topics.names:
+def _refusal(context: Context, asked: CreatableTopic, partitions: int) -> tuple[Error, str] | None:
+    if asked.name in context.topics.names:
         return _exists(asked.name)
-    if why := front.topics.refusal_of(asked.name):
+    if why := context.topics.refusal_of(asked.name):
         return Error.INVALID_TOPIC, why
     if asked.replication_factor < _DEFAULT_FACTOR or asked.replication_factor == 0:
         why = (
@@ -160,8 +158,8 @@ async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopic
     asked = request.topics
     if call.version < _BY_ID_SINCE:
         asked = [DeleteTopicState(name) for name in request.topic_names]
-    await call.front.topics.refresh()
-    known = call.front.topics.names
+    await call.context.topics.refresh()
+    known = call.context.topics.names
     once, twice = _split(asked, partial(_id_of, known))
     responses = [
         DeletableTopicResult(each.name, each.topic_id, Error.INVALID_REQUEST, _TWICE)
@@ -181,11 +179,11 @@ def _id_of(known: Mapping[str, Topic], asked: DeleteTopicState) -> bytes | str:
 
 async def _delete(call: Call, asked: DeleteTopicState) -> DeletableTopicResult:
     topic: Topic | None
-    front = call.front
+    context = call.context
     if asked.name is None:
-        topic, missing = front.topics.ids.get(asked.topic_id), Error.UNKNOWN_TOPIC_ID
+        topic, missing = context.topics.ids.get(asked.topic_id), Error.UNKNOWN_TOPIC_ID
     else:
-        topic, missing = front.topics.names.get(asked.name), Error.UNKNOWN_TOPIC_OR_PARTITION
+        topic, missing = context.topics.names.get(asked.name), Error.UNKNOWN_TOPIC_OR_PARTITION
     name = asked.name if topic is None else topic.name
     if name is not None and not call.caller.may(Verb.DELETE, name):
         missing = Error.TOPIC_AUTHORIZATION_FAILED
@@ -194,7 +192,7 @@ async def _delete(call: Call, asked: DeleteTopicState) -> DeletableTopicResult:
     if topic is None:
         return DeletableTopicResult(asked.name, asked.topic_id, missing)
     try:
-        await front.topics.drop(topic)
+        await context.topics.drop(topic)
     except PolynyaError as fault:
         return DeletableTopicResult(topic.name, topic.id, error_of_fault(fault), str(fault))
     return DeletableTopicResult(topic.name, topic.id)
@@ -204,7 +202,7 @@ async def create_partitions(
     call: Call, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Add partitions to topics. Where a client asks for replicas, the cluster places them."""
-    await call.front.topics.refresh()
+    await call.context.topics.refresh()
     once, twice = _split(request.topics, lambda asked: asked.name)
     results = [
         CreatePartitionsTopicResult(asked.name, Error.INVALID_REQUEST, _TWICE) for asked in twice
@@ -216,11 +214,11 @@ async def create_partitions(
 
 
 async def _grow(call: Call, asked: CreatePartitionsTopic, *, dry: bool) -> tuple[Error, str | None]:
-    front = call.front
+    context = call.context
     if not call.caller.may(Verb.CREATE, asked.name):
         why = f"the token does not allow 'create' on topic '{asked.name}'"
         return Error.TOPIC_AUTHORIZATION_FAILED, why
-    topic = front.topics.known(asked.name)
+    topic = context.topics.known(asked.name)
     if topic is None:
         return Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{asked.name}' does not exist"
     if not topic.partitions < asked.count <= PARTITIONS_MAX:
@@ -235,7 +233,7 @@ async def _grow(call: Call, asked: CreatePartitionsTopic, *, dry: bool) -> tuple
     if dry:
         return Error.NONE, None
     try:
-        await front.topics.grow(asked.name, asked.count)
+        await context.topics.grow(asked.name, asked.count)
     except TopicRefused as refused:
         return Error.INVALID_PARTITIONS, str(refused)
     except PolynyaError as fault:

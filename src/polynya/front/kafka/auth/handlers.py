@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.front.kafka.auth.caller import (
     ADMINISTRATIVE,
@@ -13,16 +11,14 @@ from polynya.front.kafka.auth.caller import (
     TooManyConnections,
 )
 from polynya.front.kafka.auth.sasl import MECHANISMS, Exchange, SaslFailed
+from polynya.front.kafka.call import Call, Connection
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.request_memory import Holding
 from polynya.wire.kafka.generated.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
 from polynya.wire.kafka.generated.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.connection import Connection, Slot
-    from polynya.front.kafka.dispatch import Call
 
 _RAW_VERSION = 0  # after this version of SaslHandshake, SASL messages come without a header
 _LENGTH = 4
@@ -30,14 +26,14 @@ _LENGTH = 4
 
 async def sasl_handshake(call: Call, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
     """Begin an authentication, or the re-authentication of a connection."""
-    connection, caller = call.connection, call.connection.caller
+    connection, caller = call.connection, call.caller
     if not isinstance(caller, TokenCaller):
         return SaslHandshakeResponse(Error.ILLEGAL_SASL_STATE)
     if request.mechanism not in MECHANISMS:
-        connection.finish()
+        connection.stop()
         return SaslHandshakeResponse(Error.UNSUPPORTED_SASL_MECHANISM, list(MECHANISMS))
-    connection.sasl = Exchange(caller.access, request.mechanism)
-    connection.is_sasl_raw = call.version == _RAW_VERSION
+    call.session.sasl = Exchange(caller.access, request.mechanism)
+    call.session.is_sasl_raw = call.version == _RAW_VERSION
     return SaslHandshakeResponse(Error.NONE, list(MECHANISMS))
 
 
@@ -45,36 +41,40 @@ async def sasl_authenticate(
     call: Call, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
     """Take the client's next SASL message. A failed authentication ends the connection."""
-    if call.connection.sasl is None:
-        call.connection.finish()
+    if call.session.sasl is None:
+        call.connection.stop()
         why = "SaslHandshake with a mechanism must come first, on a node with access control"
         return SaslAuthenticateResponse(Error.ILLEGAL_SASL_STATE, why)
     try:
         answer = await _step(call.connection, request.auth_bytes)
     except SaslFailed as failed:
-        call.connection.finish()
+        call.connection.stop()
         return SaslAuthenticateResponse(Error.SASL_AUTHENTICATION_FAILED, str(failed))
     return SaslAuthenticateResponse(
         Error.NONE, None, answer, session_lifetime_ms=_lifetime_ms(call.connection)
     )
 
 
-async def authenticate_raw(connection: Connection, slot: Slot, message: bytes) -> None:
+async def authenticate_raw(
+    connection: Connection, number: int, data: memoryview, holding: Holding | None
+) -> None:
     """Take a SASL message without a header, and answer likewise. A failure closes the
     connection."""
     try:
-        answer = await _step(connection, message)
+        answer = await _step(connection, bytes(data))
     except SaslFailed:
-        slot.drop()
         connection.close()
         return
-    slot.send([len(answer).to_bytes(_LENGTH), answer])
+    finally:
+        if holding is not None:
+            holding.release()
+    connection.responses.send(number, [len(answer).to_bytes(_LENGTH), answer])
 
 
 async def _step(connection: Connection, message: bytes) -> bytes:
     """Return the next message for the client; bind the connection to a proven principal. Raises
     `SaslFailed`."""
-    exchange, caller = connection.sasl, connection.caller
+    exchange, caller = connection.session.sasl, connection.caller
     assert exchange is not None
     assert isinstance(caller, TokenCaller)
     try:
@@ -83,14 +83,13 @@ async def _step(connection: Connection, message: bytes) -> bytes:
             return answer
         if caller.principal is not None and caller.principal.id != exchange.principal.id:
             raise SaslFailed("a connection is authenticated again for the same token only")
-        if connection.transport is not None:
+        if connection.responses.transport is not None:
             caller.bind(exchange.principal)
-            connection.front.authenticated(connection)
+            connection.authenticated()
     except (SaslFailed, TooManyConnections) as failed:
-        front = connection.front
-        front.complain("closed a Kafka connection: authentication failed", connection, failed)
+        connection.complain("closed a Kafka connection: authentication failed", failed)
         raise SaslFailed(str(failed)) from None
-    connection.sasl, connection.is_sasl_raw = None, False
+    connection.session.sasl, connection.session.is_sasl_raw = None, False
     return answer
 
 
@@ -116,8 +115,8 @@ def admit(call: Call, caller: TokenCaller) -> bool:
     elif key not in CHECKED | ADMINISTRATIVE and not caller.may_administer():
         why = "closed a Kafka connection: its request needs a token with 'admin'"
     if why:
-        call.slot.drop()
-        connection.front.complain(why, connection)
+        call.drop()
+        connection.complain(why)
         connection.close()
         return False
     if caller.meter is not None:

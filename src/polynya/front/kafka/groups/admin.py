@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from polynya.base.errors import PolynyaError
+from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
-from polynya.front.kafka.metadata import UNKNOWN_OPERATIONS
-from polynya.front.kafka.turns import in_turns
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Description, Outcomes
+from polynya.front.kafka.topic_frames import UNKNOWN_OPERATIONS
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Description, Outcomes
 from polynya.wire.kafka.generated.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -28,9 +26,6 @@ from polynya.wire.kafka.generated.list_groups import (
     ListGroupsResponse,
 )
 
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
-
 _TYPE = "classic"
 _DEAD = "Dead"
 _NOT_FOUND_SINCE = 6  # the first version of DescribeGroups with an error for an unknown group
@@ -38,14 +33,14 @@ _NOT_FOUND_SINCE = 6  # the first version of DescribeGroups with an error for an
 
 async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
     """Return the groups that this broker coordinates; clients ask all brokers."""
-    front = call.front
+    context = call.context
     own = [
         group
-        for group in range(1, front.service.groups + 1)
-        if front.brokers.leader_of(group) == front.brokers.own
+        for group in range(1, context.service.groups + 1)
+        if context.brokers.leader_of(group) == context.brokers.own
     ]
     try:
-        found = await front.groups.list_groups(own)
+        found = await context.groups.list_groups(own)
     except PolynyaError:
         return ListGroupsResponse(error_code=Error.COORDINATOR_NOT_AVAILABLE)
     states = {state.lower() for state in request.states_filter}

@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.limits import GROUP_ID_BYTES_MAX
+from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.turns import in_turns
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Answer, Description, Outcomes
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Answer, Outcomes
 from polynya.wire.kafka.generated.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from polynya.front.kafka.dispatch import Call
-
 _BATCHED_SINCE = 4
 _GROUP, _TRANSACTION = 0, 1  # types of a coordinator's key
-
-
-class GroupService(Protocol):
-    """The coordinators of all cores, as one core reaches them."""
-
-    def group_of(self, id_: str) -> int:
-        """Return the Raft group of a consumer group."""
-        ...
-
-    async def call(self, call: calls.Call) -> Answer:
-        """Return the coordinator's answer. Raises PolynyaError."""
-        ...
-
-    async def list_groups(self, raft_groups: Iterable[int]) -> list[Description]:
-        """Return the consumer groups of some Raft groups."""
-        ...
 
 
 async def ask(call: Call, made: calls.Call) -> Answer:
@@ -50,7 +27,7 @@ async def ask(call: Call, made: calls.Call) -> Answer:
     if not call.caller.may_use_group(made.group):
         return Outcomes([Error.GROUP_AUTHORIZATION_FAILED])
     try:
-        return await call.front.groups.call(made)
+        return await call.context.groups.call(made)
     except NotLeader:
         return Outcomes([Error.NOT_COORDINATOR])
     except PolynyaError:
@@ -79,11 +56,11 @@ async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> FindC
 
 
 def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
-    front = call.front
+    context = call.context
     if kind == _TRANSACTION:
         # librdkafka repeats this request without a word, unless it gets an error of authorization.
         # So any broker will do: all clients print InitProducerId's error, librdkafka in its log too
-        return _at(call, key, front.brokers.own)
+        return _at(call, key, context.brokers.own)
     if kind != _GROUP:
         return Coordinator(key, -1, "", -1, Error.INVALID_REQUEST, f"a key of type {kind}")
     if not is_group_id(key):
@@ -92,9 +69,9 @@ def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
     if not call.caller.may_use_group(key):
         why = f"the token does not allow 'subscribe' on group '{key}'"
         return Coordinator(key, -1, "", -1, Error.GROUP_AUTHORIZATION_FAILED, why)
-    return _at(call, key, front.brokers.leader_of(front.groups.group_of(key)))
+    return _at(call, key, context.brokers.leader_of(context.groups.group_of(key)))
 
 
 def _at(call: Call, key: str, id_: int) -> Coordinator:
-    broker = next(each for each in call.front.brokers.all() if each.id == id_)
+    broker = next(each for each in call.context.brokers.all() if each.id == id_)
     return Coordinator(key, broker.id, broker.host, broker.port, Error.NONE, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from polynya.base.limits import (
     GROUP_ID_BYTES_MAX,
     GROUP_PROTOCOLS_MAX,
@@ -11,10 +9,11 @@ from polynya.base.limits import (
     GROUP_SESSION_MS_MAX,
     GROUP_SESSION_MS_MIN,
 )
+from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Joined, Outcomes, Synced
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Joined, Outcomes, Synced
 from polynya.wire.kafka.generated.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -32,9 +31,6 @@ from polynya.wire.kafka.generated.leave_group import (
     MemberResponse,
 )
 from polynya.wire.kafka.generated.sync_group import SyncGroupRequest, SyncGroupResponse
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
 
 _REBALANCE_TIMEOUT_SINCE = 1
 _MEMBER_ID_REQUIRED_SINCE = 4  # of JoinGroup

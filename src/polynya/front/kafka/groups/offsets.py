@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
+from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
-from polynya.front.kafka.turns import in_turns
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Offsets, Outcomes
-from polynya.stream.group_commands import OffsetEntry
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Offsets, Outcomes
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated import offset_commit as commit
 from polynya.wire.kafka.generated import offset_delete as delete
 from polynya.wire.kafka.generated import offset_fetch as fetch
 from polynya.wire.kafka.primitives import NO_UUID
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
 
 _COMMIT_BY_ID_SINCE = 10
 _FETCH_BY_ID_SINCE = 10
@@ -79,7 +74,7 @@ async def _commit(
 
 async def _topic(call: Call, name: str, id_: bytes, *, by_id: bool) -> tuple[Topic | None, Error]:
     """Return a topic that the caller may read, by its id or its name, or the error."""
-    topics = call.front.topics
+    topics = call.context.topics
     try:
         topic = await (topics.find_id(id_) if by_id else topics.find(name))
     except PolynyaError:

@@ -1,0 +1,1 @@
+"""The modules that `scripts/blocking_client.py` makes from those of `polynya.client.aio`."""
