@@ -146,7 +146,7 @@ class Flusher:
             ended = self._ended
             tails = await self._still_hot(tails)
             if not tails:
-                self._check_set_aside(asked)
+                self._groups.faulted.refuse_any(uid for _, uid in asked)
                 return
             plans = plan_packs(self._candidates(tails), self._settings)
             if not plans:
@@ -162,13 +162,6 @@ class Flusher:
                     "journal: retry later"
                 )
             await self._sleep(BACKOFF_SECONDS * 2**failures)
-
-    def _check_set_aside(self, asked: set[tuple[int, int]]) -> None:
-        """Raise Unavailable if one of the streams could not be stored."""
-        if any(uid in self._groups.faulted for _, uid in asked):
-            raise Unavailable(
-                f"hot data cannot be flushed to the object store: {self._groups.faulted.trouble()}"
-            )
 
     async def has_hot(self, prefix: str | None = None) -> bool:
         """Report whether `flush_now` has anything to flush."""
