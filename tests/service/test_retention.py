@@ -44,7 +44,7 @@ class Held:
         )
         self.packs = len(packs)
         self.objects = sum(map(len, packs.values()))
-        self.journal = sum(size for _, size in world.engine.core.journal.segments())
+        self.journal = sum(size for _, size in world.engine.core.journal.segments.sizes())
         self.messages = sum(len(machine.outbox.messages) for machine in machines)
         self.known = sum(len(machine.packs.owned) + len(machine.packs.held) for machine in machines)
 

@@ -364,7 +364,7 @@ def test_all_that_older_releases_committed_makes_sense(tmp_path: Path) -> None:
         journal = Journal.open(folder, journal_id=header.journal_id)
         commands = [
             decode_command(frame.payload)
-            for frame in journal.entries()
+            for frame in journal.segments.entries()
             if frame.kind == FrameKind.COMMAND
         ]
         journal.close()

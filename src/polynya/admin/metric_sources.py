@@ -171,7 +171,7 @@ def of_core(core: StandaloneEngine | ReplicatedEngine) -> Callable[[], Samples]:
     turns = counted(core.counters, TURNS)
 
     def read() -> Samples:
-        segments = core.journal.segments()
+        segments = core.journal.segments.sizes()
         return turns() | {
             "polynya_inflight_bytes": core.inflight_bytes,
             "polynya_journal_segments": len(segments),
