@@ -167,7 +167,7 @@ class Session:
 
 
 async def finish(world: World, oracle: Oracle) -> None:
-    """After the last restart: nothing is missing, and everything works."""
+    """Check after the last restart that nothing is missing and everything works."""
     await oracle.check(world)
     state = world.state()
     world.kill()
@@ -197,9 +197,9 @@ def calls_of_a_session() -> int:
         await Session(world, oracle).run()
         for machine in world.local.machines.values():
             assert (
-                not machine.outbox
-                and not machine.unconfirmed
-                and all(pack.groups for pack in machine.packs.values())
+                not machine.outbox.messages
+                and not machine.forks.unconfirmed
+                and all(pack.groups for pack in machine.packs.owned.values())
             )
         await oracle.check(world)
         await world.stop()

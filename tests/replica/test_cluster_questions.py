@@ -46,7 +46,7 @@ WAYS: dict[str, Callable[[NodeService, str], Awaitable[Any]]] = {
 
 
 def tail_of(found: Any) -> int:
-    """In records; -1: there is no such stream."""
+    """Return the tail in records. -1: there is no such stream."""
     return found.record if isinstance(found, Page | StreamInfo) else -1
 
 
@@ -77,7 +77,8 @@ async def test_a_replica_that_lags_answers_nothing_that_is_old(world: World, lea
     await leader.create(new)
     service = behind.engine.service
     assert (
-        behind.core.core_replicas.groups[world.group_of(A)].machine.streams[A].next_record == 1
+        behind.core.core_replicas.groups[world.group_of(A)].machine.directory.streams[A].next_record
+        == 1
     ), "the story is of one that lags"
     assert (service.open(A).info_nowait(), service.read_nowait(ReadQuery(A))) == (None, None)
     old, made = await asyncio.gather(ask_all(behind, A), ask_all(behind, new))

@@ -48,7 +48,7 @@ async def test_a_kept_appender_sees_the_limits_of_memory_and_a_fault(world: Worl
     assert await append(world, to, A, b"12") == Code.OK
     world.local.memory.group_bytes_max = 1 << 20
     group = world.service.group_of(A)
-    stream = world.local.machines[group].streams[A]
+    stream = world.local.machines[group].directory.streams[A]
     world.local.faulted.set_aside(group, stream.uid, stream.next_byte, "damaged")
     assert await append(world, to, A, b"6") == Code.STREAM_FAULTED
 
@@ -95,4 +95,4 @@ async def test_an_append_is_told_only_where_somebody_watches(world: World) -> No
         for event in listener.events
     ] == [(1, 1, 2, 3)]
     assert bytes(listener.events[0].payload) == b"23"
-    assert not any(machine.effects for machine in world.local.machines.values())
+    assert not any(machine.tails.effects for machine in world.local.machines.values())
