@@ -106,12 +106,12 @@ class ConsumerGroupCoordinator:
         for raft_group in raft_groups:
             homes.setdefault(self._service.rpc.home_of(raft_group), []).append(raft_group)
         found: list[Description] = []
-        for place, some in homes.items():
+        for core_id, some in homes.items():
             asked = ListAll(some)
-            if place == self._service.rpc.core:
+            if core_id == self._service.rpc.core:
                 listing = await self.handle(asked)
             else:
-                listing = await self._service.rpc.ask(place, messages.CONSUMER_GROUPS, asked)
+                listing = await self._service.rpc.ask(core_id, messages.CONSUMER_GROUPS, asked)
             assert isinstance(listing, Listing)
             found += listing.groups
         return found
