@@ -110,7 +110,7 @@ class Context:
         self.ticks = self.connections.ticks
         self.bodies = BodyBudget()
         self.memory = ResponseMemory()
-        self.readers = LiveReaders(service.info, self.connections.spawn)
+        self.readers = LiveReaders(self.connections.spawn)
         self.now = time.monotonic
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self._log_throttle = LogThrottle()
