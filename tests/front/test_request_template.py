@@ -36,6 +36,33 @@ def learned(block: bytes) -> RequestTemplate | None:
     return compile_template(parse_append(exchange), block)
 
 
+LENGTH_FIRST = (
+    b"POST /v1/stream/orders HTTP/1.1\r\nhost: x:1\r\ncontent-length: 5\r\n"
+    b"content-type: text/plain\r\nproducer-id: p-1\r\nproducer-epoch: 3\r\nproducer-seq: 17"
+)
+NO_PRODUCER = (
+    b"POST /v1/stream/orders HTTP/1.1\r\nhost: x:1\r\ncontent-type: text/plain\r\ncontent-length: 5"
+)
+
+
+@pytest.mark.parametrize("head", [HEAD, LENGTH_FIRST, NO_PRODUCER])
+def test_a_request_with_the_lengths_of_the_last_one_is_compared_as_a_whole(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = learned(head)
+    assert template is not None
+    producer = None if head is NO_PRODUCER else Producer("p-1", 3, 17)
+    assert template.read(head + b"\r\n\r\n12345") == (b"12345", producer)
+    monkeypatch.setattr(RequestTemplate, "_read", lambda self, data: None)
+    again = head.replace(b"seq: 17", b"seq: 18") + b"\r\n\r\nabcde"
+    producer = None if head is NO_PRODUCER else Producer("p-1", 3, 18)
+    assert template.read(again) == (b"abcde", producer)
+    assert template.read(again + b"x") is None
+    assert template.read(again.replace(b"length: 5", b"length: 4")) is None
+    assert template.read(again.replace(b"orders", b"orderz")) is None
+    assert template.read(again.replace(b"18", b"1x").replace(b"x:1", b"y:1")) is None
+
+
 def test_a_known_head_gives_the_body_and_its_producer() -> None:
     repeat = learned(HEAD)
     assert repeat is not None

@@ -73,7 +73,9 @@ class Connection(asyncio.Protocol):
         made = cast("asyncio.Transport", transport)
         self._responses.transport = self._pressure.transport = made
         context = self._context
-        if context.is_stopping:  # accepted before the listeners closed; `stop` does not wait for it
+        if (
+            context.connections.stopping
+        ):  # accepted before the listeners closed; `stop` does not wait for it
             self._finished = True
             made.abort()
             return
@@ -225,7 +227,7 @@ class Connection(asyncio.Protocol):
         number = responses.next
         responses.next = number + 1
         self._in_a_row += 1
-        if not head.keep_alive or self._context.is_stopping:
+        if not head.keep_alive or self._context.connections.stopping:
             head.keep_alive = False
             self._finished = True  # later bytes of this connection are not read
             self._buffer = b""
@@ -304,7 +306,7 @@ class Connection(asyncio.Protocol):
     @property
     def _is_ending(self) -> bool:
         """Report whether the connection ends after the responses to the requests received."""
-        return self._ended or self._context.is_stopping
+        return self._ended or self._context.connections.stopping
 
     def _on_sent(self) -> None:
         """Continue after a response that something waits for."""

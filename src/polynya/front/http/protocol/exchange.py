@@ -122,11 +122,6 @@ class Context:
         is_tls = self.protection.tls is not None
         return min(HANDSHAKES_MAX, self.settings.connections_max // 4 + 1) if is_tls else 0
 
-    @property
-    def is_stopping(self) -> bool:
-        """Report whether the front reads no further requests."""
-        return self.connections.stopping
-
     def new_request_id(self) -> str:
         """Return an id that is unique on the node: the id of this start of the core, and a
         counter."""

@@ -212,7 +212,7 @@ class Subscriber(LiveResponse):
                 await self._write_page(page, shown.parts)
             else:
                 await asyncio.sleep(0)  # the feed is ahead of what a read can return
-            if self._context.is_stopping:
+            if self._context.connections.stopping:
                 self.finish()
             if self._finished or self._go_live(page):
                 return
