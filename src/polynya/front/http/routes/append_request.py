@@ -272,4 +272,5 @@ def compile_template(request: AppendRequest, block: bytes) -> RequestTemplate | 
     )
     identity = ("", 0) if producer is None else (producer.id, producer.epoch)
     shape = (*pieces, not of_sequence[0], *identity)
-    return RequestTemplate(*msgspec.structs.astuple(request), *shape)
+    fields = (*msgspec.structs.astuple(request), *shape)
+    return RequestTemplate(*fields)
