@@ -115,7 +115,7 @@ class Three:
         return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def well(self) -> None:
-        """Until every node says so, and each group is led by the node that is to lead it."""
+        """Wait until all nodes agree and preferred leaders lead."""
         deadline = time.monotonic() + WELL_SECONDS
         while time.monotonic() < deadline:
             if all(

@@ -189,7 +189,7 @@ async def snapshots(engine: CoreRuntime, what: str) -> None:
 
 
 async def answer(folder: Path, streams: int) -> None:
-    """In a fresh process."""
+    """Open the folder in a fresh process and report the memory."""
     before = rss()
     engine = open_engine(folder)
     print(f"  after the restart: {(rss() - before) / streams:.0f} B of RSS a stream", flush=True)

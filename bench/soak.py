@@ -77,7 +77,7 @@ class Flow:
         self.acknowledged = 0
         self.total = 0  # acknowledged in all lives
         self._sure = True  # nothing is on its way
-        # names that nobody writes to any more, with their lengths
+        # retired names with their lengths
         self.retired: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self._successor = False
         self._rest = b"." * (record_bytes - 12)
@@ -100,7 +100,7 @@ class Flow:
         return self._sure
 
     def turn(self) -> None:
-        """Between two appends."""
+        """Finish a retired stream between two appends."""
         if self._successor and self._sure:
             self.retired.put_nowait((self.name, self.acknowledged))
             self.generation += 1
@@ -164,7 +164,7 @@ async def write(node: Node, flows: Sequence[Flow], pause: float, stop: asyncio.E
             await asyncio.sleep(0.05)
         await asyncio.sleep(max(0.0, began + pause - monotonic()))
     for flow in flows:
-        flow.turn()  # whoever waits for the end of a life gets it
+        flow.turn()  # a caller that waits for the end of the stream gets it
     if writer is not None:
         writer.close()
 
@@ -196,7 +196,7 @@ class Tail:
             await self._follow(self._flow.name, stop)
 
     async def _follow(self, name: str, stop: asyncio.Event) -> None:
-        """Until the stream is gone, or what was to be read next is trimmed."""
+        """Follow a stream until it is gone, or until the next record is trimmed."""
         last = ""
         while not stop.is_set():
             with contextlib.suppress(OSError, EOFError):
@@ -290,7 +290,7 @@ async def keep_life(web: httpx.AsyncClient, flow: Flow, load: Load, stop: asynci
             good=(200, 201),
             content_type=TEXT,
         )
-        if stop.is_set():  # nobody writes any more
+        if stop.is_set():  # no writer is left
             break
         flow.end_life()
         name, length = await flow.retired.get()

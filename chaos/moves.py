@@ -120,7 +120,7 @@ async def _insist(
 
 
 async def ask_again(cluster: Cluster, draw: Random) -> str:
-    """After healing, for what had no certain answer. What stands in the way, if anything does."""
+    """Retry requests of unknown outcome after healing. Returns the obstacle, if any."""
     while cluster.unsure:
         path, body, end = cluster.unsure[0]
         refused = await order(cluster, path, body, draw)
@@ -224,7 +224,7 @@ async def remove(cluster: Cluster, draw: Random) -> Asked:
 
 @act("a node is replaced", members=4)
 async def replace(cluster: Cluster, draw: Random) -> Asked:
-    """Its machine is gone."""
+    """Replace a node whose machine is lost."""
     old = draw.choice(cluster.numbers)
     await cluster.nodes[old].kill()
     number, refused = await _add(cluster, draw, old)
@@ -235,8 +235,8 @@ async def replace(cluster: Cluster, draw: Random) -> Asked:
 
 
 async def settle(cluster: Cluster, draw: Random) -> str:
-    """After an episode: nodes that were to be empty, or to lead nothing, are as the others again.
-    What stands in the way, if anything does."""
+    """Undo an episode's drains and cordons: such nodes serve again as the others. Returns the
+    obstacle, if any."""
     view = await cluster.look()
     for node in [] if view is None else view["nodes"]:
         if node["state"] not in ("active", "leaving"):

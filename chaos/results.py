@@ -148,7 +148,7 @@ class Again(msgspec.Struct, kw_only=True):
 
 
 class When(msgspec.Struct, kw_only=True):
-    """When a part ran. `source`: the last commit that changed the product."""
+    """The time of a part's run. `source`: the last commit that changed the product."""
 
     date: str
     command: str

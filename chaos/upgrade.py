@@ -167,8 +167,8 @@ class Upgrade:
         await self._level(self._expected())
 
     async def _go_back(self, number: int) -> None:
-        """With its data if the old release can read them: else it says so and changes nothing, and
-        begins on an empty folder."""
+        """Downgrade a node with its data if the old release can read them. Otherwise it must
+        report that and change nothing; then it starts on an empty folder."""
         node = self.cluster.nodes[number]
         try:
             await self._change(number, self.old)
@@ -247,8 +247,8 @@ class Upgrade:
             )
 
     async def _backups(self) -> None:
-        """By each release at each node; each is looked through by the new one, and restored, and
-        what is there is what was read there before."""
+        """Back up with each release at each node. The new release verifies and restores each
+        backup, and the content must match the reads before."""
         if not await self.old.knows("backup"):
             self._say("  the old release cannot")
             return
@@ -428,8 +428,8 @@ class Upgrade:
         await self._reader_answers()
 
     async def _reader_votes(self) -> None:
-        """At the level of the new release a read replica comes where there was none; and it becomes
-        a voter with a group to lead."""
+        """Add the first read replica at the new level, then promote it to a voter that leads a
+        group."""
         release = self.old if self.cluster.nodes[1].source == self.old.source else self.new
         if not self.reader and release is self.new:
             await self._add_reader(self.new)

@@ -33,7 +33,7 @@ with socket.socket() as stranger:
 
 
 def is_refused(port: int) -> bool:
-    """True where a bind without SO_REUSEADDR finds the port taken."""
+    """Report whether a bind without SO_REUSEADDR finds the port taken."""
     with socket.socket() as stranger:
         try:
             stranger.bind((HOST, port))

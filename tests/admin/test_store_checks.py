@@ -232,7 +232,7 @@ async def test_a_store_that_refuses_one_node_is_said_with_the_node(
 async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
     world: World, asked: Asked
 ) -> None:
-    """Its publication was lost in a crash, and the two groups are led by different nodes now."""
+    """Lose a publication in a crash; different nodes lead the two groups now."""
     home, other = (
         world.group_of(name)
         for name in (A, next(name for name in NAMES if world.group_of(name) != world.group_of(A)))

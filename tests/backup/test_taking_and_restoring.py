@@ -483,8 +483,8 @@ async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
 
 @run
 async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: Path) -> None:
-    """Which of the objects that were there before it needs only it knows; also when it began long
-    before the newest whole one."""
+    """Keep objects that only a running backup needs, also when it began long before the newest
+    whole one."""
     tier, repository = await half_cold(), MemoryStore()
     for after_ms in (1000, -10_000_000):
         running = f"backups/{new_id(time.time_ns() // 1_000_000 + after_ms, bytes(4))}/groups/00000-00/00000"
@@ -512,7 +512,7 @@ async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: 
 async def test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on(
     tmp_path: Path,
 ) -> None:
-    """Between the look at what is needed and the deletion."""
+    """Begin a backup between the search for needed objects and the deletion."""
     tier, repository = await half_cold(), MemoryStore()
     await taken(FakeSource(tier), repository)
     await repository.put("objects/c1/packs/counted-on", b"pack")
@@ -591,8 +591,8 @@ async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_
 async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(
     tmp_path: Path,
 ) -> None:
-    """Its nodes may be restored one by one, and started at once; with a leader, which takes a
-    majority of them, it goes on, and its states are copied."""
+    """Restore nodes one by one, with immediate starts. A majority can elect a leader and continue,
+    and its states are copied; then a second restore is refused."""
     store, state = MemoryStore(), b"state"
     await release_root(store, await claim_root(store, CLUSTER, 7, MEMBERS))
     new = node_identity.NodeIdentity(

@@ -116,7 +116,8 @@ class World:
         return None
 
     async def settle(self, *, changing: bool = False) -> None:
-        """Until rounds find nothing to do. `changing`: another takes over after each."""
+        """Run rounds until there is nothing to do. `changing`: another controller takes over after
+        each."""
         self.maps.take(self.toy.machine.meta.map)
         quiet = 0
         for _ in range(ROUNDS_MAX):

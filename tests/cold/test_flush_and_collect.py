@@ -1,4 +1,5 @@
-"""From hot to cold to gone: nothing is lost, published twice or left behind, whatever fails."""
+"""The life of packs: flush, merge, collection. Under all failures nothing is lost, published twice
+or left behind."""
 
 from __future__ import annotations
 

@@ -167,7 +167,8 @@ def test_nothing_is_read_while_nothing_is_written(
 
 
 def test_streams_rest_whose_packs_cannot_be_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are returned a few times, and not again before there are other packs."""
+    """Stop returning streams whose packs cannot be emptied: a few attempts, then none before other
+    packs appear."""
 
     async def story() -> None:
         idle = Idle()

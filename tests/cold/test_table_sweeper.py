@@ -482,7 +482,7 @@ def test_merged_files_go_after_the_snapshots_that_have_them_and_the_grace(
 def test_a_merge_that_died_leaves_what_others_need(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """After "pointer", Delta still has the small files while Iceberg has expired them."""
+    """Crash after "pointer": Delta still has the small files; Iceberg has expired them."""
     monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 1)
     monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 1)
     for _ in range(3):

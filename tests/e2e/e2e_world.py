@@ -107,7 +107,7 @@ class World:
             core.kill()
 
     def kill_supervisor(self) -> None:
-        """Its cores must die by themselves."""
+        """Kill the supervisor alone: its cores must exit on their own."""
         assert self.node is not None
         self.node.kill()
 
@@ -212,8 +212,8 @@ def raw(url: str, seconds: float = 60.0) -> Iterator[socket.socket]:
 def live_readers(
     world: World, target: str, count: int, stack: contextlib.ExitStack
 ) -> list[socket.socket]:
-    """So many connections that have asked for `target`, such as `shop/orders?offset=now&live=sse`,
-    and are left open."""
+    """Open connections that request `target`, such as `shop/orders?offset=now&live=sse`, and keep
+    them open."""
     found = []
     for _ in range(count):
         connection = stack.enter_context(socket.create_connection(address(world.url), timeout=60))

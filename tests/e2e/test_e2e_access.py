@@ -70,8 +70,8 @@ class Guarded:
         return text
 
     def wait_known(self, token: str) -> None:
-        """Until all cores know it: a dozen connections land on both, but for one time in two
-        thousand."""
+        """Wait until all cores know it. A dozen connections reach both cores, but for one time in
+        two thousand."""
         wait_until(
             lambda: all(self.ask("GET", "/v1/node", token=token).status == 200 for _ in range(12)),
             what="the cores to know the token",

@@ -24,7 +24,7 @@ FLAGS = ("--cores", "2")
 
 
 class Door:
-    """Between a node and its S3 server: open or shut, at an address that stays."""
+    """A switchable proxy between a node and its S3 server, at a fixed address."""
 
     def __init__(self, endpoint: str) -> None:
         parts = urlsplit(endpoint)

@@ -27,7 +27,7 @@ def journal(world: World, core: int = 0) -> Path:
 
 
 def end_of(path: Path) -> int:
-    """Behind the last byte that is not zero."""
+    """Return the position behind the last non-zero byte."""
     return len(path.read_bytes().rstrip(b"\0"))
 
 

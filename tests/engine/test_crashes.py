@@ -167,7 +167,7 @@ class Session:
 
 
 async def finish(world: World, oracle: Oracle) -> None:
-    """After the last restart: nothing is missing, and everything works."""
+    """Check after the last restart that nothing is missing and everything works."""
     await oracle.check(world)
     state = world.state()
     world.kill()

@@ -96,7 +96,7 @@ async def test_snapshots_that_somebody_deleted_are_written_anew(world: World) ->
 
 @story
 async def test_snapshots_that_are_damaged_are_written_anew(world: World) -> None:
-    """Which is seen when they are to be merged; no start would go on from them."""
+    """Rewrite damaged snapshots: the merge detects them; no start could continue from them."""
     for name in NAMES:
         await world.create(name)
     await world.snapshot()

@@ -295,8 +295,8 @@ def stream_of(world: KafkaWorld) -> StreamHandle:
 def test_what_is_pipelined_behind_a_failed_batch_is_refused_until_its_answer_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a batch behind one of unknown outcome could be accepted, and the retry of the first be
-    taken for a duplicate."""
+    """Refuse pipelined batches until the failed one's response has left. Otherwise a batch behind
+    one of unknown outcome could be accepted, and the retry would look like a duplicate."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)

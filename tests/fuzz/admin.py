@@ -55,7 +55,7 @@ class AdminVandal(Vandal):
 
 
 def fuzz_admin(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz the admin ports for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     made = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data))

@@ -133,7 +133,7 @@ def _records(url: str, name: str) -> list[str] | None:
 
 
 def fuzz_peers(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many rounds, or for so long."""
+    """Fuzz the peer ports for a number of rounds, or for a time."""
     outcome = Outcome()
     with fuzz_cluster(folder) as cluster:
         cluster.stop(IMPOSTOR)
@@ -262,8 +262,8 @@ class _Run:
         return found
 
     def _rest(self) -> None:
-        """With the impostor gone, what it took is given back, and the nodes answer about
-        themselves."""
+        """Check that the node frees the impostor's resources once it has gone, and reports its own
+        state."""
 
         def idle() -> bool:
             return all(

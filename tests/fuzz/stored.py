@@ -133,7 +133,8 @@ def harm(chance: random.Random, folder: Path, pattern: str = "**/*") -> tuple[st
 def fuzz_stored(
     seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, verifies: int = 8
 ) -> Outcome:
-    """So many starts, or for so long; with each so many looks at a damaged backup."""
+    """Fuzz stored files for a number of starts, or for a time; each with some reads of a damaged
+    backup."""
     outcome = Outcome()
     kept = Kept(folder)
     end, number = time.monotonic() + seconds, 0

@@ -464,8 +464,8 @@ async def test_a_node_that_lost_its_disk_needs_no_word_of_those_that_its_groups_
 async def test_a_node_that_lost_its_disk_believes_who_has_data_and_not_its_settings(
     world: World,
 ) -> None:
-    """They name the nodes that the cluster has today: by these the group would have begun with
-    others, which is in no log."""
+    """Ignore the settings: they name the current nodes. With these the group would have other
+    initial members, which no log contains."""
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     right, numbers = world.placed, world.map.voters[group]

@@ -46,7 +46,7 @@ WAYS: dict[str, Callable[[NodeService, str], Awaitable[Any]]] = {
 
 
 def tail_of(found: Any) -> int:
-    """In records; -1: there is no such stream."""
+    """Return the tail in records. -1: there is no such stream."""
     return found.record if isinstance(found, Page | StreamInfo) else -1
 
 

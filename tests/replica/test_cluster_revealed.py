@@ -50,7 +50,7 @@ async def at_one_end_of_a_bridge(world: World, leader: Node) -> None:
 
 
 async def the_last_is_lost(world: World, leader: Node) -> None:
-    """And nothing comes after it, from which a follower could know that something is missing."""
+    """Lose the last message: no later one shows the follower the gap."""
     other = next(node for node in world.alive() if node is not leader)
     await world.wait_equal()
     world.bad[leader.number, other.number] = Bad(loss=1.0)

@@ -298,7 +298,7 @@ def test_histories_with_kills_pauses_and_rollovers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, *long(range(1, 12))])
 def test_leased_streams_in_the_worlds_of_the_swarm(seed: int) -> None:
-    """With object stores and disks that fail, evictions, five nodes."""
+    """Run with failing object stores and disks, evictions, and five nodes."""
     try:
         episode = LeasedSwarm(seed)
         episode.play()

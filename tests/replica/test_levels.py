@@ -67,13 +67,13 @@ def looked(
 
 
 async def raised(world: World, level: int) -> None:
-    """Until all groups are at a level that all nodes have announced."""
+    """Wait until all groups have the level that all nodes announced."""
     looked(world, dict.fromkeys(world.voters, level))
     await world.wait(lambda: all(levels_of(node) == {level} for node in world.alive()))
 
 
 async def wait_said(world: World) -> None:
-    """Until all have applied what anybody has proposed so far."""
+    """Wait until all nodes have applied everything proposed so far."""
     for group in range(GROUPS + 1):
         leader = world.leader(group)
         assert leader is not None

@@ -51,7 +51,7 @@ NOISE = (
 PACK = "c/packs/20260101-00/1-" + "0" * 32
 NONSENSE: tuple[
     tuple[str, Command], ...
-] = (  # what ended followers, or would be stored and end whoever reads it
+] = (  # stopped followers, or would be stored and stop its readers
     ("level", SetLevel(99)),
     ("slice", ReplaceSlices(PACK, 1, 1, [(1, ColdSlice(0, 0, 1, 1 << 40, PACK, 0, 1, 0))])),
     (

@@ -224,7 +224,7 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
 
 
 def test_a_stream_that_has_changed_since_its_state_was_written_stays() -> None:
-    """Also when all of it is cold again by then: the state in the block does not have the last
+    """Keep the stream also when it is cold again by then: the state in the block lacks the last
     records."""
 
     async def story(world: World) -> None:

@@ -345,8 +345,8 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
 
 
 def test_a_put_that_waits_for_an_attempt_is_asked_elsewhere_when_its_group_leaves() -> None:
-    """Or goes on from another node's state, in which the outcome may be: no command that is applied
-    here tells it."""
+    """Redirect the PUT: the group may also continue from another node's state with the outcome in
+    it, which no command applied here reports."""
 
     async def run() -> None:
         world, put = await put_that_waits()

@@ -399,7 +399,7 @@ def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
 
 def test_a_leader_that_is_not_heard_is_not_asked():
     async def work(world: World) -> None:
-        world.gone |= {2, 3}  # nobody is there through whom it could be
+        world.gone |= {2, 3}  # no node is up that could relay it
         world.lead(2, 3)
         world.propose(2, 7)
         assert not world.asked

@@ -37,7 +37,7 @@ async def paged(world: World, name: str, dice: random.Random, most: int = 5) -> 
 
 
 async def check(world: World, name: str, records: list[bytes], first: int, *, raw: bool) -> None:
-    """From each kept record, and from some bytes, in pages of some sizes."""
+    """Read from each kept record, and from some bytes, in pages of several sizes."""
     ends = [*accumulate(map(len, records), initial=0)]
     for at in range(first, len(records) + 1):
         for bytes_max in (1, 40, 1 << 20):

@@ -121,4 +121,4 @@ class Post:
             return DeliveryOutcome(False, reason="no answer")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Close an instance without open resources."""

@@ -304,8 +304,7 @@ class Door:
 
 
 class Admin:
-    """In place of a client of the admin port, and of its connections: any node is asked, each
-    time."""
+    """Stand-in for a client of the admin port and its connections: each call reaches any node."""
 
     options = Options(servers=("http://node",))
 

@@ -549,7 +549,7 @@ class World(Network, Steered, Copied):
         self.nodes = {number: Node(self, number) for number in self.born}
 
     def turn(self, knobs: Knobs) -> None:
-        """Before it starts: it is cut otherwise than usual."""
+        """Apply the knobs before the start."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         self.knobs = knobs
@@ -682,7 +682,7 @@ class World(Network, Steered, Copied):
         await self.wait_moving(lambda: all(self.leader(group) for group in range(GROUPS + 1)))
 
     async def wait_equal(self) -> None:
-        """Until all that are alive have applied the same."""
+        """Wait until all living nodes have applied the same entries."""
 
         def members(group: int) -> list[Node]:
             return [node for node in self.alive() if node.number in self.map.replicas_of(group)]
@@ -706,8 +706,8 @@ class World(Network, Steered, Copied):
             assert len({node.state()[group] for node in members(group)}) <= 1, "the replicas differ"
 
     def check(self) -> None:
-        """At any moment: nothing is broken, and who has applied as much of a group has the same
-        state of it."""
+        """Check the invariants at any moment: equal applied positions of a group mean equal
+        states."""
         assert not self.broken, self.broken[0]
         for node in self.nodes.values():
             assert not node.faults, node.faults

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAMES = ("ends/a", "ends/b", "ends/c")
 FOREVER_MS = 1 << 62
-# after its client was told that nobody knows, an append may still be taken, also in the next life
+# after an unknown outcome an append may still be applied, also in the next incarnation
 LATE_MS = 30_000
 GRACE = 1.125  # of a TTL: a read that only a lost leader knew of may have been
 
@@ -82,7 +82,7 @@ class Life:
         self.uid = 0  # 0: not known
         self._ttl_ms = self._fixed_ms = 0
         self._least_ms, self._most_ms = 0, FOREVER_MS
-        self._late_ms = 0  # until then something may happen that nobody knew of
+        self._late_ms = 0  # until then an unseen change may happen
 
     def doubt(self) -> None:
         """Widen the bounds after an unknown outcome: the life may have been extended, also by a

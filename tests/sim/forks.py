@@ -155,8 +155,8 @@ class Forkers:
         )
 
     async def finish(self) -> None:
-        """When all is well: each fork has what it inherited; and when both are deleted, nothing of
-        them is left."""
+        """Check on a healthy cluster that each fork has what it inherited. After the deletion of
+        both, nothing is left of them."""
         random = Random("forks")
         for each in self.rounds:
             await self._surely(lambda each=each: self._read(each, random))  # type: ignore[misc]
@@ -307,7 +307,7 @@ class Forkers:
             raise Unavailable("it was not deleted")
 
     async def _surely(self, act: Any) -> None:
-        """Nothing is wrong any more."""
+        """Run an action that must succeed on a healthy cluster."""
         last: Exception | None = None
         for _ in range(50):
             try:

@@ -26,7 +26,7 @@ LEASED_LEVEL = level_of(Rollover)
 
 
 class LeasedStreams(Episode):
-    """Its streams are leased ones, and roll over several times in a second."""
+    """Leased streams that roll over several times per second."""
 
     def __init__(self, *drawn: Any, **more: Any) -> None:
         super().__init__(*drawn, **more)

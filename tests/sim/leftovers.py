@@ -1,5 +1,5 @@
-"""When all is well nothing is left over: each pack in the object store is one that a group needs,
-and each home knows of no more holders than there are."""
+"""Leftovers on a healthy cluster: each pack in the object store is needed by a group, and each
+home knows only existing holders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tidy:
 
 
 def leftovers(world: World) -> list[str]:
-    """In words; empty also while a group has no leader."""
+    """Describe the leftovers; empty also while a group has no leader."""
     store, machines = world.store, dict[int, Machine]()
     assert isinstance(store, SimStore)
     for node in world.alive():

@@ -163,7 +163,7 @@ class Loss:
             )
 
     def _is_as_it_was(self, stream: Any, pieces: list[BackupPiece]) -> None:
-        """Nothing is there that was not. A fork may lack what it inherits."""
+        """Check that nothing was added. A fork may lack its inherited part."""
         episode = self._episode
         if stream.name in episode.whole:
             content = b"".join(piece.payload for piece in pieces)
@@ -194,7 +194,7 @@ class Target:
         self.machines[number] = machine
 
     def finish(self) -> None:
-        """Nothing is open."""
+        """Finish without open work."""
 
 
 class Recovered(BackupStreams):

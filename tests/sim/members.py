@@ -113,7 +113,7 @@ class Guests:
         await self._hears(KEYS[0], LATE[0])
 
     def _agree(self) -> None:
-        """At any moment."""
+        """Check at any moment that homes and groups agree."""
         for machine in self._machines():
             text = disagreement(machine)
             assert not text, f"group {machine.group}: {text}"

@@ -151,7 +151,7 @@ class Trials:
             pass
 
     def caught(self, name: str) -> str:
-        """By what the mutant is caught; empty when it survives. Raises Stale."""
+        """Name the check that catches the mutant; empty when it survives. Raises Stale."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(name.encode() + b"\n")
@@ -187,7 +187,7 @@ def serve(caught: Callable[[str], str]) -> None:
 
 
 def _answer(pipe: int, caught: Callable[[str], str], name: str) -> None:
-    """In the child, which ends here."""
+    """Answer in the child process, which ends here."""
     try:
         try:
             verdict = Verdict(caught(name))

@@ -154,7 +154,7 @@ def _dropped_is_not_noticed(journal: Recovery, state: HardState) -> None:
 
 
 def _any_vote(configuration: Configuration, votes: dict[int, bool]) -> bool | None:
-    """Also those of learners, and of members that were put out."""
+    """Count any vote, also of learners and removed members."""
     return sum(votes.values()) > len(configuration.voters) // 2 or None
 
 
@@ -180,7 +180,7 @@ def _forgets_producers(stream: Stream) -> None:
 
 
 def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
-    """Also what a later message had brought."""
+    """Truncate the log behind the entries of a message, and so drop those of a later one."""
     sound = following._extend
 
     def extend(raft: Raft, entries: list[Entry]) -> None:
@@ -543,8 +543,8 @@ NOTICED: dict[
 
 @contextmanager
 def mutated(name: str) -> Iterator[list[BaseException]]:
-    """With this defect; gives the errors that the defect itself raises. Raises Stale when what it
-    replaces is gone."""
+    """Apply this defect; yields the errors that the defect itself raises. Raises Stale when its
+    target is gone."""
     owner, attribute, defect = (MUTANTS | NOTICED)[name]
     if not hasattr(owner, attribute):
         raise Stale(
@@ -560,8 +560,8 @@ def mutated(name: str) -> Iterator[list[BaseException]]:
 
 
 def caught(name: str) -> str:
-    """By which tests and which seed, and how; empty when it survives one of them. Raises Stale when
-    the mutant itself is what fails."""
+    """Name the tests and the seed that catch the mutant; empty when it survives one of them.
+    Raises Stale when the mutant itself fails."""
     with mutated(name) as raised:
         by = _caught(name, raised)
     if raised:

@@ -102,7 +102,7 @@ class Network:
         lately.append(Sent(now, node.life, what))
 
     def deliver(self, sender: Node, to: int, what: Callable[[], None]) -> None:
-        """After a while, if nothing is in the way then and now."""
+        """Deliver a message after a delay if the link is up then and now."""
         if not sender.alive:
             return
         self.sent += 1
@@ -156,7 +156,7 @@ class Network:
     # --- what is done to it
 
     def part(self, one: Iterable[int], other: Iterable[int], *, back: bool = True) -> None:
-        """Nothing passes from the one side to the other, and `back`."""
+        """Cut the link from one side to the other, and `back`."""
         other = tuple(other)
         for sender in one:
             for to in other:

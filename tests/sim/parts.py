@@ -251,7 +251,7 @@ class Links:
             self.node.world.carry(self.node, node, messages)
 
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
-        """On another connection: it may overtake, and be overtaken."""
+        """Send on a separate connection: the message may overtake others and be overtaken."""
         self.send(node, messages)
 
 
@@ -263,8 +263,8 @@ def reached(nodes: Iterable[Node]) -> list[object]:
 
 
 def held_by(raft: Raft) -> int:
-    """Up to which entry its disk has them, in a snapshot or behind it; anything may be of one whose
-    disk was lost, or that gets a snapshot."""
+    """Return the last index on the member's disk, in a snapshot or behind it. Unbounded after a
+    disk loss or while it receives a snapshot."""
     busy = (
         raft.amnesiac
         or raft.learning

@@ -64,7 +64,7 @@ class Steered:
         return False
 
     async def wait_placed(self, seconds: float = 60.0) -> None:
-        """Until every group is where it is to be, and nowhere else; as long as something moves."""
+        """Wait until every group is exactly where it belongs, while anything moves."""
         loop = asyncio.get_running_loop()
         deadline, end, before = (
             loop.time() + seconds,

@@ -174,7 +174,7 @@ class Restored:
             )
 
     async def _is_there(self, when: str) -> None:
-        """On any node."""
+        """Check the restored streams on any node."""
         for name, (stream, content) in self._taken.streams.items():
             over = name.startswith("ends/") or is_kept(name) or retention_of(stream) is not None
             if over or name in self._lost:

@@ -114,7 +114,7 @@ class Keeps:
     async def _surely(
         self, name: str, random: Random, act: Callable[[str, Node], Awaitable[None]]
     ) -> None:
-        """Nothing is wrong any more."""
+        """Run an action that must succeed on a healthy cluster."""
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
                 if await self._set(name, random):

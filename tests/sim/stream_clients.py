@@ -124,7 +124,7 @@ class Lives:
         return [asyncio.ensure_future(self._client(number)) for number in range(CLIENTS)]
 
     async def finish(self) -> None:
-        """When all is well: how each name is now, and whether all of it can be."""
+        """Read every name on a healthy cluster and judge its whole history."""
         for name in self.pasts:
             for node in self._world.alive()[:2]:
                 await Worker(self, node, Random(name), "end").whole(name)
@@ -175,7 +175,7 @@ class Lives:
                 isinstance(each.what.asked, Created) and each.what.asked.source
                 for each in source.operations
             )  # type: ignore[attr-defined]
-            # perhaps of a life of which nobody was told more
+            # perhaps of an incarnation without any other response
             found = found or inherits or all(one is None or one in sent for one in mine)
             assert found, (
                 f"{past.name}: the fork {told.uid} of {source.name} has what that never had: {mine}"
@@ -359,7 +359,7 @@ class Worker:
                 self._note(each, began, Listed(), Refusal(Code.NOT_FOUND))
 
     async def page(self, name: str) -> None:
-        """From the beginning, or from somewhere."""
+        """Read some pages from the start or from a random position."""
         past = self._lives.pasts[name]
         at = self._random.choice(
             ((-1, 0), (-1, 0), past.places[-1], self._random.choice(past.places))
@@ -368,7 +368,7 @@ class Worker:
             await self._read(name, at, 5)
 
     async def whole(self, name: str) -> None:
-        """When all is well: all of it must be there."""
+        """Read the whole stream on a healthy cluster, where all of it must be there."""
         await self.look(name)
         for tries in count():
             try:

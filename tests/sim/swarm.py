@@ -233,7 +233,7 @@ class SwarmEpisode(Episode):
         await self.tidy.finish()
 
     async def _new_disk(self) -> None:
-        """In some worlds: a node that begins with an empty disk has everything, too."""
+        """Give a node an empty disk in some worlds; it must recover everything."""
         random = Random(f"new disk {self.seed}")
         if random.random() > NEW_DISKS:
             return
@@ -245,7 +245,7 @@ class SwarmEpisode(Episode):
         await world.wait_moving(lambda: node.remembers)
         await world.wait_equal()
         for name, content in self.whole.items():
-            # an append whose outcome nobody knows may come late
+            # an append of unknown outcome may come late
             assert (await node.read(name, local=True)).startswith(content), (
                 f"{name}: node {node.number} has not all of it on its new disk"
             )
@@ -270,7 +270,7 @@ class SwarmEpisode(Episode):
         node.disk.misdirected = self.swarm.misdirected
 
     async def _refuse(self, draw: Random) -> None:
-        """In some worlds the object store refuses one of the nodes for a while."""
+        """Let the object store refuse one node for a while in some worlds."""
         store, loop = self.world.store, asyncio.get_running_loop()
         if store is None or draw.random() > 0.3:
             return
@@ -352,7 +352,7 @@ class SwarmEpisode(Episode):
                     continue
 
     async def _follow(self, node: Node, name: str, content: bytearray) -> None:
-        """Until the node dies, or time is over."""
+        """Follow a stream until the node dies or the time is over."""
         ear, life, service = Ear(), node.life, node.engine.service
         info = await node.process.drive(service.attach(name, ear))
         assert isinstance(info, StreamInfo), f"{name} is not there on node {node.number}"

@@ -75,7 +75,7 @@ LATE_MS = 2 * WRITE_MS_MAX
 
 
 class Way(StoreLeadershipTransport, Protocol):
-    """To the other nodes of the world."""
+    """The connection to the other nodes of the world."""
 
     node: Any
 

@@ -1,5 +1,5 @@
-"""After the loss of everything but the object store: what was in a pack is there again, at its
-offset; what was not is said."""
+"""Recovery from the object store alone: records in packs are back at their offsets; missing ones
+are reported."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Lost:
                 self.world.apply(GROUP, PublishSlices(cold.pack, GROUP, 1, [(stream.uid, cold)]))
 
     def recovered(self) -> tuple[Machine, list[str]]:
-        """And what it says is lost."""
+        """Return the recovered machine and the names reported as lost."""
         image = decode_image(self.copy)
         named = set(image.held)
         others = {
@@ -314,7 +314,7 @@ def test_a_stream_with_forks_goes_on_behind_what_was_put_and_never_named() -> No
 
 
 def test_a_pin_of_records_that_were_trimmed_since_the_copy_is_forgotten() -> None:
-    """Its fork was deleted: records that a fork needs are stored, also behind a trim."""
+    """Drop the pin of a deleted fork: records that a fork needs are stored, also behind a trim."""
     lost = Lost()
     for what in ("append", "flush", "append"):
         lost.do(what, "docs/a")

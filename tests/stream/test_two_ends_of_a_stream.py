@@ -80,7 +80,7 @@ def test_the_two_ends() -> None:
 
 @pytest.mark.parametrize("flushed", [0, 1, 2, 3])
 def test_reads_stop_at_it(flushed: int) -> None:
-    """Also where a slice reaches into the transaction."""
+    """Stop also where a slice reaches into the transaction."""
     planted = Planted()
     if flushed:
         planted.flush(flushed)

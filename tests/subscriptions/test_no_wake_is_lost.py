@@ -275,8 +275,8 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def pending_work_has_somebody_who_comes_back(self) -> None:
-        """Without a crash since the last sweep: news are on their way, or a look is due, or a wake
-        or lease runs whose end leads to one."""
+        """Check that pending work has a future event, without a crash since the last sweep:
+        pending updates, a due scan, or a wake or lease whose end triggers one."""
         if KEY not in self.world.machines[home_of(KEY)].subscriptions.homes or not self.lossless:
             return
         if not any(self.tails[name] > acked for name, acked in self.acked.items()):

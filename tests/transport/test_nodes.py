@@ -547,7 +547,7 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
             )
         )
         assert heard == []
-        await one.links.remove_node(2)  # nobody forgets why
+        await one.links.remove_node(2)  # the reason is kept
         assert one.links._port._dismissed == {2: 7}
         for node in (one, pending):
             await node.stop()

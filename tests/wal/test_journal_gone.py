@@ -155,7 +155,7 @@ def kept(turns: int) -> Life:
 def test_the_newest_segments_that_are_deleted_between_two_lives_refuse_the_start(
     empty: bool,
 ) -> None:
-    """Without a word of them the start would go on with less than was acknowledged."""
+    """Refuse the start: otherwise it would continue without some acknowledged data."""
     for count in (1, 2):
         life = kept(6)
         segments = sorted(life.disk.files)

@@ -287,8 +287,8 @@ def small_pack() -> bytes:
 
 
 def test_every_bit_flip_is_noticed(small_pack: bytes) -> None:
-    """In slices by their CRC, in footer and tail by theirs; only the padding and the leading magic
-    mean nothing."""
+    """Flip each bit: slices, footer and tail have CRCs. Only the padding and the leading magic are
+    unchecked."""
     entries = read_footer(small_pack).entries
     covered = [range(entry.offset, entry.offset + entry.stored) for entry in entries]
     for at in range(len(small_pack)):

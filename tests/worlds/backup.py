@@ -42,7 +42,7 @@ def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> b
 
 
 class BackedUp(Tier):
-    """With the meta group, too."""
+    """A backed-up world that includes the meta group."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ class Unavailable(Exception):
 
 
 class BareMachine:
-    """Its folders are made below `shared`, which all users can reach; the programs there serve
+    """A machine whose folders lie below `shared`, which all users can reach; its programs serve
     several machines."""
 
     def __init__(self, shared: Path, *, as_root: bool, cpus: int) -> None:
@@ -130,5 +130,5 @@ def ordinary_user() -> list[str]:
 
 
 def one_cpu() -> None:
-    """In the child: the first of the CPUs that it may use."""
+    """Pin the child to its first permitted CPU."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -166,7 +166,7 @@ async def opened(piece: Any, reader: ColdReader) -> list[Any]:
 
 
 class FaultyStore(MemoryStore):
-    """Its N-th call fails, before it takes effect or after."""
+    """A store whose N-th call fails, before or after its effect."""
 
     def __init__(self, fail_at: int = 0, *, after: bool = False) -> None:
         super().__init__()
@@ -349,8 +349,8 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 
 def play_each(story: Callable[[int], Awaitable[int]], *, over: int) -> None:
-    """With the first call failing, with the second, and so on, until there was none that late: a
-    story gives the number of its calls, which must be `over` this."""
+    """Play a story with its first call failing, then with its second, and so on. The story returns
+    its number of calls, which must be `over` this."""
     number = 1
     while asyncio.run(story(number)) >= number:  # type: ignore[arg-type]
         number += 1

@@ -65,7 +65,7 @@ class DevCluster(CommandProcess):
         wait_until(lambda: not alive(process), what=f"node {number} to be stopped")
 
     def start(self, number: int, **more: str) -> None:
-        """Its start.sh; with this in the environment."""
+        """Run the node's start.sh, with additions to the environment."""
         more = {**self._variables, **more}
         script = self.node(number) / "start.sh"
         arguments = tuple(serve_arguments(script))
@@ -99,8 +99,8 @@ class DevCluster(CommandProcess):
             return told
 
     def wait_until_well(self, number: int) -> dict[str, Any]:
-        """By what node `number` says, which may be starting: all replicas have what was committed
-        when it first said so, under writers too."""
+        """Wait until node `number`, which may be starting, reports healthy. All replicas have the
+        entries committed at its first report, even under writers."""
         wanted: dict[int, int] = {}
         seen: list[object] = []
 
@@ -157,7 +157,7 @@ class DevCluster(CommandProcess):
         self.end_reading()
 
     def _is_down(self, number: int) -> bool:
-        """By what was said of it last."""
+        """Report whether the last log line about the node says that it is down."""
         found = [line for line in list(self.log) if line.startswith(f"node {number} is ")]
         assert self.process.poll() is None, "it ended:\n" + "".join(self.log)
         return bool(found) and "is down" in found[-1]
@@ -176,8 +176,8 @@ def _applied(group: dict[str, Any]) -> int:
 
 @contextmanager
 def dev_cluster(folder: Path, *flags: str, **variables: str) -> Iterator[DevCluster]:
-    """With few cores and groups, where a test names no number: each costs CPU of its own.
-    `variables`: of the environment."""
+    """Run a cluster, by default with few cores and groups: each costs CPU. `variables`: of the
+    environment."""
     for flag, few in SMALL.items():
         flags = flags if flag in flags else (*flags, flag, few)
     with ports_in_a_row(PORTS) as port:

@@ -154,7 +154,7 @@ class PipeWorld:
         ]
 
     def wait_no_strays(self, seconds: float = 60.0) -> None:
-        """Nothing that a driver had started is left."""
+        """Wait until no process of a driver is left."""
         wait_until(
             lambda: not self.processes(),
             what=f"the driver's processes to end; left: {self.processes()}",
@@ -219,7 +219,7 @@ class PipeWorld:
         del self.tails[stream]
 
     def note(self, stream: str, records: list[bytes]) -> None:
-        """These were acknowledged as the stream's next records."""
+        """Record acknowledged records as the stream's next ones."""
         first = self.tails[stream]
         self.rows.update((stream, first + number, record) for number, record in enumerate(records))
         self.tails[stream] = first + len(records)

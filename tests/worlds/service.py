@@ -241,7 +241,7 @@ class World:
         return found.code if isinstance(found, Refusal) else 0
 
     async def settle(self) -> None:
-        """Until nothing is in flight in the log, outboxes included."""
+        """Wait until nothing is in flight in the log and the outboxes."""
         while True:
             await self.engine.core.drain()
             if not any(machine.outbox.messages for machine in self.local.machines.values()):
@@ -302,7 +302,7 @@ class Node:
             await world.transport.wait_connected()
 
     async def restart_core(self, number: int) -> World:
-        """Its process dies and is started again."""
+        """Kill and restart a core's process."""
         await self.kill_core(number)
         world = await self.start_core(number)
         await self.wait_connected()
@@ -320,7 +320,7 @@ class Node:
         world.disk.locks = locks
 
     async def settle(self) -> None:
-        """Until all outboxes are empty."""
+        """Wait until all outboxes are empty."""
 
         async def are_empty() -> bool:
             for world in self.worlds:

@@ -162,7 +162,7 @@ class World:
         machine.kept.put_back(taken)
 
     def restart(self, group: int) -> None:
-        """Only what the chain says is left."""
+        """Restart a machine with only the content of its chain."""
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
         self.machines[group] = Machine.restore(
@@ -418,7 +418,8 @@ def _check_contiguous(machine: Machine, stream: Stream) -> None:
 
 
 def _follows(at: tuple[int, int], end: tuple[int, int]) -> bool:
-    """Nothing lies between, but for numbers that a new history jumped over, or a small gap."""
+    """Check that records follow without a gap, apart from numbers skipped by a new history, or a
+    small gap."""
     return at[1] == end[1] and at[0] >= end[0] and (at[0] - end[0]) % JUMP < 200
 
 
@@ -433,7 +434,7 @@ def position_of(text: str) -> tuple[int, int]:
 
 
 def _check_front(machine: Machine, stream: Stream) -> None:
-    """Nothing is stored that is neither kept nor inherited by a fork."""
+    """Check that all stored records are kept, or inherited by a fork."""
     spans = [
         (pin.first_record, pin.record + (pin.prefix > 0)) for pin in (stream.pins or {}).values()
     ]

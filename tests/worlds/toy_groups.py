@@ -207,7 +207,7 @@ class Toy:
         return steps
 
     def settle(self, share: float = 1.0) -> None:
-        """Until there is nothing more to do."""
+        """Run rounds until there is nothing more to do."""
         for _ in range(ROUNDS_MAX):
             done = not self.round(share) and not self.leaving
             # who has just caught up may be waited for
@@ -222,7 +222,7 @@ class Toy:
         }
 
     def check_rest(self) -> None:
-        """After `settle`: what has been asked for is so."""
+        """Check after `settle` that every request was fulfilled."""
         for group, placement in self.map.groups.items():
             assert placement.voters == placement.goal == self.configurations[group].voters
             assert set(self.configurations[group].readers) == set(self.map.readers_of(group))
