@@ -102,13 +102,14 @@ class Connection(asyncio.Protocol):
             and (peer.meter is None or not peer.meter.take(self._context.now(), len(found[0])))
         ):
             responses.exclusive = False
-            template.number = number = responses.next
+            request = template.request
+            request.number = number = responses.next
             responses.next = number + 1
             body, producer = found
             try:
-                template.propose(body, producer, template.done)
+                request.propose(body, producer, template.done)
             except Exception as error:  # noqa: BLE001 (the client must get an answer)
-                template.exchange_now().fault(error)
+                request.exchange_now().fault(error)
             return
         if self._body is not None:
             self._feed_body(self._body, data)
