@@ -39,7 +39,7 @@ from polynya.stream.features.consumer_groups.calls import (
     Outcomes,
     Sync,
 )
-from polynya.stream.features.consumer_groups.classic import ClassicGroup, State
+from polynya.stream.features.consumer_groups.classic import ClassicGroup, Request, State, described
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
@@ -289,7 +289,7 @@ class _Led:
     def describe(self, id_: str) -> Description:
         running = self.running.get(id_)
         if running is not None and not running.is_idle:
-            return running.group.describe()
+            return described(running.group)
         stored = self.machine.consumer_groups.get(id_)
         if stored is None:
             return Description(id_, _DEAD)
@@ -341,7 +341,7 @@ async def _heartbeat(led: _Led, call: Heartbeat) -> Answer:
     running = led.find(call.group)
     if running is None:
         return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
-    return Outcomes([running.group.heartbeat(call, clock_ms())])
+    return Outcomes([running.group.check(Request.HEARTBEAT, call, clock_ms())])
 
 
 async def _leave(led: _Led, call: Leave) -> Answer:
@@ -359,7 +359,7 @@ async def _commit(led: _Led, call: Commit) -> Answer:
     is_member = call.generation >= 0 or call.member
     error = GroupError.NONE
     if running is not None and is_member:
-        error = running.group.check_commit(call.member, call.instance, call.generation, clock_ms())
+        error = running.group.check(Request.COMMIT, call, clock_ms())
     elif is_member or (running is not None and running.group.members):
         error = GroupError.UNKNOWN_MEMBER_ID
     if error:
