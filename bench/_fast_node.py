@@ -42,7 +42,7 @@ class FastClock(LogClock):
 
 
 def main() -> int:
-    """With flags: the node. Without: a core of it, as its supervisor starts them."""
+    """Run the node if there are flags, else one core of it, as its supervisor starts them."""
     if len(sys.argv) > 1:
         flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
         return serve(load(flags, environ=os.environ).config, entry=ENTRY)

@@ -186,7 +186,7 @@ class Client(asyncio.Protocol):
 
 
 class Link(asyncio.Protocol):
-    """To a follower."""
+    """A link to a follower."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader, self._rest = leader, b""

@@ -114,7 +114,7 @@ class KafkaNodes:
 
 
 class Produced:
-    """What Kafka's load generator gave."""
+    """Results of Kafka's load generator."""
 
     def __init__(self, output: str) -> None:
         last = output.strip().splitlines()[-1]

@@ -26,7 +26,8 @@ ROW = 30  # ports of three nodes
 
 
 class ThreeNodes:
-    """Of whatever kind, in a folder of their own, from `port` on. Use it in a `with`."""
+    """A cluster of three nodes, in a directory of its own, with ports from `port` on. A context
+    manager."""
 
     nodes: list[list[psutil.Process]]
 
@@ -209,7 +210,7 @@ class Ursula(ThreeNodes):
 
 
 class Floor(ThreeNodes):
-    """What three nodes cost at least (`bench._floor`), with the cores' scheduling."""
+    """The minimal cost of three nodes (`bench._floor`), with the cores' scheduling."""
 
     def __init__(self, directory: str | None = None) -> None:
         super().__init__("bench-floor-", directory)
@@ -257,7 +258,7 @@ def cpu_of(nodes: list[list[psutil.Process]]) -> list[float]:
 
 
 def machine() -> str:
-    """What the numbers were taken on."""
+    """Describe the benchmark machine."""
     return (
         f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, "
         f"load {os.getloadavg()[0]:.1f} before"

@@ -1,5 +1,4 @@
-"""For benchmarks that compare some servers, or ways to ask one: runs of all in turn, and what they
-gave as a table."""
+"""Runs of several servers or request variants in alternating rounds, with a table of the results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the soak measures, and what it makes of it: the node at one moment, and what has grown
-between moments."""
+"""Measurements of the soak and their evaluation: samples of the node, and growth between samples."""
 
 from __future__ import annotations
 
@@ -54,8 +53,8 @@ RISE = 1.15
 
 
 def judge(samples: Sequence[Sample]) -> list[str]:
-    """What has grown in the second part of the run: the largest values of its last half against
-    those of its first."""
+    """Report growth in the second part of the run: compare the maxima of its last half with those
+    of its first."""
     steady = [sample for sample in samples if sample.seconds >= FIRST_PART * samples[-1].seconds]
     first, last = steady[: len(steady) // 2], steady[len(steady) // 2 :]
     found = []
@@ -67,7 +66,7 @@ def judge(samples: Sequence[Sample]) -> list[str]:
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """Of a folder in which files and folders come and go meanwhile."""
+    """Return the file sizes of a folder while files and folders in it come and go."""
     found = {}
     for path, _, names in os.walk(folder):
         for name in names:

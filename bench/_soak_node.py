@@ -17,7 +17,7 @@ SPEED = 4320.0  # a month in ten minutes
 
 
 class Failed(Exception):
-    """What the node did wrong."""
+    """A fault of the node."""
 
 
 class Node:
@@ -52,7 +52,7 @@ class Node:
         self.starts += 1
 
     def stop(self, *, kill: bool) -> None:
-        """As an operator would, or as a power cut that spares the disk."""
+        """Stop the node as an operator would. With `kill`: as a power cut that spares the disk."""
         if self._process.poll() is not None:
             raise Failed(f"the node ended by itself:\n{self.log()}")
         if kill:

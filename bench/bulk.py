@@ -46,7 +46,7 @@ IDLE_SHARE, IDLE_SECONDS_MAX = 0.05, 20.0
 
 
 class Servers(NamedTuple):
-    """What is under load: where appends go, and the processes that serve them."""
+    """The servers under load: the target of appends and the serving processes."""
 
     port: int
     processes: list[psutil.Process]

@@ -1,10 +1,9 @@
-"""Clusters of three that fsync, side by side: appends through one node, with `ursula-bench` as the
-client. `python -m bench.clusters [--rounds N]`.
+"""Compare fsyncing clusters of three: appends through one node, with `ursula-bench` as the client.
+`python -m bench.clusters [--rounds N]`.
 
-Every run has fresh servers: the client's producers begin anew each time, and a second run on the
-same streams would be all repeats. The CPU is that of all nodes. Numbers of all runs as JSON on the
-last line.
-"""
+Every run has fresh servers: the client's producers restart from sequence 0, so a second run on
+the same streams would only send duplicates. The CPU is that of all nodes. Numbers of all runs
+as JSON on the last line."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from polynya.lakehouse.jobs.commit import JobOutcome, run_job
 from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef, layout
 from polynya.lakehouse.reading.blobs import LocalBlobs
 from polynya.lakehouse.reading.slices import BASE_TYPES
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder
 from polynya.wire.slices import build_slice, parse_slice

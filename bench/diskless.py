@@ -42,9 +42,11 @@ from bench._rounds import Figures, in_turn, table
 from polynya.cli.storage.s3_server import S3Place
 from polynya.diskless.buffer import PackBuffer, Taken, build
 from polynya.replica.log import decode_command, encode_command
-from polynya.stream.commands import Append, Batch, Create, Encoding
-from polynya.stream.diskless_commands import CommitSlices, Profile
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import CommitSlices, Profile
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code
 from polynya.wire.pack import pack_key
 

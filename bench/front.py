@@ -1,11 +1,10 @@
-"""What an append costs in the HTTP front alone: bytes in to proposal, and reply to bytes out. No
+"""Cost of an append in the HTTP front alone: bytes in to proposal, and reply to bytes out. No
 socket, no journal, no machine.
 
     python -m bench.front [--requests 200000]
 
 The request is what `ursula-bench multi-stream --api-style durable` sends (reqwest's headers, a
-producer, 256 bytes), 500 streams, each on its own connection.
-"""
+producer, 256 bytes), 500 streams, each on its own connection."""
 
 from __future__ import annotations
 
@@ -51,9 +50,6 @@ class _Service:
 
     async def info(self, name: str, *, local: bool = False) -> Any:
         raise AssertionError("appends ask for nothing")
-
-    def appender(self, name: str) -> Any:
-        return self._append
 
     def open(self, name: str) -> Any:
         return SimpleNamespace(name=name, append=self._append)

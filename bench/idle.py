@@ -1,9 +1,8 @@
-"""What many groups cost that do nothing: three nodes of one core with few groups, then with a
-thousand. `python -m bench.idle [--groups N]`.
+"""Cost of many idle groups: three nodes of one core with few groups, then with a thousand. `python
+-m bench.idle [--groups N]`.
 
-CPU of all three nodes together while nobody asks anything, and memory above that of the cluster
-with few groups. Numbers as JSON on the last line.
-"""
+CPU of all three nodes together without requests, and memory above that of the cluster with few
+groups. Numbers as JSON on the last line."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from bench._nodes import Cluster, machine
 
 
 def measure(groups: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """After the groups were elected and fell asleep."""
+    """Measure after the groups have elected leaders and become quiescent."""
     with Cluster("--groups", str(groups), directory=arguments.directory) as cluster:
         _wait_quiet(cluster, arguments.settle)
         begin, cpu = time.monotonic(), cluster.cpu()
@@ -33,7 +32,7 @@ def measure(groups: int, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _wait_quiet(cluster: Cluster, seconds: float) -> None:
-    """Until no node wrote anything for five seconds: leaderships have found their places."""
+    """Wait until no node has written for five seconds: leaderships have settled."""
     deadline, before = time.monotonic() + seconds, -1.0
     while (
         now := cluster.metric("polynya_journal_disk_bytes")

@@ -27,7 +27,9 @@ from polynya.engine.log_clock import LogClock
 from polynya.node.core_process import open_quickly
 from polynya.objectstore import ObjectStore, StoreSettings, open_store
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Reply
 
 GROUPS = 16
@@ -187,7 +189,7 @@ async def snapshots(engine: CoreRuntime, what: str) -> None:
 
 
 async def answer(folder: Path, streams: int) -> None:
-    """In a fresh process."""
+    """Open the folder in a fresh process and report the memory."""
     before = rss()
     engine = open_engine(folder)
     print(f"  after the restart: {(rss() - before) / streams:.0f} B of RSS a stream", flush=True)

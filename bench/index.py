@@ -14,9 +14,12 @@ from time import process_time
 
 from polynya.base import limits
 from polynya.cold.merge_planner import next_page
-from polynya.stream.commands import ColdSlice, Create, Encoding, PackWritten, PageEntries
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PackWritten
+from polynya.stream.features.pages.commands import PageEntries
+from polynya.stream.features.pages.rules import LATE_MS, mark_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.paging import LATE_MS, mark_of
+from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.state import index
 from polynya.stream.state.model import Pack, Stream
 from polynya.wire.pack import pack_key

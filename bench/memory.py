@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is appended."""
+    """The append load."""
 
     streams: int = 500
     connections: int = 8

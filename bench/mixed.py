@@ -95,7 +95,7 @@ class Subscriber(asyncio.Protocol):
 
 
 async def read_on(host: tuple[str, int], name: str, pause: float, read: list[int]) -> None:
-    """For ever: one stream from its start, page by page."""
+    """Read one stream page by page from its start, without end."""
     reader, writer = await asyncio.open_connection(*host)
     offset = "-1"
     while True:
@@ -169,7 +169,7 @@ async def load(cluster: Cluster, arguments: argparse.Namespace) -> dict[str, flo
 
 
 async def write_on(writer: Writer, number: int, arguments: argparse.Namespace) -> None:
-    """At its times, which differ from the others'."""
+    """Append at this writer's due times, staggered against the others'."""
     step = 10**9 // arguments.rate
     due = time.monotonic_ns() + step * number // arguments.writers
     for _ in range(arguments.rate * arguments.seconds):

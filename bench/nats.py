@@ -77,7 +77,7 @@ class Nats:
         return cpu_of(self.nodes)
 
     def stop(self) -> None:
-        """Its traces are whole."""
+        """Stop the servers with SIGINT, so that their traces are complete."""
         for process in self._processes:
             for each in [*psutil.Process(process.pid).children(), process]:
                 each.send_signal(signal.SIGINT)
@@ -138,7 +138,7 @@ async def drive_nats(servers: Nats, arguments: argparse.Namespace) -> Figures:
     import nats
 
     async def silent(error: Exception) -> None:
-        """It is tried again while the servers start."""
+        """Ignore the error: connecting is retried while the servers start."""
 
     places = [
         f"nats://127.0.0.1:{servers.port + 10 * (number % 3)}"

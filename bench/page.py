@@ -29,8 +29,8 @@ ROOT = Path(__file__).parent.parent
 
 
 class Plan(NamedTuple):
-    """How a scenario is measured. `seconds`: about what it takes on two quiet cores, without the
-    peers that a machine may lack; `needs`: programs in PATH."""
+    """The plan of a scenario's measurement. `seconds`: approximate duration on two quiet cores,
+    without peers that a machine may lack; `needs`: programs in PATH."""
 
     scenario: str
     command: str
@@ -81,7 +81,7 @@ PLANS = (
 
 
 def is_current(scenario: str, present: str) -> bool:
-    """Whether there is a result of this source, from a quiet machine."""
+    """Report whether a result of this source from a quiet machine exists."""
     if not (FOLDER / f"{scenario}.json").exists():
         return False
     result = load(scenario)

@@ -49,7 +49,7 @@ TEXT = "text/plain"
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done."""
+    """The load of the soak."""
 
     seconds: float
     flows: int = 64  # streams that are written to without end
@@ -77,7 +77,7 @@ class Flow:
         self.acknowledged = 0
         self.total = 0  # acknowledged in all lives
         self._sure = True  # nothing is on its way
-        # names that nobody writes to any more, with their lengths
+        # retired names with their lengths
         self.retired: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self._successor = False
         self._rest = b"." * (record_bytes - 12)
@@ -96,11 +96,11 @@ class Flow:
 
     @property
     def sure(self) -> bool:
-        """Whether `acknowledged` is what the stream holds."""
+        """Report whether `acknowledged` is the exact length of the stream."""
         return self._sure
 
     def turn(self) -> None:
-        """Between two appends."""
+        """Finish a retired stream between two appends."""
         if self._successor and self._sure:
             self.retired.put_nowait((self.name, self.acknowledged))
             self.generation += 1
@@ -164,7 +164,7 @@ async def write(node: Node, flows: Sequence[Flow], pause: float, stop: asyncio.E
             await asyncio.sleep(0.05)
         await asyncio.sleep(max(0.0, began + pause - monotonic()))
     for flow in flows:
-        flow.turn()  # whoever waits for the end of a life gets it
+        flow.turn()  # a caller that waits for the end of the stream gets it
     if writer is not None:
         writer.close()
 
@@ -196,7 +196,7 @@ class Tail:
             await self._follow(self._flow.name, stop)
 
     async def _follow(self, name: str, stop: asyncio.Event) -> None:
-        """Until the stream is gone, or what was to be read next is trimmed."""
+        """Follow a stream until it is gone, or until the next record is trimmed."""
         last = ""
         while not stop.is_set():
             with contextlib.suppress(OSError, EOFError):
@@ -230,8 +230,8 @@ class Tail:
 
 
 async def read_all(web: httpx.AsyncClient, flow: Flow, name: str, load: Load, length: int) -> int:
-    """How many records a stream holds; all of them are checked, and there must be none missing of
-    the `length` that were acknowledged."""
+    """Count the records of a stream and check each of them. None of the `length` acknowledged ones
+    may be missing."""
     count, expected, offset = 0, 0, "-1"
     while True:
         page = await ask(web, "GET", f"/v1/stream/{name}?offset={offset}", good=(200,))
@@ -290,7 +290,7 @@ async def keep_life(web: httpx.AsyncClient, flow: Flow, load: Load, stop: asynci
             good=(200, 201),
             content_type=TEXT,
         )
-        if stop.is_set():  # nobody writes any more
+        if stop.is_set():  # no writer is left
             break
         flow.end_life()
         name, length = await flow.retired.get()
@@ -405,7 +405,7 @@ async def wait_until_counted(web: httpx.AsyncClient, outcome: Outcome, seconds: 
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What the run has seen."""
+    """Results of the run."""
 
     samples: list[Sample] = msgspec.field(default_factory=list)
     starts: list[float] = msgspec.field(default_factory=list)  # seconds to the first answer
@@ -418,8 +418,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     counters: dict[str, int] = msgspec.field(default_factory=dict)
 
     def problems(self) -> list[str]:
-        """What grew, and what did not happen that should have: a soak that soaks nothing passes
-        nothing."""
+        """List what grew and which expected events did not happen: a soak without its load must
+        not pass."""
         missing = [
             name
             for name in ("checked", "tailed", "resumed", "expired", "trimmed")

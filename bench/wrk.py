@@ -90,7 +90,7 @@ def run_once(through: str, arguments: argparse.Namespace) -> Figures:
 
 
 def figures(output: str, times: str, used: float) -> Figures:
-    """Of what `wrk --latency` says, and bash's `time`."""
+    """Parse the output of `wrk --latency` and of bash's `time`."""
     requests = re.search(r"(\d+) requests in", output)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", output)

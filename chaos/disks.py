@@ -48,8 +48,8 @@ class Disk:
         self._mount()
 
     def cut_power(self) -> None:
-        """From now on nothing reaches the disk, and what was not synced is lost. Then the processes
-        must be killed, and `restore` called."""
+        """Cut the power: later writes never reach the disk, and unsynced data is lost. Then kill
+        the processes and call `restore`."""
         folder = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
@@ -122,7 +122,7 @@ def why_not(folder: Path) -> str:
 
 
 def unmount(path: Path) -> None:
-    """Whatever still uses it."""
+    """Unmount a folder, even one in use."""
     if os.path.ismount(path):
         subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False)
 

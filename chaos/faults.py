@@ -163,7 +163,8 @@ async def stop_node(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a node as it stops", seconds=(0.2, 1.0), dies=True)
 async def kill_stopping(cluster: Cluster, draw: Random) -> Inflicted:
-    """While it hands over, answers what is in flight, or closes its files."""
+    """Kill a node during its shutdown: while it hands over, answers requests in flight, or closes
+    its files."""
     node = await _one(cluster, draw)
     node.terminate()
     await asyncio.sleep(draw.uniform(0.0, 0.6))
@@ -173,7 +174,8 @@ async def kill_stopping(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a node as it starts", seconds=(0.1, 1.0))
 async def kill_starting(cluster: Cluster, draw: Random) -> Inflicted:
-    """Again and again: while it reads its disk, meets the others, and catches up."""
+    """Kill a node repeatedly during its start: while it reads its disk, connects to the others,
+    and catches up."""
     node, times = await _one(cluster, draw), draw.randint(2, 4)
     await node.kill()
     for _ in range(times):
@@ -185,7 +187,8 @@ async def kill_starting(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a supervisor", seconds=(0.2, 1.0), dies=True)
 async def kill_supervisor(cluster: Cluster, draw: Random) -> Inflicted:
-    """Its cores must not go on alone: another one would start them a second time."""
+    """Kill the supervisor. Its cores must not run on: a new supervisor would start them a second
+    time."""
     node = await _one(cluster, draw)
     supervisor, *cores = node.processes()
     with suppress(psutil.NoSuchProcess):

@@ -82,7 +82,8 @@ def _check_deliveries(deliveries: list[Delivery], final: list[str]) -> Iterator[
 
 
 def _check_steps(deliveries: list[Delivery]) -> Iterator[str]:
-    """From the first record of an assignment on, none is missing, repeated or out of order."""
+    """Check that no record is missing, repeated or out of order from the start of an assignment
+    on."""
     places: dict[tuple[str, int], int] = {}
     for each in deliveries:
         key = each.member, each.assignment

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; nobody knows
+OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; unknown
 PAGE_RECORDS = 10_000  # a piece of so many may be a page, which ends where it is full
 
 
@@ -162,7 +162,7 @@ def _check_append(append: Append, places: dict[str, int]) -> Iterator[str]:
 
 
 def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[str]:
-    """In the order of their numbers, without a gap before anything that is there."""
+    """Check each producer's sequence: in order, without a gap before any stored record."""
     producers: dict[str, list[Append]] = {}
     for append in appends:
         if append.produced:

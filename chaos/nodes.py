@@ -43,7 +43,7 @@ SMALL = {  # so that packs, merges, collections and snapshots happen within a mi
 
 
 class Node:
-    """One of them: its disk, its files, and its processes while it lives."""
+    """A cluster node: disk, files and running processes."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Node:
         return self.disk.path / "data"
 
     def start(self) -> None:
-        """In the thread that stays: the kernel kills it when that ends."""
+        """Start the node in the permanent thread: the kernel kills it when its thread ends."""
         assert not self.is_alive
         serve = [sys.executable, "-m", "polynya", "serve", "--config", str(self.config)]
         command = [
@@ -164,7 +164,7 @@ class Node:
         return int(found[1])
 
     def share_out(self, count: int) -> None:
-        """From its next start on it has so many cores."""
+        """Set the number of cores for the next start."""
         self.config.write_text(CORES.sub(f"cores = {count}", self.config.read_text()))
 
     def wipe(self) -> None:
@@ -175,7 +175,7 @@ class Node:
             self.orders.give(real_ms=0)
 
     def said(self) -> str:
-        """Since its last start."""
+        """Return the log since the last start."""
         text = self.log.read_text(errors="replace")
         return text[text.rindex("--- start ") :] if "--- start " in text else text
 
@@ -222,7 +222,7 @@ class Cluster:
         self.readers: set[int] = set()  # read replicas
         self.unsure: list[
             tuple[str, dict[str, Any], Callable[[bool], None]]
-        ] = []  # what was asked for, and nobody knows whether it was taken
+        ] = []  # requests of unknown outcome
         self.cold = [f'root = "{folder}/objects"']  # settings of the object store
         self.last = 0  # the highest number that was given
         self.all: list[Node] = []  # also those that belong no more

@@ -81,7 +81,7 @@ class Store:
         return place
 
     def turn(self, weather: Weather) -> None:
-        """From now on. Where it goes away, what is open goes with it."""
+        """Apply new conditions from now on. A store that goes down closes its open connections."""
         self.weather = weather
         if weather.gone:
             self._fair.clear()

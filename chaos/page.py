@@ -66,7 +66,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _runs(results: Results) -> str:
-    """When each part ran, on which commit, and what ran beside it; parts that agree in one line."""
+    """Describe each part's time, commit and conditions; parts that agree share a line."""
     by_run: dict[tuple[str, str, str], list[str]] = {}
     for part in PARTS:
         if (when := results.runs.get(part)) is not None:

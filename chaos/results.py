@@ -39,7 +39,7 @@ class Simulation(msgspec.Struct, kw_only=True):
     faults: dict[str, int] = {}
 
     def take(self, more: Simulation) -> None:
-        """What was found with other seeds, but for how many these are."""
+        """Add the findings of other seeds, but not their number."""
         for name in self.__struct_fields__:
             if name not in ("first_seed", "seeds", "faults"):
                 setattr(self, name, getattr(self, name) + getattr(more, name))
@@ -148,7 +148,7 @@ class Again(msgspec.Struct, kw_only=True):
 
 
 class When(msgspec.Struct, kw_only=True):
-    """When a part ran. `source`: the last commit that changed the product."""
+    """The time of a part's run. `source`: the last commit that changed the product."""
 
     date: str
     command: str

@@ -265,7 +265,7 @@ def running_browser(*flags: str) -> Iterator[Browser]:
             started.close()
 
 
-@pytest.fixture(scope="module")  # a page that is left open asks for its node's port for ever
+@pytest.fixture(scope="module")  # an open page requests its node's port without end
 def browser() -> Iterator[Browser]:
     with needed("browser", running_browser()) as started:
         yield started

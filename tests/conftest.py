@@ -1,9 +1,8 @@
-"""How Hypothesis works here: the same examples in every run, and as much time as a loaded machine
-takes. And in which order files run.
+"""Hypothesis settings: the same examples in every run, and enough time for a loaded machine. Also
+the order of the test files.
 
 `make long` tries more of them (`--hypothesis-profile=long`). A search for new ones: `pytest
---hypothesis-profile=search`.
-"""
+--hypothesis-profile=search`."""
 
 from __future__ import annotations
 

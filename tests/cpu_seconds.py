@@ -1,13 +1,13 @@
-"""CPU seconds of each test with all processes that it starts: the honest measure where a machine is
-shared.
+"""CPU seconds of each test, including all processes that it starts: a fair measure on a shared
+machine.
 
-`make test-times` runs the tests with `--costs FILE`, prints the dearest, and keeps the times of
-files, by which a run is ordered, and the names of slow tests, which `make check` leaves out.
+`make test-times` runs the tests with `--costs FILE` and prints the most expensive ones. It
+keeps the times of files, which order a run, and the names of slow tests, which `make check`
+leaves out.
 
-Take them on a machine with nothing beside: a busy one adds a tenth or more to CPU seconds, and makes
-waits long. (40 files of processes were last taken beside other work; of two measured waits the
-shorter one is kept.)
-"""
+Measure on an idle machine: a busy one adds a tenth or more to CPU seconds and lengthens waits.
+(40 files of processes were last measured on a busy machine; the shorter of two measured waits
+is kept.)"""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Cost(NamedTuple):
 
 
 def cpu_seconds_used() -> float:
-    """CPU seconds of this process, of those that it waited for, and of all that are below it now,
-    also of those that ended and that nobody waited for yet."""
+    """Return the CPU seconds of this process, of the children it waited for, and of all its
+    current descendants, ended ones included."""
     total = 0.0
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         usage = resource.getrusage(who)
@@ -74,8 +74,8 @@ def _below(root: int) -> Iterator[float]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes below this one whose parent is killed, where Linux can: else
-    nobody counts them from then on. They stay as zombies to the end."""
+    """Become the parent of orphaned descendants, where Linux can: otherwise their CPU time is
+    lost. They stay as zombies to the end."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -1,5 +1,5 @@
-"""What CI leaves out, and `make long` and `make evidence` run: tests with a mark, and most examples
-of Hypothesis."""
+"""Tests outside CI, for `make long` and `make evidence`: tests with a mark, and most examples of
+Hypothesis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import settings
 
 
 def long(cases: Iterable[Any]) -> list[Any]:
-    """These cases of a parametrized test run in `make long`; a tuple is a case of several
+    """Mark these cases of a parametrized test for `make long`; a tuple is a case of several
     arguments."""
     return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)

@@ -1,5 +1,5 @@
-"""What a test needs of the machine and does not find: the test is skipped, saying what is missing;
-in CI it fails."""
+"""Missing requirements of the machine: the test is skipped with the name of the requirement; in CI
+it fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Started = TypeVar("Started")
 
 
 class CannotStart(Exception):
-    """Why there is no such server or program."""
+    """Raised with the reason why a server or program is missing."""
 
 
 def missing(why: str) -> NoReturn:
@@ -73,7 +73,7 @@ def needed_module(name: str) -> ModuleType:
 
 @contextmanager
 def needed(what: str, start: AbstractContextManager[Started]) -> Iterator[Started]:
-    """What is started, unless it says `CannotStart`."""
+    """Start a requirement of the test; `CannotStart` skips it."""
     with ExitStack() as stack:
         try:
             started = stack.enter_context(start)

@@ -37,7 +37,7 @@ PORTS = (
 
 
 class S3Server:
-    """What a test needs to reach it. Each call of `settings` names a fresh root in the one
+    """Connection settings of the S3 server. Each call of `settings` names a fresh root in the one
     bucket."""
 
     def __init__(self, endpoint: str) -> None:

@@ -36,11 +36,11 @@ ROOMS = {  # room: the rooms that it may import
     "admin": "access backup base cold config console cost engine files front lakehouse local objectstore observability routing service stream system tiering transport wire",
     "cluster": "base config cost engine files front objectstore observability raft replica routing service stream system tiering transport wal wire",
     "front": "access base cost local routing service stream subscriptions wire",
-    "subscriptions": "base routing stream wal",
+    "subscriptions": "base local routing stream wal",
     "tiering": (
         "backup base cold config diskless engine objectstore observability service stream transport"
     ),
-    "service": "base cold engine local routing stream transport",
+    "service": "base cold engine local routing stream transport wal",
     "routing": "base cold engine local replica stream transport wal",
     "local": "base cold stream",
     "engine": "backup base config files observability raft replica stream system transport wal wire",
@@ -99,16 +99,7 @@ PURE = {
     ),
 }
 # a front knows the machine's commands and replies, never its state
-FRONT_STREAM = {
-    "commands",
-    "diskless_commands",  # the profiles
-    "consumer_groups",  # the calls to a group's coordinator
-    "group_commands",  # … and the parts of them that the log has too
-    "replies",
-    "rules",
-    "table_commands",
-    "subscriptions",
-}
+FRONT_STREAM = {"command", "features", "parts", "replies"}
 HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
@@ -266,25 +257,16 @@ CIRCLES = {
         "one member",
     ),
     "stream": (
-        "consumer_groups.rules diskless.commits machine placement state.claims state.feature_level "
-        "state.meta rules.meta rules.conditions rules.eviction rules.forks "
-        "rules.kafka_writes rules.lifetimes rules.paging rules.profiles rules.publishing rules.retention rules.segments "
-        "rules.table_failures rules.table_lifetimes rules.table_watches "
-        "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
-        "subscriptions.links subscriptions.rules",
+        "features.appends.conditions features.appends.kafka features.appends.rules "
+        "features.consumer_groups.rules features.forks.rules features.lifetimes.creation "
+        "features.lifetimes.rules features.packs.rules features.pages.eviction "
+        "features.pages.rules features.profiles.commits features.profiles.rules "
+        "features.retention.rules features.retention.trimming features.segments.rules "
+        "features.subscriptions.links features.subscriptions.rules features.tables.failures "
+        "features.tables.lifetimes features.tables.rules features.tables.watches "
+        "features.topics.rules machine snapshots.encode",
         "the table of commands is in the machine, and the rules that it names change most of its "
         "parts; hints alone close the circle",
-    ),
-    "front": (
-        "http.api.buckets http.auth.authorization http.connection http.protocol.exchange "
-        "http.routes.append http.routes.append_records http.routes.append_template "
-        "http.routes.bucket http.routes.conditions http.routes.create http.routes.decoded_pages "
-        "http.routes.delete http.routes.head http.routes.listing http.routes.live_response "
-        "http.routes.long_poll http.routes.pages http.routes.parameters http.routes.preconditions "
-        "http.routes.read "
-        "http.routes.read_request http.routes.refusals "
-        "http.routes.retention http.routes.sse http.routes.table http.server",
-        "an exchange, its connection and the handlers of its routes name each other in hints",
     ),
 }
 

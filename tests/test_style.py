@@ -76,8 +76,8 @@ def name_of(node: ast.expr) -> str:
 
 
 def banned(path: Path, text: str) -> Iterator[str]:
-    """What a file calls or imports that it should not, each with the replacement. A file that names
-    none of it is not parsed."""
+    """List the forbidden calls and imports of a file, each with the replacement. A file without
+    such a word is not parsed."""
     rules = BANNED | (BANNED_IN_TESTS if path.is_relative_to(ROOT / "tests") else BANNED_IN_SOURCE)
     words = {name.rpartition(".")[2] for name in rules} | BANNED_MODULES.keys()
     if words.isdisjoint(re.findall(r"\w+", text)):
@@ -149,7 +149,7 @@ def test_nothing_banned_is_called() -> None:
 
 
 def test_nothing_is_raised_in_except_star() -> None:
-    """Before 3.11.4 Python puts it in a group, which nobody expects; the Python of Debian 12 is
+    """Forbid a raise in `except*`: before 3.11.4 Python wraps it in a group. Debian 12 has Python
     3.11.2."""
     assert not [line for path in SOURCES for line in raises_in_except_star(path)]
 

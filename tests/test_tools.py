@@ -1,5 +1,4 @@
-"""What is measured and tried with from a shell can be started: nothing else imports these
-modules."""
+"""Measuring and debugging tools start from a shell: no other module imports them."""
 
 from __future__ import annotations
 

@@ -113,12 +113,12 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 class WarmProcess:
     """A command in a fork, with what the tests use of `subprocess.Popen`."""
 
-    def __init__(self, arguments: tuple[str, ...], told: IO[bytes]) -> None:
+    def __init__(self, arguments: tuple[str, ...], report: IO[bytes]) -> None:
         self.args = ("polynya", *arguments)
-        self.pid = int(told.readline())
+        self.pid = int(report.readline())
         self.returncode: int | None = None
         self.stdout: IO[str] | None = None
-        self._told = told
+        self._report = report
         self._turn = threading.Lock()
 
     def poll(self) -> int | None:
@@ -143,9 +143,9 @@ class WarmProcess:
 
     def _look(self, timeout: float | None) -> int | None:
         with self._turn:
-            if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
-                self.returncode = int(self._told.read())
-                self._told.close()
+            if self.returncode is None and select.select([self._report], [], [], timeout)[0]:
+                self.returncode = int(self._report.read())
+                self._report.close()
             return self.returncode
 
 

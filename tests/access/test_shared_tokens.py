@@ -20,10 +20,10 @@ from polynya.access.revocations import RevokedJwt, UnwantedJwt
 from polynya.access.token_file import AtRest, NoToken, TokenFile, TokenRecord, Wanted, merged
 from polynya.admin.token_store import SharedTokens, TokenCopy
 from polynya.base.errors import Unavailable
-from polynya.stream.commands import MetaChange
+from polynya.stream.features.settings.commands import MetaChange
+from polynya.stream.features.settings.rules import version_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.meta import version_of
 
 NOW = int(time.time() * 1000)
 

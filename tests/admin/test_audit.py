@@ -1,4 +1,5 @@
-"""The audit log: one JSON line for each act, in files of bounded size, whoever writes."""
+"""The audit log: one JSON line per administrative action, in files of bounded size, across all
+writers."""
 
 from __future__ import annotations
 

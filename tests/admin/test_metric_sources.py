@@ -7,7 +7,7 @@ from polynya.engine.standalone import StandaloneEngine
 from polynya.local.local import LocalGroups
 from polynya.observability.metrics import BY_NAME, Registry
 from polynya.replica import CoreReplicas, Group
-from polynya.stream.commands import Create
+from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
 from polynya.wal import Journal
 

@@ -1,5 +1,5 @@
-"""The store of a cluster is looked at through one node: each group by whoever leads it, whatever is
-lost or moves meanwhile."""
+"""Checks of a cluster's store through one node: the leader of each group answers, despite losses
+and moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polynya.cli.terminal import exits
 from polynya.client.http import Options
 from polynya.cold import Collector, PackVerifier, verifier
 from polynya.front.http.protocol.extension import Request
-from polynya.stream.commands import PackWritten, ReleasePack
+from polynya.stream.features.packs.commands import PackWritten, ReleasePack
 from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.store_health import StorePatience
 
@@ -125,7 +125,7 @@ async def look(
 
 
 def slices(world: World) -> int:
-    """That the leaders name now."""
+    """Count the slices that the current leaders name."""
     led = [machine for node in world.alive() for machine in node.core.led.values()]
     return sum(
         len(list(machine.packs.whole_index_of(stream)))
@@ -232,7 +232,7 @@ async def test_a_store_that_refuses_one_node_is_said_with_the_node(
 async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
     world: World, asked: Asked
 ) -> None:
-    """Its publication was lost in a crash, and the two groups are led by different nodes now."""
+    """Lose a publication in a crash; different nodes lead the two groups now."""
     home, other = (
         world.group_of(name)
         for name in (A, next(name for name in NAMES if world.group_of(name) != world.group_of(A)))

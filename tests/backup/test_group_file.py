@@ -14,7 +14,9 @@ from polynya.backup.group_file import Header, machine_of, pack_header, parse
 from polynya.backup.manifest import CopiedObject, FileEntry, ListEntry, Manifest
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import group_of
-from polynya.stream.commands import Append, Create, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 
 HEADER = Header(
     group=3, term=2, index=9, log_ms=1_700_000_000_000, state_bytes=5, state_crc=7, hot=1

@@ -23,9 +23,9 @@ from polynya.objectstore import MemoryStore, claim_root
 from polynya.recovery.from_backup import FromBackup, renaming
 from polynya.recovery.from_store import FromStore
 from polynya.recovery.restore import RestoreOrigin
-from polynya.stream.commands import Trim
+from polynya.stream.features.pages.rules import LATE_MS
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
-from polynya.stream.rules.paging import LATE_MS
 
 NAMES = [f"default/s{number}" for number in range(3)]
 

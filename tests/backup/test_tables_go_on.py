@@ -1,5 +1,5 @@
-"""Tables after a restore: they go on where the groups' states and the store prove which records are
-rows, else they begin anew, and why is said."""
+"""Tables after a restore: they continue where group states and store prove which records are rows.
+Otherwise they restart and report the reason."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from polynya.base.names import group_of
 from polynya.config.model import Config
 from polynya.objectstore import MemoryStore
 from polynya.recovery.restore import RestoredState, RestoreOrigin, RestoreResult, address_of
-from polynya.stream.commands import (
-    Append,
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.features.tables.commands import (
     ClaimRanges,
-    Create,
-    Encoding,
-    PublishSlices,
     TableCommit,
     TableCreate,
     TableOpen,
     TablePlanned,
 )
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.snapshots.encode import decode_image
 
 NAMES = {
@@ -130,7 +130,7 @@ def tabled(tmp_path: Path) -> Tabled:
 
 
 def records_to_come(tabled: Tabled) -> dict[int, list[int]]:
-    """Of each group: the records that the next job takes."""
+    """Return, per group, the records that the next job takes."""
     table = tabled.machines[0].meta.tables[tabled.uid]
     assert not table.open
     tabled.machines[0].apply(TableOpen(tabled.uid, 10))

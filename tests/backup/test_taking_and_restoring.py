@@ -34,7 +34,9 @@ from polynya.cold import Evictor, EvictSettings
 from polynya.config import node_identity
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable, claim_root, release_root
 from polynya.recovery.restore import INDEX, TERM, check_root
-from polynya.stream.commands import Append, Producer, TableCreate
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.tables.commands import TableCreate
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.restore_history import UID_JUMP
 from polynya.stream.state.record_gaps import JUMP
@@ -405,8 +407,8 @@ async def test_old_backups_go_and_the_rest_stays_whole(tmp_path: Path) -> None:
 
 @run
 async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_path: Path) -> None:
-    """As by another one that ends with `--keep`: it knows nothing of what this one has found there,
-    or written."""
+    """Tidy as a concurrent backup with `--keep` does: it knows nothing of the files that this
+    backup found or wrote."""
     tier, repository = await half_cold(), MemoryStore()
     await taken(FakeSource(tier), repository)
     source = FakeSource(tier)
@@ -481,8 +483,8 @@ async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
 
 @run
 async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: Path) -> None:
-    """Which of the objects that were there before it needs only it knows; also when it began long
-    before the newest whole one."""
+    """Keep objects that only a running backup needs, also when it began long before the newest
+    whole one."""
     tier, repository = await half_cold(), MemoryStore()
     for after_ms in (1000, -10_000_000):
         running = f"backups/{new_id(time.time_ns() // 1_000_000 + after_ms, bytes(4))}/groups/00000-00/00000"
@@ -510,7 +512,7 @@ async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: 
 async def test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on(
     tmp_path: Path,
 ) -> None:
-    """Between the look at what is needed and the deletion."""
+    """Begin a backup between the search for needed objects and the deletion."""
     tier, repository = await half_cold(), MemoryStore()
     await taken(FakeSource(tier), repository)
     await repository.put("objects/c1/packs/counted-on", b"pack")
@@ -564,8 +566,8 @@ async def test_a_restore_that_was_interrupted_begins_anew(tmp_path: Path) -> Non
 async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(
     tmp_path: Path,
 ) -> None:
-    """It would be the same history: offsets would be given out twice. Of a cluster other nodes may
-    be restored yet."""
+    """Refuse a second restore of the same history: it would assign offsets twice. Other nodes of a
+    cluster may still be restored."""
     store = MemoryStore()
     await release_root(store, await claim_root(store, CLUSTER, 7, "start"))
     for node, history, is_refused in (
@@ -589,8 +591,8 @@ async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_
 async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(
     tmp_path: Path,
 ) -> None:
-    """Its nodes may be restored one by one, and started at once; with a leader, which takes a
-    majority of them, it goes on, and its states are copied."""
+    """Restore nodes one by one, with immediate starts. A majority can elect a leader and continue,
+    and its states are copied; then a second restore is refused."""
     store, state = MemoryStore(), b"state"
     await release_root(store, await claim_root(store, CLUSTER, 7, MEMBERS))
     new = node_identity.NodeIdentity(

@@ -1,5 +1,5 @@
-"""What the unreleased format 1 left is refused wherever this release meets it, with what to do; so
-is what a newer release left."""
+"""Refusal of data in the unreleased format 1 wherever this release meets it, with the remedy. The
+same holds for data of a newer release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is refused again and again does not fill the log."""
+"""Repeated refusals do not fill the log."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def producer_gap(story: Story) -> None:
 
 
 def stale_read(story: Story) -> None:
-    """It began after an append had ended, and does not see it."""
+    """Start a read after an append has ended, and miss that append."""
     read = story.history.reads[-1]
     story.history.reads.append(Read(S, 1, read.began, read.ended, 0, story.final[: read.end - 5]))
 
@@ -207,8 +207,7 @@ def tail_told_wrong(story: Story) -> None:
 
 
 def read_of_half(story: Story) -> None:
-    """Before and after it all is as it should be; it says that there is no more, with a part of an
-    append."""
+    """Return a part of an append as the end of the stream; reads before and after are right."""
     append = next(append for append in story.acknowledged() if len(append.records) == 3)
     end = story.final.index(append.records[0]) + 2
     story.history.reads.append(

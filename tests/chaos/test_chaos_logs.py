@@ -1,4 +1,4 @@
-"""What a run takes from the nodes' logs: errors that no fault of the run explains."""
+"""Checks of the nodes' logs in a run: errors that no injected fault explains."""
 
 from __future__ import annotations
 

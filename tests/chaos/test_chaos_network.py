@@ -25,7 +25,7 @@ Got = TypeVar("Got")
 
 
 def in_a_thread(work: Callable[[], Got]) -> Got:
-    """What `work` returns to a thread that is isolated, and ends there."""
+    """Run `work` in an isolated thread and return its result."""
     with ThreadPoolExecutor(1, initializer=network.isolate) as thread:
         return thread.submit(work).result()
 
@@ -37,8 +37,8 @@ def interfaces() -> dict[str, str]:
 
 
 def test_the_bridge_keeps_its_address_when_nodes_join() -> None:
-    """Else all nodes lose it for as long as they remember the old one: up to 45 s. Nor does a
-    browser outside the run see it, which aborts its requests when an interface comes or goes."""
+    """Keep the address: otherwise the nodes lose the bridge for up to 45 s, until their caches
+    expire. A browser outside the run also aborts requests when an interface changes."""
     lacking = in_a_thread(network.why_not)
     if lacking:
         left_out(lacking)

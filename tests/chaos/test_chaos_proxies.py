@@ -1,5 +1,5 @@
-"""What stands between nodes, and before the object store: it knows who connects, and does to what
-passes what it is told to, and nothing else."""
+"""The proxies between nodes and before the object store: they identify the client and apply only
+the configured faults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def with_store(
         place = await store.listen("127.0.0.1", server.sockets[0].getsockname()[:2])
 
         async def ask(request: bytes) -> bytes:
-            """What comes before the connection ends, or until the whole answer is there."""
+            """Return the bytes received until the response is complete or the connection ends."""
             reader, writer = await asyncio.open_connection(*place)
             writer.write(request)
             got = b""

@@ -1,4 +1,4 @@
-"""No test of the command line reads the contexts of whoever runs it."""
+"""Isolation of the command-line tests from the contexts of the user."""
 
 from __future__ import annotations
 

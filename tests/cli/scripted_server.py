@@ -22,8 +22,8 @@ class Said(msgspec.Struct):
 
 
 class Scripted:
-    """`said` is what came; answers are given in turn, the last one for ever. An answer is `DROP`,
-    or (status, headers, body)."""
+    """A scripted server. `said` lists the requests. It gives the answers in turn and repeats the
+    last one. An answer is `DROP`, or (status, headers, body)."""
 
     def __init__(self, answers: Sequence[object]) -> None:
         self.answers = list(answers)

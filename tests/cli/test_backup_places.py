@@ -1,4 +1,4 @@
-"""Where backups are, as it is spelled on the command line."""
+"""Locations of backups as spelled on the command line."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from free_ports import nobody
+from free_ports import refusing_url
 from long_tests import long
 from polling import wait_until
 from product import RunningNode, environment, polynya, running_node
@@ -119,7 +119,7 @@ def test_a_tail_counts_for_every_reader(node: RunningNode) -> None:
 
 @pytest.mark.process
 def test_a_node_that_is_not_there_is_said() -> None:
-    with nobody() as url:
+    with refusing_url() as url:
         ran = polynya("bench", "append", server=url)
     assert ran.code == 3 and "is unreachable" in ran.err
 

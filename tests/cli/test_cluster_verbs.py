@@ -734,7 +734,7 @@ def test_where_the_nodes_of_dev_have_their_objects(
     environment: dict[str, str],
     root: str,
 ) -> None:
-    """A folder on this machine is no prefix in a bucket, whoever names the bucket."""
+    """Keep local folders apart from bucket prefixes, independent of where the bucket is named."""
     for name, text in environment.items():
         monkeypatch.setenv(f"POLYNYA_{name}", text)
     values = dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS) | flags
@@ -765,7 +765,7 @@ def test_a_folder_of_objects_that_each_node_of_dev_would_have_for_itself_is_refu
 
 @pytest.mark.process
 def test_certificates_are_all_made_though_nobody_reads_what_is_said_of_them(tmp_path: Path) -> None:
-    """As with `| head -1`."""
+    """Close stdout early, as `| head -1` does."""
     nodes = [word for number in range(1, 6) for word in ("--node", str(number))]
     command = subprocess.Popen(
         [sys.executable, "-m", "polynya", "cluster", "ca", str(tmp_path / "ca"), *nodes],

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 
 def offered(*words: str, **variables: str) -> list[str]:
-    """What bash is offered for the last of `words`."""
+    """Return bash's completions for the last of `words`."""
     ran = polynya(
         COMP_WORDS=" ".join(["polynya", *words]),
         COMP_CWORD=str(len(words)),

@@ -92,7 +92,7 @@ def test_check_lists_every_problem_with_its_place(tmp_path: Path) -> None:
 
 
 def problems(file: Path, text: str, *flags: str, **variables: str) -> list[str]:
-    """What `config check` lists for a file of this text."""
+    """Return the problems that `config check` lists for a file of this text."""
     file.write_text(text)
     told = ran("check", "--json", "--config", str(file), *flags, **variables)
     found: list[str] = json.loads(told.stdout)["problems"]

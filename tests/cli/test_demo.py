@@ -17,7 +17,7 @@ def options(data: Path, *flags: str) -> list[str]:
 
 
 def first_run(data: Path, *flags: str) -> str:
-    """What it prints, once all is as it should be."""
+    """Return the printed output of a successful first run."""
     first = polynya(*options(data, *flags), seconds=550)
     assert (
         first.code == 0

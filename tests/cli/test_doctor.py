@@ -17,8 +17,9 @@ from s3_server import S3Server, s3_server  # noqa: F401 (a fixture)
 from scripted_server import scripted
 
 from polynya.cli.app import cli
-from polynya.cli.diagnostics import FAIL, OK, WARN, Finding, data_dir, machine, store
+from polynya.cli.diagnostics import data_dir, machine, store
 from polynya.cli.diagnostics import server as server_checks
+from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
 from polynya.cli.diagnostics.machine import LEAN, PYTHON_LATEST, check_python
 from polynya.cli.remote import targets
 from polynya.cli.terminal import exits
@@ -33,7 +34,7 @@ def ran(*arguments: str, **variables: str) -> Result:
 
 
 def findings(*arguments: str, **variables: str) -> dict[str, Finding]:
-    """By name; the last of a name."""
+    """Return the findings by name; the last of each name."""
     told = [json.loads(line) for line in ran("--json", *arguments, **variables).stdout.splitlines()]
     return {row["name"]: Finding(**row) for row in told}
 
@@ -63,7 +64,7 @@ def test_a_machine_before_its_first_start_is_well(
         "object store",
         "server",
     } <= set(found)
-    # nobody has started a node yet
+    # no node has been started yet
     assert (found["server"].status, found["object store"].status) == (
         WARN,
         OK,

@@ -1,4 +1,4 @@
-"""What `polynya group` sends, prints and ends with."""
+"""Requests, output and exit codes of `polynya group`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `trim`, `retention` and `store` send, print and end with."""
+"""Requests, output and exit codes of `trim`, `retention` and `store`."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def posted(server: Scripted) -> list[tuple[str, Any]]:
 
 
 def answers(port: int, *parts: object) -> list[tuple[int, dict[str, str], bytes]]:
-    """Where the admin port is, which is this one, and what it says then."""
+    """Return scripted answers: the location of the admin port (this port), then `parts`."""
     told = {"node": 1, "ports": {"admin": port}}
     return [(200, {}, json.dumps(part).encode()) for part in (told, *parts)]
 

@@ -1,4 +1,4 @@
-"""What `polynya topic` sends, prints and ends with."""
+"""Requests, output and exit codes of `polynya topic`."""
 
 from __future__ import annotations
 

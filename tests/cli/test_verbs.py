@@ -1,4 +1,4 @@
-"""What the client verbs send, print and end with, against a server that answers a script."""
+"""Requests, output and exit codes of the client verbs, against a scripted server."""
 
 from __future__ import annotations
 

@@ -18,11 +18,14 @@ REPLAYED_BYTES_MAX = 1 << 20
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, from 0 to 1. Of connections: `refuse` (closed at once), `cut` (after some bytes in
-    either direction, so that a request or an answer is truncated), `reset` (such a cut is an RST),
-    `replay` (what the client sent is sent to the server once more, on a connection of its own, as a
-    balancer may that tries twice). Of pieces: `delay` (some milliseconds), `repeat` (bytes on their
-    way to the client come twice)."""
+    """Probabilities from 0 to 1.
+
+    * `refuse`: a connection is closed at once
+    * `cut`: it ends after some bytes in either direction (truncation)
+    * `reset`: such a cut is an RST
+    * `replay`: a second connection repeats the bytes, as a retrying balancer does
+    * `delay`: a piece is delayed by some milliseconds
+    * `repeat`: a piece on its way to the client is sent twice"""
 
     refuse: float = 0.0
     cut: float = 0.0
@@ -35,8 +38,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultProxy:
-    """Listens on a free port of 127.0.0.1; `faults` may be set anew at any time, for the
-    connections that come. `counts` is what it did."""
+    """A proxy on a free port of 127.0.0.1. A change of `faults` applies to new connections.
+    `counts` tallies the injected faults."""
 
     def __init__(self, server: tuple[str, int], faults: Faults, seed: int) -> None:
         self.server = server
@@ -128,7 +131,7 @@ class FaultProxy:
         keep: bytearray | None = None,
         repeat: float = 0.0,
     ) -> bool:
-        """Until the end, or `limit` bytes; whether it was the limit."""
+        """Copy until the end or `limit` bytes, and report whether the limit ended it."""
         faults, chance = self.faults, self._chance
         with suppress(OSError):
             while piece := await source.read(PIECE_BYTES):

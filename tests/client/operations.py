@@ -25,8 +25,8 @@ LUCK = 1.0  # pauses are as long as they can be
 
 
 class Played:
-    """What a talk did. `asked` are its requests, `pauses` seconds, `given` values; it ended with
-    `result` or `error`, or wants more."""
+    """The trace of an operation: requests `asked`, `pauses` in seconds, values `given`. It ended
+    with `result` or `error`, or awaits more input."""
 
     def __init__(self) -> None:
         self.asked: list[HttpRequest] = []
@@ -47,8 +47,8 @@ def play(
     *,
     into: Played | None = None,
 ) -> Played:
-    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `ReadMore` takes one, after
-    it was noted in `into`."""
+    """Play until the operation or the outcomes end. Each `Send`, `Open` and `ReadMore` takes one
+    outcome and is noted in `into`."""
     played, waiting, now = into or Played(), iter(outcomes), 0.0
     effect_result: EffectResult | None = None
     try:

@@ -242,7 +242,7 @@ def test_a_tail_notices_that_its_stream_is_another(client: Client) -> None:
 
 
 def test_a_tail_from_now_that_is_left_early_goes_on_where_it_was(node: RunningNode) -> None:
-    """Its offset is saved before a record came; what came between is there."""
+    """Save the tail's offset before the first record: later records are delivered after it."""
 
     async def story(client: AsyncClient) -> None:
         stream = client.stream(next(names))

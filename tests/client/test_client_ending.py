@@ -1,4 +1,4 @@
-"""Who waits for a producer or a reader that cannot go on is told so, and a cancelled one leaves
+"""Errors reach the callers that wait for a failed producer or reader. A cancelled one leaves
 nothing open."""
 
 from __future__ import annotations

@@ -390,7 +390,7 @@ def test_a_close_is_stored_once_and_only_after_what_is_before_it(last: list[byte
 
 @pytest.mark.parametrize("names", [FRESH, NAMED])
 def test_a_stream_that_is_closed_already_needs_no_second_close(names: Names) -> None:
-    """As when the program that closed it is run again. Last records are refused: they cannot have
+    """Run the program that closed the stream again. New last records are refused: they cannot have
     been stored."""
     server = Server()
     server.closed = True

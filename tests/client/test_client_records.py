@@ -1,4 +1,4 @@
-"""What the client sends of keys and headers is what the server reads."""
+"""Round trip of keys and headers: the server reads what the client sends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where a client goes: to the owner that an answer names, if the cluster names it too, and
-elsewhere when a node is away."""
+"""Routing of a client: to the owner that a response names if the cluster also names it, and
+elsewhere when a node is down."""
 
 from __future__ import annotations
 

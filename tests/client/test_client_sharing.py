@@ -114,7 +114,7 @@ def at(record: int) -> str:
 def jobs(
     worker: Worker, server: Server, *, seconds_each: float = 0.0, paused: list[float] | None = None
 ) -> Iterator[Job]:
-    """What a worker is given, as a shell would; handling each takes `seconds_each`."""
+    """Yield the jobs of a worker, as a shell would. Each takes `seconds_each` to handle."""
     operation, now = worker.work(wait=False), 0.0
     effect = next(operation)
     while True:

@@ -13,9 +13,9 @@ from fault_proxy import FaultProxy, Faults
 
 @pytest.mark.parametrize("turns", range(6))
 def test_a_connection_that_is_just_made_ends_with_it(turns: int) -> None:
-    """It closes in each of the first turns of its loop after a connection came. In one of them the
-    tasks that carry bytes have not begun, and a loop that forgets them says of both, long after the
-    test, that a coroutine was never awaited."""
+    """Close the proxy in each of the first passes of its loop after a connection arrived. In one
+    pass the copying tasks have not begun. A loop that drops them warns much later that a
+    coroutine was never awaited."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
         proxy, held, gate = (
             FaultProxy(server.getsockname()[:2], Faults(), 1),

@@ -1,5 +1,5 @@
-"""A browser's plain `EventSource` follows a stream, and resumes by itself when its server was
-killed, was restarted, or cut it off."""
+"""A browser's plain `EventSource` follows a stream. It resumes after its server was killed,
+restarted, or closed the connection."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from long_tests import long
 from missing import left_out, needed_program
 from product import RunningNode, environment
 
-from polynya.stream.commands import KAFKA_CONTENT_TYPE
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.wire.headers import RECORDS
 
 pytestmark = pytest.mark.process
@@ -65,7 +65,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 
 def run(client: str, *arguments: object) -> Any:
-    """What a client prints, as JSON."""
+    """Return a client's output, parsed as JSON."""
     command = [sys.executable, str(SCRIPTS / f"{client}_client.py"), *map(str, arguments)]
     done = subprocess.run(
         command, capture_output=True, timeout=SECONDS, env=environment(), check=False
@@ -127,7 +127,7 @@ def test_kcat_writes_reads_and_lists(node: RunningNode) -> None:
 
 
 def test_an_old_librdkafka_keeps_its_compression(node: RunningNode) -> None:
-    """It turns compression off, and says nothing, if Produce is not served from version 0 on."""
+    """Serve Produce from version 0 on: otherwise librdkafka silently turns compression off."""
     line = b"a line that compresses " * 2000 + b"\n"
     kcat(node, "-P", "-t", "canary", "-z", "gzip", "-X", "batch.num.messages=1", given=line * 3)
     with urllib.request.urlopen(f"{node.url}/v1/stream/kafka/canary/0") as response:
@@ -338,7 +338,7 @@ def follow(node: RunningNode, topic: str, headers: dict[str, str], more: str = "
 
 
 def test_a_topics_content_type_is_that_of_its_values(node: RunningNode) -> None:
-    """As a config of its creation; one that is no media type is refused."""
+    """Set the content type as a topic config at creation. An invalid media type is refused."""
     admin = AdminClient({"bootstrap.servers": node.kafka})
     for name, content_type in (("typed", "application/json"), ("mistyped", "no type")):
         made = NewTopic(name, 1, config={"content.type": content_type})
@@ -394,7 +394,7 @@ def test_the_java_tools_administer(node: RunningNode, libraries: Path, tmp_path:
 def test_a_topic_is_created_again_after_a_restart_under_a_running_idempotent_producer(
     tmp_path: Path,
 ) -> None:
-    """It was deleted before: librdkafka's producer goes on all the same."""
+    """Delete the topic first: librdkafka's producer continues after the re-creation."""
     kafka = f"127.0.0.1:{free_ports(1)[0]}"
     flags = ("--cores", "1", "--listen", f"127.0.0.1:{two_free_ports()}", "--kafka-listen", kafka)
     fatal: list[str] = []

@@ -73,7 +73,7 @@ def restart(cluster: DevCluster, node: int) -> None:
 
 
 def servers(cluster: DevCluster) -> str:
-    """Where the nodes serve Kafka: on the fourth of their ports."""
+    """Return the Kafka bootstrap addresses: the fourth port of each node."""
     return ",".join(f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}" for url in cluster.urls)
 
 

@@ -32,7 +32,7 @@ def node(data: Path) -> Iterator[RunningNode]:
 
 
 def called(node: RunningNode, *arguments: str, given: str = "", code: int = 0) -> tuple[str, str]:
-    """What a verb prints on stdout and stderr."""
+    """Return a verb's stdout and stderr."""
     ran = polynya(*arguments, "--server", node.url, stdin=given.encode(), seconds=SECONDS)
     assert ran.code == code, ran
     return ran.out, ran.err

@@ -1,4 +1,4 @@
-"""What operators ask of a cluster again."""
+"""Retries of operators' requests to a cluster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from polynya.cluster.operations import ClusterOperations
 from polynya.cluster.status import Told
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft import ProposalRefused
-from polynya.stream.commands import Command, NodeRecord, Placement
-from polynya.stream.placement import ClusterMap
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, Placement
 
 
 def nodes(*records: NodeRecord) -> ClusterMap:
@@ -90,8 +91,8 @@ def test_without_a_majority_the_reason_names_who_is_missing(up: tuple[int, ...],
 def handed_over(
     answer: ProposalRefused | PolynyaError | None, *, first: int
 ) -> tuple[dict[str, Any], list[Command]]:
-    """What a transfer of group 1 from node 1 to node 2 says, and what was written, where its leader
-    answers so; node `first` was to lead it."""
+    """Return the response and the written commands of a transfer of group 1 from node 1 to node 2,
+    whose leader answers `answer`. Node `first` was the preferred leader."""
     written: list[Command] = []
     now = msgspec.structs.replace(nodes(), groups={1: Placement((1, 2, 3), (1, 2, 3), first, 5)})
     led = {1: SimpleNamespace(leader=1)}
@@ -131,7 +132,7 @@ def handed_over(
 def test_a_lead_that_is_to_go_and_does_not_go_yet_is_no_refusal(
     answer: ProposalRefused | PolynyaError, why: str
 ) -> None:
-    """Who is to lead is written already, and the lead follows by itself."""
+    """Write the preferred leader first; the leadership follows on its own."""
     told, written = handed_over(answer, first=1)
     assert len(written) == 1 and told == {
         "epoch": 2,

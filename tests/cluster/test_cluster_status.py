@@ -1,4 +1,4 @@
-"""What keeps a cluster from being well is found, and said for people."""
+"""Detection of a cluster's problems and their descriptions for people."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from polynya.cluster.status import (
 )
 from polynya.replica import zones
 from polynya.replica.memory import waits
-from polynya.stream.commands import NodeRecord, NodeState, Placement
-from polynya.stream.placement import ClusterMap, born
+from polynya.stream.features.placement.cluster_map import ClusterMap, born
+from polynya.stream.features.placement.commands import NodeRecord, NodeState, Placement
 
 
 def a_map(groups: int) -> ClusterMap:
@@ -50,7 +50,7 @@ def told(*replicas: Replica) -> Told:
 
 
 def links_to(nodes: list[int], raft: SimpleNamespace) -> SimpleNamespace:
-    """Those of a transport that rejects nobody."""
+    """Return the links of a transport that rejects no peer."""
     return SimpleNamespace(nodes=nodes, raft=raft, refusals={}, twins={})
 
 
@@ -153,7 +153,7 @@ def test_an_id_that_is_used_twice_is_told_once():
 
 
 def test_a_node_that_is_replaced_waits_for_its_heir():
-    """And not for room on the others."""
+    """Wait for the replacement node, not for room on the others."""
     now = put(a_map(1), 2, NodeState.LEAVING)
     now = msgspec.structs.replace(
         now, nodes={**now.nodes, 4: NodeRecord(4, "h:9", "http://h:9", replaces=2)}

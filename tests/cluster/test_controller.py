@@ -1,5 +1,5 @@
-"""The controller takes the planner's steps through what may fail at any of them, and whoever comes
-after it goes on."""
+"""The controller carries out the planner's steps. Any of them may fail, and its successor
+continues."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
 from polynya.raft import Configuration, ProposalRefused
 from polynya.replica.planner import ChangeVoters, TransferLeadership
-from polynya.stream.commands import Command, NodeAdd, NodeSet, NodeState, SetBalancing
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.placement.commands import NodeAdd, NodeSet, NodeState, SetBalancing
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Reply
 
 NODES = tuple(ClusterNode(number, f"n{number}:1", f"http://n{number}") for number in (1, 2, 3))
@@ -60,7 +61,7 @@ class World:
         self.controller = self.another()
 
     def another(self) -> Controller:
-        """Who leads the meta group from now on."""
+        """Return the next controller: the new leader of the meta group."""
         start: Any = SimpleNamespace(
             identity=self.identity, cores=1, core=0, config=SimpleNamespace(cluster=self.cluster)
         )
@@ -115,7 +116,8 @@ class World:
         return None
 
     async def settle(self, *, changing: bool = False) -> None:
-        """Until rounds find nothing to do. `changing`: another takes over after each."""
+        """Run rounds until there is nothing to do. `changing`: another controller takes over after
+        each."""
         self.maps.take(self.toy.machine.meta.map)
         quiet = 0
         for _ in range(ROUNDS_MAX):
@@ -154,7 +156,7 @@ def test_a_node_that_is_to_stay_after_all_is_not_removed_by_a_plan_of_before():
     look = world.gather
 
     async def gather() -> ByCore:
-        """It takes as long as a node does not answer, and operators go on meanwhile."""
+        """Look only as fast as a slow node answers; operators continue meanwhile."""
         told = await look()
         world.toy.apply(NodeSet(4, NodeState.ACTIVE))
         world.maps.take(world.toy.machine.meta.map)
@@ -202,9 +204,11 @@ def test_while_nothing_is_to_do_nobody_is_asked():
 def test_a_group_that_has_other_voters_than_the_map_names_is_looked_at_until_it_has_those(
     on_its_way,
 ):
-    """As where a change that was asked for under an earlier goal arrives late: the map is at rest,
-    and the group is not. It is between two majorities, or has come to another one, and who is to be
-    back is away."""
+    """Watch a group whose voters differ from the map until they match.
+
+    A change that was requested under an earlier goal may arrive late: the map is at rest, the
+    group is not. It is between two majorities or has reached another one, and a node that must
+    return is down."""
     world = World()
     world.toy.apply(NodeAdd(node(4), balance=False))
     asyncio.run(world.settle())

@@ -1,4 +1,4 @@
-"""What a node of a cluster says of its health."""
+"""Health report of a cluster node."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 
 from polynya.cluster.join import leaderless
 from polynya.routing.group_locations import GroupLocations
-from polynya.stream.commands import Placement
-from polynya.stream.placement import ClusterMap, NodeRecord
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import Placement
+from polynya.stream.features.placement.rules import NodeRecord
 
 
 @pytest.mark.parametrize(
@@ -15,14 +16,14 @@ from polynya.stream.placement import ClusterMap, NodeRecord
     [
         (2, {0: 1, 1: 1}, {1, 3}, None),
         (2, {0: 1, 1: 0}, {1, 3}, "no known leader for 1 of 2 groups"),
-        (2, {0: 1, 1: 1}, {3}, None),  # it will elect another by itself
+        (2, {0: 1, 1: 1}, {3}, None),  # it elects another on its own
         (4, {0: 1, 1: 1}, {1, 3}, None),
         (
             4,
             {0: 1, 1: 3},
             {3},
             "no known leader for 1 of 2 groups",
-        ),  # a read replica remembers the last leader for ever
+        ),  # a read replica remembers the last leader permanently
     ],
 )
 def test_a_node_knows_whether_its_groups_are_led(

@@ -12,15 +12,15 @@ from polynya.base.errors import Unavailable
 from polynya.cluster.map_cache import ClusterMapCache, NodeHosts
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
-from polynya.stream.commands import NodeRecord
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord
 from polynya.transport import node_of
 
 NODES = (1, 2, 3)
 
 
 class Cables:
-    """Calls between the cores 0 of nodes; `down`: who answers nobody."""
+    """Calls between the cores 0 of nodes. `down`: nodes that do not answer."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Any] = {}

@@ -16,8 +16,8 @@ from worlds.two_nodes import Node
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
-from polynya.stream.commands import NodeRecord
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord
 from polynya.transport import Hello, address
 
 
@@ -34,7 +34,7 @@ def map_of(epoch: int, ports: dict[int, int]) -> ClusterMap:
 
 
 def maps_of(node: Node, known: ClusterMap) -> ClusterMapCache:
-    """As a core has them: it meets whom they name."""
+    """Build the map cache of a core: it connects to the nodes that a map names."""
     (transport,) = node.transports
     identity = NodeIdentity(
         cluster_id="c",

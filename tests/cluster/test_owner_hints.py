@@ -6,19 +6,22 @@ from types import SimpleNamespace
 from typing import Any
 
 from polynya.cluster.owner_hints import OwnerHints
-from polynya.stream.commands import NodeRecord, NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, NodeState
 
 
 def hints(down: set[int], leader: int = 2) -> OwnerHints:
     """The hints of node 1 in zone a. Names with "d" are diskless."""
-    leaders: Any = SimpleNamespace(elsewhere=lambda group: leader)
-    service: Any = SimpleNamespace(
-        group_of=lambda name: 7,
-        leaders=SimpleNamespace(seems_up=lambda node: node not in down),
-        proposals=SimpleNamespace(expects_diskless=lambda name: name.startswith("d")),
+    directory: Any = SimpleNamespace(
+        elsewhere=lambda group: leader, seems_up=lambda node: node not in down
     )
-    found = OwnerHints(1, leaders, service, {2: "http://old"})
+    found = OwnerHints(
+        1,
+        directory,
+        {2: "http://old"},
+        group_of=lambda name: 7,
+        expects_diskless=lambda name: name.startswith("d"),
+    )
     records = (
         NodeRecord(1, "", "http://1", "a"),
         NodeRecord(2, "", "http://2", "a"),

@@ -13,8 +13,8 @@ import pytest
 from polynya.cluster.removal import Removal
 from polynya.config.core_start import EXIT_REMOVED
 from polynya.config.node_identity import REMOVED
-from polynya.stream.commands import NodeRecord, NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, NodeState
 
 
 class World:

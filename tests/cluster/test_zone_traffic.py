@@ -8,7 +8,7 @@ from typing import Any
 
 from polynya.cluster.zone_traffic import ZoneTraffic
 from polynya.front.common.client_traffic import ZONES_MAX, ClientTraffic
-from polynya.stream.commands import NodeRecord
+from polynya.stream.features.placement.commands import NodeRecord
 
 
 class Node:

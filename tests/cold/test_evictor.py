@@ -10,8 +10,8 @@ from worlds.cold import CLUSTER, GROUPS, FaultyStore, Tier, no_sleep, play, play
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, PackGone, PackVerifier, StateReader
-from polynya.stream.commands import Evict, Return
-from polynya.stream.rules.eviction import ghosts, slice_of, whole_of
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.pages.eviction import ghosts, slice_of, whole_of
 from polynya.wire.pack import damaged_slices, read_footer
 
 SETTINGS = EvictSettings(after_ms=1000, few=1, block_streams=3)
@@ -30,7 +30,7 @@ def evicted(tier: Tier) -> set[str]:
 
 
 async def bring_all(tier: Tier) -> None:
-    """As whoever needs them does."""
+    """Rehydrate all evicted streams."""
     states = StateReader(tier.store)
     for group, machine in tier.world.machines().items():
         for ghost in list(ghosts(machine)):

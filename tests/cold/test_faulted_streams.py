@@ -17,8 +17,11 @@ from polynya.base.names import group_of
 from polynya.engine.repair import Repairer
 from polynya.objectstore import MemoryStore
 from polynya.replica import Group
-from polynya.stream.commands import Append, Batch, Create, Encoding, Trim
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wal import Journal
@@ -135,7 +138,7 @@ def hot_of(world: World, name: str) -> list[HotBatch]:
 
 
 async def append_damaged(world: World, name: str, payload: bytes) -> None:
-    """Its checksum is that of other bytes, as if it had been damaged on its way to the journal."""
+    """Append a batch with the checksum of other bytes, as if damaged on its way to the journal."""
     batch = Batch(Encoding.BYTES, 1, payload, crc32c(payload[::-1]))
     assert (await world.send(Append(name, world.clock.ms, "text/plain", batch))).code == Code.OK
 
@@ -233,7 +236,7 @@ def test_a_stream_that_cannot_be_stored_is_set_aside_after_each_start() -> None:
 
 
 class Wire:
-    """Between two members."""
+    """The connection between two members."""
 
     def __init__(self) -> None:
         self.handlers: list[Callable[[bytes, Callable[[bytes], None], int], None]] = []

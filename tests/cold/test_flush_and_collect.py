@@ -1,4 +1,5 @@
-"""From hot to cold to gone: nothing is lost, published twice or left behind, whatever fails."""
+"""The life of packs: flush, merge, collection. Under all failures nothing is lost, published twice
+or left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept, collector
 from polynya.cold.steps import WRITE_MS_MAX
-from polynya.stream.commands import PackWritten, PublishSlices, ReleasePack
+from polynya.stream.features.packs.commands import PackWritten, PublishSlices, ReleasePack
 from polynya.stream.replies import Code
 from polynya.stream.state import pack_tables, sorted_rows
 from polynya.wire.pack import read_footer
@@ -272,7 +273,8 @@ def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:
 
 
 def test_a_pack_whose_intent_is_repeated_after_its_deletion_is_deleted_again() -> None:
-    """The group has released it for ever, and its home group has forgotten that."""
+    """Repeat a pack's intent after the group released the pack and its home group dropped the
+    record of it."""
 
     async def story() -> None:
         tier = Tier()
@@ -517,7 +519,7 @@ def test_two_sweeps_at_the_same_time_do_not_disturb_each_other() -> None:
 
 
 def test_what_has_become_known_since_it_was_found_is_not_swept() -> None:
-    """As of a process that stood still in between."""
+    """Pause the process between the search and the sweep."""
 
     async def story() -> None:
         tier = Tier()

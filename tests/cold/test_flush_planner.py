@@ -1,4 +1,4 @@
-"""What is flushed when: bounds hold, nobody starves, order is kept."""
+"""Order of flushing: bounds hold, no stream starves, order is kept."""
 
 from __future__ import annotations
 

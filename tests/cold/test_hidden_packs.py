@@ -19,8 +19,8 @@ from polynya.cold import (
     merger,
 )
 from polynya.cold.sparse_packs import VAIN_RETURNS_MAX
-from polynya.stream.commands import Return
-from polynya.stream.rules.eviction import evicted_view, slice_of
+from polynya.stream.features.pages.commands import Return
+from polynya.stream.features.pages.eviction import evicted_view, slice_of
 
 PACK_BYTES, SPARE = 20_000, 8
 SETTINGS = MergeSettings(slice_bytes_max=4000, pack_bytes_max=PACK_BYTES, packs_spare=SPARE)
@@ -60,7 +60,7 @@ class Idle:
         return self.tier.new_merger(settings, eviction=self.eviction)
 
     async def bring(self, group: int, names: list[str]) -> None:
-        """As the rehydration does."""
+        """Return evicted streams to the machine, as the rehydration does."""
         world = self.tier.world
         machine = world.machines()[group]
         states = []
@@ -167,7 +167,8 @@ def test_nothing_is_read_while_nothing_is_written(
 
 
 def test_streams_rest_whose_packs_cannot_be_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are returned a few times, and not again before there are other packs."""
+    """Stop returning streams whose packs cannot be emptied: a few attempts, then none before other
+    packs appear."""
 
     async def story() -> None:
         idle = Idle()

@@ -12,9 +12,10 @@ from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, StateReader
 from polynya.front.http.api.tables import _range
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import ColdSlice, Encoding, Return
-from polynya.stream.rules.eviction import ghosts, slice_of
-from polynya.stream.rules.tables import ClaimedRange
+from polynya.stream.features.pages.commands import Return
+from polynya.stream.features.pages.eviction import ghosts, slice_of
+from polynya.stream.features.tables.rules import ClaimedRange
+from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.state.entries import UNKNOWN_MS
 from polynya.stream.state.index import record_time_ms_max
 from polynya.wire.pack import read_footer

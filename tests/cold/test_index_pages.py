@@ -14,21 +14,16 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import FlushSettings, MergeSettings, PackGone, PackVerifier
 from polynya.objectstore import ObjectInfo
-from polynya.stream.commands import (
-    ColdSlice,
-    Command,
-    Delete,
-    PackWritten,
-    PageEntries,
-    PinSource,
-    ReleasePaged,
-    ReplaceSlices,
-    Trim,
-    Unpin,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.forks.commands import PinSource, Unpin
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.features.packs.commands import PackWritten, ReplaceSlices
+from polynya.stream.features.pages.commands import PageEntries, ReleasePaged
+from polynya.stream.features.pages.rules import LATE_MS, mark_of
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code
-from polynya.stream.rules.paging import LATE_MS, mark_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 from polynya.wire.page import build_page, page_key, read_page
@@ -71,7 +66,7 @@ class Paged(Tier):
         ]
 
     async def check_from(self, record: int) -> None:
-        """What is kept reads as written."""
+        """Check that the kept records read as written."""
         reader, found = self.new_reader(), b""
         for cold in self.machine().packs.whole_index_of(self.stream()):
             inner = await reader.spread([cold], record, 1 << 62)

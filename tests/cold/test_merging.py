@@ -14,7 +14,9 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import CollectorSettings, MergeSettings, PackGone
 from polynya.cold.requests import cut_requests
-from polynya.stream.commands import ClaimRanges, ColdSlice, ReplaceSlices
+from polynya.stream.features.packs.commands import ReplaceSlices
+from polynya.stream.features.tables.commands import ClaimRanges
+from polynya.stream.parts import ColdSlice
 from polynya.wire.pack import read_footer
 
 NAME = "default/s0"
@@ -251,7 +253,7 @@ def test_slices_that_cannot_be_read_stop_nobody_else() -> None:
 
 
 def claim(tier: Tier, job: int, committed: int) -> list[tuple[int, int]]:
-    """What a table's job takes of the stream: first record, and the record behind the last."""
+    """Return the ranges that a table's job claims of the stream: first record and end."""
     group = group_of(NAME, GROUPS)
     reply = tier.world.apply(
         group, ClaimRanges(7, job, committed, "default/", [], 1 << 30, fresh=True)

@@ -14,7 +14,9 @@ from worlds.stream import kafka_batch
 
 from polynya.base.names import group_of
 from polynya.cold import merger
-from polynya.stream.commands import Encoding, Produce, Trim, TrimTo
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.retention.commands import Trim, TrimTo
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import HotPiece, ReadPlan, cut
 from polynya.stream.state.model import Stream
 from polynya.wire.pack import read_footer

@@ -24,8 +24,8 @@ from polynya.cold import ColdReader
 from polynya.cold.merge_planner import MergeRun
 from polynya.cold.merger import MergeSource, build_merged
 from polynya.cold.verifier import PackVerifier
-from polynya.stream.commands import ColdSlice, Encoding
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.read_plan import Want, cut
 from polynya.stream.state import index
 from polynya.stream.state.model import HotBatch, Stream

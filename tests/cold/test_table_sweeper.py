@@ -1,5 +1,5 @@
-"""What lost jobs left under a table's folder goes, and nothing that any snapshot, log or reader may
-still be at: with real tables."""
+"""Removal of lost jobs' leftovers under a table's folder, with real tables. Files that a snapshot,
+log or reader may still use stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polynya.lakehouse.jobs.commit import run_job
 from polynya.lakehouse.jobs.rewrites.redo import Redefined
 from polynya.lakehouse.jobs.worker import compact, merge, rebuild
 from polynya.objectstore import StoreSettings, open_store
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 
 HOUR_MS = 3_600_000
 
@@ -482,7 +482,7 @@ def test_merged_files_go_after_the_snapshots_that_have_them_and_the_grace(
 def test_a_merge_that_died_leaves_what_others_need(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """After "pointer", Delta still has the small files while Iceberg has expired them."""
+    """Crash after "pointer": Delta still has the small files; Iceberg has expired them."""
     monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 1)
     monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 1)
     for _ in range(3):

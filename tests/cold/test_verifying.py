@@ -11,7 +11,8 @@ from worlds.cold import Tier, play
 from polynya.cold import PackVerifier, verifier
 from polynya.cold.verifier import DAMAGED, MISSING, Fault, VerifiedPart
 from polynya.objectstore import StoreUnavailable
-from polynya.stream.commands import Delete, Trim
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.features.retention.commands import Trim
 
 
 async def whole(found: PackVerifier, groups: Collection[int]) -> list[VerifiedPart]:

@@ -1,4 +1,4 @@
-"""Where settings come from, and what is refused."""
+"""Sources of settings, and refusals of invalid ones."""
 
 import re
 

@@ -1,5 +1,5 @@
-"""Only the node's user may read what it keeps: new files, those of earlier releases, and not those
-of a root that is shared."""
+"""Permissions of the node's files: only its user may read new files and those of earlier releases.
+A shared root stays as it is."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CLUSTER = "c" * 32
 
 @pytest.fixture(autouse=True)
 def open_umask() -> Iterator[None]:
-    """As an interactive shell has it."""
+    """Set the umask of an interactive shell."""
     before = os.umask(0o022)
     yield
     os.umask(before)
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """Of everything in a folder, and of it."""
+    """Return the mode of a folder and of everything in it."""
     return {
         str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode)
         for path in (folder, *folder.rglob("*"))
@@ -42,7 +42,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 def readable(folder: Path) -> list[str]:
-    """What others may read, write or enter."""
+    """Return the paths that other users may read, write or enter."""
     return sorted(name for name, mode in modes(folder).items() if mode & 0o077)
 
 

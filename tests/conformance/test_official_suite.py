@@ -55,8 +55,8 @@ def test_the_official_suite_passes_whole_through_three_nodes_in_turn(
 
 
 def _passes_whole(url: str, tmp_path: Path) -> None:
-    """It has lives of two seconds, looks at them after one and a half, and has no patience: hence
-    `ahead_of_others`."""
+    """Run the whole suite with a raised priority (`ahead_of_others`): it checks TTLs of two
+    seconds after 1.5 s, without a retry."""
     folder = installed(Path(__file__).parent, "conformance")
     report = tmp_path / "report.json"
     settings = environment(

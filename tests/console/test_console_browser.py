@@ -227,8 +227,8 @@ def test_markup_cannot_be_made_of_text_even_by_mistake(page: Page) -> None:
 def test_a_page_that_a_stream_holds_is_not_of_this_origin(
     browser: Browser, node: RunningNode
 ) -> None:
-    """A record may be HTML, and opened by itself: it must not read the token of the console's
-    tab."""
+    """Deny the console's origin to stored HTML: a record that is opened as a page must not read
+    the tab's token."""
     for kind, name in (
         ("text/html", "pages/html"),
         ("image/svg+xml", "pages/svg"),

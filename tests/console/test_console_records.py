@@ -94,7 +94,7 @@ def copied(page: Page, text: str, inside: str = "main") -> str:
 
 
 def ran(command: str, folder: Path) -> str:
-    """What a copied command prints, in a shell that has `polynya`."""
+    """Return the output of a copied command, in a shell that has `polynya`."""
     program = folder / "polynya"
     program.write_text('#!/bin/sh\nexec python3 -m polynya "$@"\n')
     program.chmod(0o755)

@@ -12,7 +12,8 @@ from typing import Any
 
 
 class Obeying:
-    """One call of `os`. Each process counts its own calls, anew with each order."""
+    """One intercepted function of `os`. Each process counts its own calls; a new order resets the
+    count."""
 
     def __init__(self, name: str, orders: Path) -> None:
         self._name = name

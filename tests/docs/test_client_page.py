@@ -1,5 +1,4 @@
-"""What docs/client.md shows is what happens: its examples are run in order against a node, and
-print what their comments say."""
+"""The examples of docs/client.md, run in order against a node. They print what their comments say."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What docs/embedded.md shows is what happens: its examples are run in order and print what their
-comments say."""
+"""The examples of docs/embedded.md, run in order. They print what their comments say."""
 
 from __future__ import annotations
 

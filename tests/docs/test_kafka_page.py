@@ -33,7 +33,7 @@ __all__ = ["libraries"]  # a fixture
 
 
 class Reader:
-    """Who follows the page, with `polynya` and the addresses of one node."""
+    """A reader of the page, with `polynya` and the addresses of one node."""
 
     def __init__(self, folder: Path, node: RunningNode) -> None:
         self.node, self.folder = node, folder

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
 class Reader:
-    """Who follows the page: `run` plays the blocks of a section and gives what they print."""
+    """A reader of the page: `run` executes the blocks of a section and returns their output."""
 
     def __init__(self, folder: Path, url: str, kafka: str) -> None:
         self.url, self.kafka = url, kafka
@@ -71,7 +71,8 @@ class Reader:
         return ran.stdout
 
     def shell(self, section: str) -> list[str]:
-        """What each block prints. 28 is curl's own end of following."""
+        """Run each block and return its output. 28 is curl's own exit code at the end of a
+        followed stream."""
         return [
             self.run("bash", "-ec", block, codes=(0, 28)) for block in self.blocks(section, "sh")
         ]

@@ -1,5 +1,5 @@
-"""What goes on while a node is killed: writers, tailing readers, flushes; each keeps a ledger of
-what it was promised, checked afterwards."""
+"""Load during a node's crash: writers, tailing readers, flushes. Each keeps a ledger of promises,
+checked afterwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Worker(threading.Thread):
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> Answer | None:
-        """None when the outcome is unknown; a 503 that says so is one."""
+        """Send a request. None: the outcome is unknown, also by a 503 that reports it."""
         if self._client is None or self._url != self.world.url:
             if self._client is not None:
                 self._client.close()
@@ -101,7 +101,8 @@ def numbers(records: list[Any]) -> list[int]:
 
 
 class PlainWriter(Worker):
-    """Never repeats: each number is there once when acknowledged, at most once otherwise."""
+    """A writer that never repeats: each acknowledged number is stored once, any other at most
+    once."""
 
     def __init__(self, world: World, stream: str, pad: str = "") -> None:
         super().__init__(world)
@@ -295,12 +296,12 @@ class Progress:
         self._workers = workers
 
     def __call__(self, count: int) -> None:
-        """Until together they were promised so many more things."""
+        """Wait until the workers have that many more acknowledgements in total."""
         goal = self._total() + count
         self._wait(lambda: self._total() >= goal, f"{count} acknowledgements")
 
     def of_each(self) -> None:
-        """Until every one of them was promised something."""
+        """Wait until each worker has an acknowledgement."""
         self._wait(
             lambda: all(worker.promised for worker in self._workers),
             "something acknowledged to each",

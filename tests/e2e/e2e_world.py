@@ -107,7 +107,7 @@ class World:
             core.kill()
 
     def kill_supervisor(self) -> None:
-        """Its cores must die by themselves."""
+        """Kill the supervisor alone: its cores must exit on their own."""
         assert self.node is not None
         self.node.kill()
 
@@ -171,8 +171,8 @@ class World:
 
 
 class Client:
-    """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole answer; the next
-    one connects anew."""
+    """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole response; the
+    next call reconnects."""
 
     def __init__(self, url: str, seconds: float = 60.0) -> None:
         parts = urlsplit(url)
@@ -212,8 +212,8 @@ def raw(url: str, seconds: float = 60.0) -> Iterator[socket.socket]:
 def live_readers(
     world: World, target: str, count: int, stack: contextlib.ExitStack
 ) -> list[socket.socket]:
-    """So many connections that have asked for `target`, such as `shop/orders?offset=now&live=sse`,
-    and are left open."""
+    """Open connections that request `target`, such as `shop/orders?offset=now&live=sse`, and keep
+    them open."""
     found = []
     for _ in range(count):
         connection = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
@@ -236,7 +236,7 @@ def descriptors(processes: list[psutil.Process]) -> int:
 
 
 def file_sizes(folder: Path) -> list[os.stat_result]:
-    """Of all files below a folder in which a server goes on making and deleting files."""
+    """Return the sizes of all files below a folder while a server creates and deletes files in it."""
     found = []
     for path, _, names in os.walk(folder):
         for name in names:
@@ -274,7 +274,7 @@ def _value(lines: list[str], name: str) -> float:
 
 
 def read_until(connection: socket.socket, word: bytes) -> bytes:
-    """What came until `word` was in it, or the end; a reset is one too."""
+    """Read until `word` appears or the connection ends. A reset is an end."""
     data = b""
     with contextlib.suppress(ConnectionError):
         while word not in data and (piece := connection.recv(65536)):

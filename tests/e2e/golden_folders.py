@@ -230,7 +230,7 @@ class Maker:
         self._put("gold/new", JSON | {"Stream-TTL": "315360000"}, b"[1]")
 
     def _pull(self) -> None:
-        """For `workers` all is done; `waiting` waits to be claimed."""
+        """Complete the wake of `workers`; leave `waiting` unclaimed."""
         claimed = json.loads(
             self._ok("POST", f"{SUBSCRIPTIONS}/workers/claim", b'{"worker": "w"}', **JSON).body
         )
@@ -252,7 +252,7 @@ class Maker:
         )
 
     def _settled(self) -> list[Said]:
-        """What is answered twice: a wake may end just now."""
+        """Ask until two rounds give the same answers: a wake may end just now."""
         answers: list[Said] = []
 
         def same() -> bool:

@@ -87,7 +87,8 @@ def test_a_produce_request_of_very_many_topics(node: AttackedNode, count: int) -
 
 
 def test_four_connections_that_announce_64_mib_each(node: AttackedNode) -> None:
-    """They held the whole budget: a Produce waited for as long as they stayed."""
+    """Announce 64 MiB on each: in the past they held the whole budget and blocked Produce
+    requests."""
     with ExitStack() as stack, unharmed(node) as bystander:
         for _ in range(4):
             line = stack.enter_context(socket.create_connection(node.kafka))

@@ -70,8 +70,8 @@ class Guarded:
         return text
 
     def wait_known(self, token: str) -> None:
-        """Until all cores know it: a dozen connections land on both, but for one time in two
-        thousand."""
+        """Wait until all cores know it. A dozen connections reach both cores, but for one time in
+        two thousand."""
         wait_until(
             lambda: all(self.ask("GET", "/v1/node", token=token).status == 200 for _ in range(12)),
             what="the cores to know the token",
@@ -106,7 +106,7 @@ class Guarded:
         )
 
     def acts(self) -> list[dict[str, str]]:
-        """Of the lines that are whole by now."""
+        """Return the actions of the complete lines of the audit log."""
         whole = (self.data / "access" / "audit.jsonl").read_text().rpartition("\n")[0]
         return [json.loads(line) for line in whole.splitlines()]
 

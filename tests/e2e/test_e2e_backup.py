@@ -170,7 +170,7 @@ def test_a_backup_and_a_restore_that_are_killed_are_given_again(
 def test_an_older_copy_of_a_data_folder_is_refused_and_what_came_later_is_in_the_store(
     world: World, tmp_path: Path
 ) -> None:
-    """As of a machine that is put back."""
+    """Restore an older copy of the data folder, as a replaced machine has it."""
     settings = {
         "POLYNYA_COLD_ROOT": str(tmp_path / "objects"),
         "POLYNYA_COLD_DELETE_GRACE_MS": "1000",

@@ -1,5 +1,5 @@
-"""The number of cores changes between starts, of a node by itself and of members of a cluster, and
-nothing is lost or there twice."""
+"""Changes of the number of cores between starts, of a single node and of cluster members: no loss,
+no duplicates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def with_cores(cluster: DevCluster, number: int, cores: int) -> None:
 
 
 def cores_of(cluster: DevCluster, number: int) -> int:
-    """So many of a node that is well answer."""
+    """Return the number of cores of a healthy node."""
     told = cluster.wait_until_well(number)
     cores: int = next(node["cores"] for node in told["nodes"] if node["id"] == number)
     return cores

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def said_by(run: Callable[[], Ran], text: str, times: int = 1) -> Ran:
-    """What a command ends with once it says that."""
+    """Run a command until its output contains `text`, and return its result."""
     return wait_until(lambda: (ran := run()).out.count(text) == times and ran, what=text)
 
 
@@ -30,7 +30,7 @@ def headers_of(url: str) -> tuple[int, dict[str, str]]:
 
 
 def seconds_of(url: str) -> float:
-    """That an answer takes."""
+    """Return the duration of one response in seconds."""
     began = time.monotonic()
     assert ask_once("GET", url)[0] == 200
     return time.monotonic() - began

@@ -21,7 +21,8 @@ PROFILES = ("replicated", "leased", "diskless")
 
 
 def append_if(url: str, value: int, token: str) -> int:
-    """Of a status that tells the outcome; a node that is not ready applied nothing."""
+    """Append under a condition and return a conclusive status. A node that is not ready applied
+    nothing."""
 
     def look() -> int | None:
         status, body = ask_once("POST", url, b"%d" % value, **{"If-Match": f'"{token}"'})

@@ -79,7 +79,7 @@ def test_events_reach_readers_on_every_core_and_end_when_the_owner_dies(
 
 
 def appended(world: World, name: str, body: bytes) -> bool:
-    """False while the other core is not there: then nothing was applied."""
+    """Append. False while the other core is down: then nothing was applied."""
     with contextlib.suppress(Lost):
         answer = world.ask("POST", f"/v1/stream/{name}", body, **JSON)
         assert answer.status == 204 or answer.headers["stream-outcome"] == "refused", answer
@@ -88,8 +88,8 @@ def appended(world: World, name: str, body: bytes) -> bool:
 
 
 def resumed(world: World, name: str, last_event: str) -> bytes:
-    """What comes first after that event; empty while the other core is not there, which an event
-    may say too."""
+    """Return the first events after `last_event`. Empty while the other core is down, which an
+    event may also report."""
     with socket.create_connection(address(world.url), timeout=60) as connection:
         request = (
             f"GET /v1/stream/{name}?live=sse HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"

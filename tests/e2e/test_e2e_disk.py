@@ -157,7 +157,7 @@ def refused(answer: Answer) -> None:
 
 
 def fill_up(client: Client, acknowledged: dict[str, list[int]]) -> None:
-    """Until not even small appends are taken, by any core."""
+    """Append until every core refuses even small appends."""
     for size in (1_000_000, 10_000, 100, 0):
         for name, numbers in acknowledged.items():
             assert append_until(client, {name: numbers}, 507, count=400, size=size) == 507
@@ -430,8 +430,8 @@ def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) 
 
 
 def test_nothing_is_visible_before_it_is_synced(world: World, orders: DiskOrders) -> None:
-    """While the fdatasync of an append is held up, neither the writer nor any reader hears of
-    it."""
+    """Delay the fdatasync of an append: until it ends, neither the writer nor any reader learns of
+    the append."""
     world.start("--cores", "1", "--long-poll-timeout", "60", **orders.variables)
     tail = world.ask("PUT", "/v1/stream/sync/seen", **JSON).next_offset
     with contextlib.ExitStack() as stack:

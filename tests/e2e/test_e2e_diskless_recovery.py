@@ -52,7 +52,7 @@ def records(url: str) -> list[int]:
 
 
 def stored(world: World) -> int:
-    """How many copies and deltas the node has stored."""
+    """Count the copies and deltas that the node has stored."""
     with urlopen(f"{world.admin}/metrics") as response:
         lines = response.read().decode().splitlines()
     names = ("polynya_state_copies_total", "polynya_state_copy_deltas_total")
@@ -60,7 +60,7 @@ def stored(world: World) -> int:
 
 
 def wait_until_stored(world: World) -> None:
-    """Until a node that nobody writes to has nothing more to store."""
+    """Wait until an idle node has no more copies to store."""
     count, since = stored(world), monotonic()
 
     def look() -> bool:

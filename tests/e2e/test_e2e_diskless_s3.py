@@ -82,7 +82,7 @@ def writers(place: Place) -> Iterator[list[Writer]]:
 
 
 class Counts(NamedTuple):
-    """What the nodes counted, and what the server answered."""
+    """Counters of the nodes, and requests that the server answered."""
 
     counted: Counter[str]
     logged: Counter[str]

@@ -1,4 +1,4 @@
-"""A whole node whose idle streams leave the memory: nobody sees it, over a kill, a restart, a
+"""A whole node with evicted idle streams. The eviction stays invisible across a kill, a restart, a
 backup and its restore."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = [f"idle/s{number}" for number in range(12)]
 
 
 def append(world: World, name: str, sequence: int) -> int:
-    """As an idempotent producer: the status."""
+    """Append as an idempotent producer and return the status."""
     producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": str(sequence)}
     return world.ask("POST", f"/v1/stream/{name}", b"[%d]" % sequence, **JSON, **producer).status
 

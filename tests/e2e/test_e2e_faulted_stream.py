@@ -17,15 +17,17 @@ from polling import wait_until
 from polynya.base.names import group_of
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import open_storage
-from polynya.stream.commands import Append, Batch, Create, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Batch, Encoding
 
 pytestmark = pytest.mark.process
 FLAGS = ("--cores", "1", "--cold-flush-max-age-ms", "100")
 
 
 def journal_a_damaged_batch(data: Path) -> None:
-    """As a core would that got it damaged: the frame is in order, the batch's checksum is not its
-    payload's."""
+    """Journal a batch that arrived damaged: the frame is valid, the batch's checksum does not
+    match its payload."""
     identity = json.loads((data / "node.json").read_text())
     groups = int(identity["groups"])
 
@@ -89,7 +91,8 @@ def test_a_node_serves_beside_a_stream_that_it_cannot_store(world: World) -> Non
 
 
 def test_a_damaged_pack_is_told_by_reads_readiness_and_metrics(world: World) -> None:
-    """Until the object is whole again. The bytes of the other stream in it are served."""
+    """Report the damage until the object is whole again. The other stream's bytes in it are
+    served."""
     world.start(*FLAGS)
     with contextlib.closing(world.connect()) as client:
         for name, body in (("hurt", b"a" * 5000), ("sound", b"b" * 5000)):

@@ -1,8 +1,7 @@
-"""What older releases wrote (`golden_folders.py`) opens in this one: everything is there, answered
-as it was, and goes on.
+"""Data of older releases (`golden_folders.py`) opens in this one: it is complete, responses are
+unchanged, and work continues.
 
-The data of format 1, which was never released, is refused with what to do, and left as it is.
-"""
+Data of the unreleased format 1 is refused with the remedy, and stays unchanged."""
 
 from __future__ import annotations
 
@@ -82,8 +81,8 @@ def asked(
 
 
 def differs(said: Said, answer: Answer) -> str:
-    """From what was said: nothing of it may be missing or other. An answer may tell more than it
-    did."""
+    """List differences from the earlier response: no field may be missing or changed. Additional
+    ones are allowed."""
     if answer.status != said.status:
         return f"{said.method} {said.target}: {answer.status} instead of {said.status}"
     headers = kept_headers(answer)
@@ -119,7 +118,7 @@ def test_a_folder_of_an_older_release_opens_and_goes_on(golden: Golden, node: Wo
 
 
 def goes_on(golden: Golden, node: World) -> None:
-    """What the state does not show until it is needed."""
+    """Check state that shows only when it is used."""
 
     def post(name: str, body: bytes, **headers: str) -> int:
         return asked(node, golden, "POST", f"/v1/stream/gold/{name}", body, **headers).status
@@ -154,7 +153,8 @@ def goes_on(golden: Golden, node: World) -> None:
 
 
 def claimed(node: World, golden: Golden, subscription: str) -> tuple[int, list[str]]:
-    """By a worker of now: the generation, and which streams have something for it."""
+    """Claim work as a current worker and return the generation and the streams with pending
+    records."""
     answer = asked(
         node, golden, "POST", f"{SUBSCRIPTIONS}/{subscription}/claim", b'{"worker": "later"}'
     )

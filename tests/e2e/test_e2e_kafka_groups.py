@@ -47,7 +47,7 @@ sys.stdin.readline()
 
 
 def places(cluster: DevCluster) -> list[str]:
-    """Where the nodes serve Kafka: on the fourth of their ports."""
+    """Return the Kafka bootstrap addresses: the fourth port of each node."""
     return [f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}" for url in cluster.urls]
 
 

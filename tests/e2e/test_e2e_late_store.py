@@ -24,7 +24,7 @@ FLAGS = ("--cores", "2")
 
 
 class Door:
-    """Between a node and its S3 server: open or shut, at an address that stays."""
+    """A switchable proxy between a node and its S3 server, at a fixed address."""
 
     def __init__(self, endpoint: str) -> None:
         parts = urlsplit(endpoint)
@@ -84,7 +84,7 @@ def fill(world: World) -> None:
 
 
 def check_without(world: World) -> None:
-    """What is served, and what is said, while the store is away."""
+    """Check the responses and the health report while the store is down."""
     ready = world.ask("GET", "/readyz")
     assert ready.status == 200 and ready.body.startswith(
         b"[!] core 0 object store: no response since the start"

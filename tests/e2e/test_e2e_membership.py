@@ -30,7 +30,7 @@ def refused(*arguments: str, server: str) -> str:
 
 
 def urls_of(cluster: DevCluster, by: int, numbers: list[int]) -> dict[int, str]:
-    """Those of the nodes that belong to the cluster, once node `by` has it so."""
+    """Return the URLs of the cluster's nodes, once node `by` lists `numbers`."""
     view = agreed(
         cluster,
         by,

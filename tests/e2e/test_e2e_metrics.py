@@ -1,4 +1,4 @@
-"""What a scrape of a whole node shows."""
+"""The metrics of a whole node, as scraped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Real processes: a read replica answers by itself, is missed by nobody while it is away, comes
-back with an empty disk, and is let go."""
+"""A read replica in real processes: it serves reads locally, its absence has no effect, it returns
+with an empty disk, and it is removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCAL = "?offset=-1&consistency=local"
 
 
 def there(cluster: DevCluster) -> bool:
-    """By what the first node says."""
+    """Report whether the first node sees the replica as up."""
     return next(bool(node["up"]) for node in cluster.view(1)["nodes"] if node["id"] == READER)
 
 

@@ -24,8 +24,7 @@ APPENDS = 12  # of the long one, each so large that it is one when it comes back
 
 
 class Kept:
-    """What readers get of streams: bytes, content type, closed, and for streams of bytes the
-    records."""
+    """The readers' view of streams: bytes, content type, closed, and the records of byte streams."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

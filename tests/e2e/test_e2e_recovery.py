@@ -1,5 +1,5 @@
-"""What a start finds: torn tails, damage, missing files, other nodes; and expiry that goes on while
-nothing runs."""
+"""Recovery at a start: torn tails, damage, missing files, foreign nodes; and expiry during
+downtime."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def journal(world: World, core: int = 0) -> Path:
 
 
 def end_of(path: Path) -> int:
-    """Behind the last byte that is not zero."""
+    """Return the position behind the last non-zero byte."""
     return len(path.read_bytes().rstrip(b"\0"))
 
 

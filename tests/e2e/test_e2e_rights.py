@@ -1,5 +1,5 @@
-"""Nothing that a node or its tables' worker writes can be read by other users, whatever the umask
-of who starts it."""
+"""Permissions of files that a node or its tables' worker writes: other users can read none, under
+any umask of the caller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def open_umask() -> Iterator[None]:
 
 
 def readable(folder: Path) -> list[str]:
-    """What others may read, write or enter. Files that go meanwhile are left out."""
+    """Return the paths that other users may read, write or enter. Files that vanish meanwhile are
+    left out."""
     found = []
     for path in (folder, *folder.rglob("*")):
         with contextlib.suppress(FileNotFoundError):

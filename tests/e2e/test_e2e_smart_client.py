@@ -1,5 +1,4 @@
-"""A client that goes to the owner by itself, and the owner dies under it: nothing is lost, nothing
-stored twice."""
+"""A client that routes itself to the owner, which dies: no loss, no duplicates."""
 
 from __future__ import annotations
 

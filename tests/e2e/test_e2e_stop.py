@@ -1,5 +1,5 @@
-"""SIGTERM: whoever waits is answered, what is in flight is answered or cut, what was acknowledged
-stays, and the node ends soon, cleanly."""
+"""SIGTERM: waiting requests are answered, those in flight are answered or cut. Acknowledged data
+stays, and the node exits soon and cleanly."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int
 
 @pytest.mark.parametrize("slow", [1, *long([0])])
 def test_no_core_goes_away_before_all_have_answered(world: World, slow: int) -> None:
-    """One core, perhaps that of the stream, is told to stop a second after the other: whoever waits
-    at either is answered as ever."""
+    """Delay SIGTERM of one core, perhaps the stream's, by a second: waiting requests at both cores
+    are still answered."""
     world.start("--cores", "2", "--long-poll-timeout", "60")
     assert world.ask("PUT", "/v1/stream/stop/s", b"[1]", **JSON).status == 201
     with contextlib.ExitStack() as stack:

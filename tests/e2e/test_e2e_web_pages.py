@@ -1,5 +1,5 @@
-"""What a stranger's web page can make of a default node: with the requests that browsers send, and
-in a headless Chromium."""
+"""Attacks of a foreign web page on a default node: with the requests that browsers send, and in
+headless Chromium."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def streams(node: RunningNode) -> list[str]:
 
 
 def refusals(node: RunningNode) -> int:
-    """How many requests the base port has answered with 4xx."""
+    """Count the requests that the base port has answered with 4xx."""
     found = re.search(
         r'^polynya_http_responses_total{class="4xx"} (\d+)',
         web.get(f"{node.admin}/metrics").text,

@@ -1,5 +1,5 @@
-"""Appends of one turn and group, on a node by itself: one entry of the log, an answer each, and the
-same state after a restart."""
+"""Appends of one turn and group on a single node: one log entry, a response each, and the same
+state after a restart."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from polynya.base.errors import CorruptData
 from polynya.engine.snapshots.transfer import PayloadReader, payload_at
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage, open_storage
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import (
     BUNDLE_BYTES,
     BUNDLE_COMMANDS_MAX,
     Append,
-    Batch,
-    Command,
-    Create,
-    Delete,
-    Encoding,
     Produce,
-    Producer,
 )
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.wal import Journal, JournalEntry
 

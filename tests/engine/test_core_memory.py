@@ -1,4 +1,4 @@
-"""What a core keeps while it works does not grow with the work."""
+"""Memory of a core does not grow with the work it has done."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def sizes(world: World) -> dict[str, int]:
 
 
 def test_ten_thousand_appends_leave_nothing_behind() -> None:
-    """In a process of its own: where thousands of tests ran before, the interpreter's table of
-    strings may grow just now, by megabytes."""
+    """Run in a process of its own: after thousands of tests the interpreter's table of strings
+    might grow by megabytes at this moment."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     result = subprocess.run(
         [sys.executable, __file__],

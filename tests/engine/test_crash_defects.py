@@ -18,7 +18,7 @@ QUIET, BUSY = name_in(1), name_in(2)
 
 
 def unlucky() -> World:
-    """Of a disk that draws what a crash loses, and of small segments."""
+    """A world whose disk draws the losses of a crash, with small segments."""
     world = World(FakeDisk(Random(7)))
     world.segment_bytes = 2048
     return world
@@ -53,7 +53,7 @@ async def test_no_start_makes_a_segment_over_one_that_was_sealed_or_released(wor
 def test_a_torn_append_of_a_quiet_stream_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """(2) A torn, never acknowledged append of a stream that was otherwise quiet became visible
     after recovery."""
-    # a mark that comes by itself would be the write that fails
+    # a spontaneous mark would be the write that fails
     monkeypatch.setattr("polynya.engine.standalone.MARK_SECONDS", 3600.0)
 
     async def run(seed: int) -> None:

@@ -18,7 +18,7 @@ from worlds.stream import check_invariants
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.local.api import Refusal, StreamInfo
 from polynya.objectstore import StoreError
-from polynya.stream.commands import Delete
+from polynya.stream.features.lifetimes.commands import Delete
 from polynya.stream.replies import Reply
 
 State = tuple[bytes, bool] | None  # content and closed; None: not there
@@ -29,7 +29,7 @@ A_THIRD = pytest.mark.parametrize("first", [1, *long([2, 3])])  # of all calls o
 
 
 class Oracle:
-    """What each stream may be: one state, or, after an unknown outcome, one of two."""
+    """Expected states of each stream: one, or two after an unknown outcome."""
 
     def __init__(self) -> None:
         self.states: dict[str, set[State]] = {name: {None} for name in NAMES}
@@ -152,7 +152,7 @@ class Session:
                 self.oracle.applied(name, change)
 
     async def guarded(self, work: object) -> None:
-        """What the node does by itself; its failures are retried, or end the process."""
+        """Run background work of the node; its failures are retried or end the process."""
         try:
             await work  # type: ignore[misc]
         except (PolynyaError, StoreError):
@@ -167,7 +167,7 @@ class Session:
 
 
 async def finish(world: World, oracle: Oracle) -> None:
-    """After the last restart: nothing is missing, and everything works."""
+    """Check after the last restart that nothing is missing and everything works."""
     await oracle.check(world)
     state = world.state()
     world.kill()

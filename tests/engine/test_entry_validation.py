@@ -1,4 +1,4 @@
-"""What was held back and makes no sense is a line in the log now and then, and no traceback."""
+"""Rejected entries produce rate-limited log lines and no traceback."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rounds of snapshots that write what changed: whatever is interrupted, the state comes back, and
-what was deleted stays deleted (F12)."""
+"""Incremental snapshots: after any interruption the state comes back, and deleted data stays
+deleted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from polynya.base.errors import PolynyaError
 from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots import merge_process
 from polynya.engine.snapshots.merge_process import due, fold_beside
-from polynya.stream.commands import Create, Delete, Encoding
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import deltas
 from polynya.wal.snapshots import SnapshotLink, SnapshotStore
@@ -95,7 +96,7 @@ async def test_snapshots_that_somebody_deleted_are_written_anew(world: World) ->
 
 @story
 async def test_snapshots_that_are_damaged_are_written_anew(world: World) -> None:
-    """Which is seen when they are to be merged; no start would go on from them."""
+    """Rewrite damaged snapshots: the merge detects them; no start could continue from them."""
     for name in NAMES:
         await world.create(name)
     await world.snapshot()

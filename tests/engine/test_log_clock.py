@@ -1,5 +1,5 @@
-"""Log time: never back, slewed towards the wall, stepped forward only, and read once in a pass of
-the loop (F14)."""
+"""Log time: monotonic, slewed towards the wall clock, stepped forward only, and read once per loop
+pass."""
 
 from __future__ import annotations
 

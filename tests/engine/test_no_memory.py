@@ -1,4 +1,4 @@
-"""A core that has no memory left never goes on with something half done that nobody knows of."""
+"""A core without memory stops instead of continuing half-done work."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def starve() -> None:
 
 
 def test_a_thread_that_dies_takes_its_core_down(ended: list[int]) -> None:
-    """The journal's could not tell the loop that a write has ended: everything would wait for it
-    for ever."""
+    """End the process with its journal thread: the loop would otherwise wait without end for a
+    write's completion."""
     thread = threading.Thread(target=starve)
     thread.start()
     thread.join()

@@ -1,5 +1,4 @@
-"""How far a read replica is behind: in entries, and for how long, also while nothing is heard of
-it."""
+"""Lag of a read replica, in entries and in time, also while it is silent."""
 
 from __future__ import annotations
 

@@ -20,8 +20,10 @@ from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots.capture import Captured, captured
 from polynya.engine.snapshots.encode import encode_delta, encode_since_copy
 from polynya.replica import Group
-from polynya.stream.commands import Append, Create, Delete, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.snapshots import deltas
 from polynya.stream.state.changes import SinceCopy
 

@@ -1,5 +1,4 @@
-"""Snapshots on their way to the disk, when the group leaves this node meanwhile: a descriptor is
-closed once, and by whoever has it."""
+"""Receiving snapshots while the group leaves this node: a descriptor is closed once, by its owner."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ SNAPSHOT = Snapshot(7, 1, Configuration((1, 2)), len(BODY), 99)
 
 
 class Counting(OsFiles):
-    """The real files; a second `close` of a descriptor that nobody has opened since would close
-    somebody else's."""
+    """The real files. They fail on a second `close`, which would close another owner's descriptor."""
 
     def __init__(self) -> None:
         self.open_now: list[int] = []

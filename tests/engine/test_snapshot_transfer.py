@@ -16,8 +16,10 @@ from polynya.base.errors import CorruptData
 from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
 from polynya.engine.snapshots.transfer import pack_transfer, unpack_transfer
 from polynya.replica.log import encode_command
-from polynya.stream.commands import Append, Batch, Create, Delete, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.snapshots import deltas
 from polynya.wal import Journal, SnapshotStore
 from polynya.wal.scratch import Scratch
@@ -107,7 +109,7 @@ def test_what_arrives_is_what_was_sent() -> None:
 
 
 def of_the_first_clusters(sender: Sender) -> tuple[bytes, int]:
-    """What a node of theirs sends, and its identity."""
+    """Return the snapshot stream of a node of the first clusters, and its identity."""
     body = sender.machine.snapshot()
     hot = [batch for _, batches in sender.machine.directory.flush_candidates() for batch in batches]
     pieces = [

@@ -1,5 +1,5 @@
-"""Snapshots and the release of segments: what was released is never needed, and quiet streams hold
-nothing for ever (F12)."""
+"""Snapshots and the release of segments: released segments are never needed, and quiet streams pin
+nothing."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_quiet_groups_do_not_hold_the_journal(world: World) -> None:
 
 @story
 async def test_hot_batches_of_quiet_streams_are_copied_forward(world: World) -> None:
-    """As with the backend `none`: nothing is ever flushed, and the old segments still go."""
+    """Run with the backend `none`: nothing is ever flushed, and old segments are still released."""
     world.engine.snapshotter._keep_bytes = 10_000
     await world.create(NAMES[0])
     await world.create(NAMES[1])
@@ -175,7 +175,7 @@ async def test_a_release_that_waited_in_an_outbox_counts_from_its_arrival(world:
     await world.create(NAMES[0])
     await world.append(NAMES[0], b"x")
     await world.service.flush("")
-    world.engine.core.on_turn = lambda: None  # nothing is sent from the outbox
+    world.engine.core.after_turn.clear()  # nothing is sent from the outbox
     await world.delete(NAMES[0])
     world.clock.ms += 3_600_000
     await world.snapshot()

@@ -72,7 +72,7 @@ class Wire:
         return data[:-2]
 
     async def ended(self) -> bool:
-        """Whether the server has closed, with nothing more to say."""
+        """Report whether the server has closed without further output."""
         return await self.reader.read(1) == b""
 
     def close(self) -> None:

@@ -19,7 +19,9 @@ from polynya.front.http.protocol.extension import Request
 from polynya.front.http.routes.bodies import batch_of
 from polynya.front.kafka.errors import Error
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Append, Batch, Create, Delete, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code
 from polynya.wire.kafka import batches
 

@@ -13,9 +13,9 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes import append as appends
-from polynya.front.http.routes.append_template import compile_template
+from polynya.front.http.routes.append_request import compile_template
 from polynya.replica.log import decode_heard, encode_command
-from polynya.stream.commands import Append
+from polynya.stream.features.appends.commands import Append
 from polynya.stream.sense import fault_of
 from polynya.wire.http1 import BadRequest, HeadParser
 
@@ -58,7 +58,7 @@ HEADERS = {
 
 
 class _Context:
-    """What a handler needs of a front; keeps the commands that it proposes."""
+    """The part of a front that a handler needs. It keeps the proposed commands."""
 
     def __init__(self) -> None:
         self.proposed: list[Append] = []
@@ -68,11 +68,10 @@ class _Context:
     def now_ms(self) -> int:
         return 1_800_000_000_000
 
-    def appender(self, name: str) -> Any:
-        return lambda command, done: self.proposed.append(command)
-
     def open(self, name: str) -> Any:
-        return SimpleNamespace(name=name, append=self.appender(name))
+        return SimpleNamespace(
+            name=name, append=lambda command, done: self.proposed.append(command)
+        )
 
 
 def proposed_by(body: bytes, headers: dict[str, str]) -> list[Append]:
@@ -86,6 +85,7 @@ def proposed_by(body: bytes, headers: dict[str, str]) -> list[Append]:
         head = HeadParser().parse(block)
         exchange = Exchange(context, peer, 0, head, body)
         exchange.route, exchange.query = Router({}, {}).resolve(head.target)
+        exchange.stream = context.open(exchange.route.name)
         appends.append(exchange)
     except (BadRequest, Failure):
         return context.proposed

@@ -24,10 +24,12 @@ from polynya.front.kafka.topics.catalog import Adoption
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import NodeView, Topics
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Create, Retention, TrimTo
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile, SetProfile
+from polynya.stream.features.retention.commands import TrimTo
+from polynya.stream.features.retention.rules import cut_of
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
-from polynya.stream.rules.retention import cut_of
 from polynya.stream.state.feature_level import level_of
 from polynya.wire.headers import RECORDS
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, batches_of, build_batch, header_of

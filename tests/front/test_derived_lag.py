@@ -1,4 +1,4 @@
-"""How far a derived table is behind its input, by the places in its last job's result object."""
+"""Lag of a derived table behind its input, from the positions in its last job's result object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polynya.front.http.api.derived_lag import DerivedLag, records_after
 from polynya.local.api import StreamInfo
 from polynya.objectstore import NotFound
 from polynya.service.tables import Tables
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 
 
 def stream(name: str, uid: int, records: int, first: int = 0) -> StreamInfo:

@@ -19,8 +19,9 @@ from polynya.base.names import canonical_name, partition_name
 from polynya.cold import ColdReader
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import Create, Encoding
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
 
 TEXT = "text/plain"
@@ -90,7 +91,7 @@ def test_an_sse_reader_that_waits_reads_nothing(monkeypatch: pytest.MonkeyPatch)
         writer = await diskless(world, "s")
         reader = await world.sse("s")
         await reader.chunk()
-        reads = Reads(world.service, monkeypatch)
+        reads = Reads(world.service.reads, monkeypatch)
         await turns()
         assert not reads.counts
         await writer.append(canonical_name("s"), b"one", b"two")
@@ -123,7 +124,7 @@ def test_a_fetch_at_the_tail_waits_for_the_commit_and_reads_once(
         for name in names:
             await writer.turn(name)
         wire = await world.wire()
-        reads = Reads(world.core.service, monkeypatch)
+        reads = Reads(world.core.service.reads, monkeypatch)
         waiting = asyncio.create_task(
             wire.ask("Fetch", 11, **fetch_fields("t", 0, 0, max_wait_ms=30_000, min_bytes=1))
         )

@@ -18,8 +18,8 @@ from polynya.front.http.protocol.extension import Request
 from polynya.front.kafka.offsets import offset_of_time
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
-from polynya.stream.consumer_groups.calls import Commit, Join, Joined, Leave, Sync
-from polynya.stream.group_commands import OffsetEntry
+from polynya.stream.features.consumer_groups.calls import Commit, Join, Joined, Leave, Sync
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
 
 # a consumer's assignment: partitions 0 and 1 of t
 ASSIGNMENT = bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000001 ffffffff")

@@ -1,5 +1,5 @@
-"""TLS handshakes that never end: they are counted, the oldest make room, and nobody else
-notices."""
+"""TLS handshakes that never end: they are counted, the oldest make room, and other clients are
+unaffected."""
 
 from __future__ import annotations
 

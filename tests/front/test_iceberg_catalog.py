@@ -18,7 +18,7 @@ from polynya.front.http.api.iceberg_catalog import MOUNT, IcebergCatalog, S3Keys
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.service.tables import TableRefused
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 from polynya.wire.tables import StoreRef
 
 NO_KEYS = S3Keys()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import read_json
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):

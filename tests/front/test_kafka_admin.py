@@ -25,8 +25,10 @@ from polynya.front.kafka.configs import (
 from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.topic_frames import response_of, topic_of
-from polynya.stream.commands import Create, Encoding, TopicChange
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.topics.commands import TopicChange
+from polynya.stream.features.topics.state import Topic
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka import batches
 from polynya.wire.kafka.messages import APIS, encode_response
 
@@ -695,7 +697,7 @@ def test_a_config_is_known_and_given_once() -> None:
 def test_metadata_of_all_topics_is_what_metadata_of_each_would_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In every version, after each kind of change, though the bytes are put together."""
+    """Compare in every version, after each kind of change: the bytes are assembled from parts."""
 
     async def story(world: KafkaWorld) -> None:
         front, api = world.front, APIS[3]

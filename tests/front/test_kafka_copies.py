@@ -1,4 +1,4 @@
-"""What the data path of a Kafka batch does not do: copy it often, or look at its records."""
+"""Limits on the data path of a Kafka batch: few copies, no scan of its records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from polynya.front.kafka import produce as produces
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.dispatch import PRODUCE
 from polynya.replica.log import decode_heard, encode_command
-from polynya.stream.commands import Batch, Encoding, Produce
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
 
 SIZE = 1 << 20
@@ -29,7 +30,9 @@ async def produce(wire: KafkaWire, whole: bytes) -> None:
 def test_a_batch_is_copied_twice_between_its_socket_and_the_journal(
     monkeypatch: pytest.MonkeyPatch, without_collector: None
 ) -> None:
-    """Once out of the request's buffer, and once into the entry that the journal writes.
+    """Copy once out of the request's buffer and once into the journal entry. Other threads and
+    caches may allocate meanwhile, so only blocks of a batch's size count. A third copy that is
+    dropped at once would raise the peak by a whole one.
 
     Other threads and caches may allocate meanwhile: only blocks of a batch's size count, and a
     third copy that is dropped at once would raise the peak by a whole one."""

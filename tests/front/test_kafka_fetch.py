@@ -1,5 +1,5 @@
-"""How fetches wait and read: kept tail watches, parked fetches, offsets behind the end, and slices
-that are fetched ahead."""
+"""Waiting and reading of fetches: kept tail watches, parked fetches, offsets beyond the end, and
+prefetched slices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.tails import UNUSED_SECONDS
-from polynya.stream.commands import Delete
+from polynya.stream.features.lifetimes.commands import Delete
 from polynya.wire.kafka.batches import batches_of
 
 Found = list[tuple[int, int, int]]  # error, high watermark, batches of each partition
@@ -41,7 +41,7 @@ class Calls:
     def __init__(self, world: KafkaWorld, patch: pytest.MonkeyPatch) -> None:
         self.counts: Counter[str] = Counter()
         for name in ("attach", "read", "read_nowait", "info"):
-            self._count(world.core.service, name, patch)
+            self._count(world.core.service.reads, name, patch)
 
     def _count(self, service: object, name: str, patch: pytest.MonkeyPatch) -> None:
         original = getattr(service, name)
@@ -124,7 +124,7 @@ def test_a_watch_of_the_first_moments_of_a_node_stays() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
         await world.follow("t")
-        world.front.context.tails.sweep(world.front.connections.tick + 2)
+        world.front.context.tails.sweep(world.front.connections.ticks.now + 2)
         assert len(world.front.context.tails) == 1
 
     play(story)
@@ -201,10 +201,10 @@ def test_an_offset_behind_the_end_is_waited_for_and_refused_by_the_leader_alone(
         assert await fetch(reader, 9) == [(Error.OFFSET_OUT_OF_RANGE, -1, 0)]
         assert await fetch(reader, 0, 9) == [(0, 3, 3), (Error.OFFSET_OUT_OF_RANGE, -1, 0)]
 
-        async def unavailable(name: str, **more: object) -> None:
+        async def unavailable(group: int, name: str, **more: object) -> None:
             raise Unavailable("no leader")
 
-        monkeypatch.setattr(world.core.service, "info", unavailable)
+        monkeypatch.setattr(world.core.service.reads, "info", unavailable)
         assert await fetch(reader, 9, max_wait_ms=10) == [(Error.OFFSET_NOT_AVAILABLE, -1, 0)]
 
     play(story)

@@ -29,7 +29,11 @@ from polynya.base.names import partition_name
 from polynya.front.kafka import produce as produces
 from polynya.front.kafka.errors import Error
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut, Touch
+from polynya.routing.handle import StreamHandle
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create, Touch
+from polynya.stream.features.topics.commands import TopicDrop, TopicPut
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state.model import KafkaState, OpenTransaction
 from polynya.wire.kafka import batches, record_checks
@@ -280,27 +284,36 @@ def test_idempotent_batches_are_judged_by_kafkas_rules(monkeypatch: pytest.Monke
     play(story)
 
 
+def stream_of(world: KafkaWorld) -> StreamHandle:
+    """Return the handle of partition 0 of topic t that the front keeps."""
+    topic = world.front.context.topics.ready("t")
+    found = None if topic is None else topic.partition(0)
+    assert found is not None
+    return found
+
+
 def test_what_is_pipelined_behind_a_failed_batch_is_refused_until_its_answer_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a batch behind one of unknown outcome could be accepted, and the retry of the first be
-    taken for a duplicate."""
+    """Refuse pipelined batches until the failed one's response has left. Otherwise a batch behind
+    one of unknown outcome could be accepted, and the retry would look like a duplicate."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
         wire = await world.wire()
         proposed: list[int] = []
-        propose = world.front.context.service.propose
+        stream = stream_of(world)
+        append = stream.append
 
-        def failing(name: str, command: Produce, done: Callable[[object], None]) -> None:
+        def failing(command: Produce, done: Callable[[object], None]) -> None:
             assert command.producer is not None
             proposed.append(command.producer.sequence)
             if len(proposed) == 1:
                 done(OutcomeUnknown("lost"))
             else:
-                propose(name, command, done)
+                append(command, done)
 
-        monkeypatch.setattr(world.front.context.service, "propose", failing)
+        monkeypatch.setattr(stream, "append", failing)
         first, second = (batch(b"%d" % each, producer=(77, 0, each)) for each in range(2))
         wire.send("Fetch", 11, **fetch_fields("t", 0, max_wait_ms=200))  # answers wait behind it
         for sent in (first, second):
@@ -311,7 +324,7 @@ def test_what_is_pipelined_behind_a_failed_batch_is_refused_until_its_answer_has
         assert [
             each.responses[0].partition_responses[0].error_code.value for _, each in answers
         ] == [Error.REQUEST_TIMED_OUT, Error.NOT_ENOUGH_REPLICAS, 0]
-        assert proposed == [0, 0], "the other partition has not failed"
+        assert proposed == [0], "what is behind it is not proposed"
         assert [await produce(wire, "t", each) for each in (first, second)] == [[(0, 0)], [(0, 1)]]
 
     play(story)
@@ -328,12 +341,13 @@ def test_a_batch_that_is_judged_before_an_earlier_one_is_to_be_sent_again_and_ha
         await world.topic("t")
         wire = await world.wire()
         waiting: list[Callable[[], None]] = []
-        propose = world.front.context.service.propose
+        stream = stream_of(world)
+        append = stream.append
 
-        def overtaking(name: str, command: Produce, done: Callable[[object], None]) -> None:
+        def overtaking(command: Produce, done: Callable[[object], None]) -> None:
             assert command.producer is not None
             if command.producer.sequence == 0 and not waiting:
-                waiting.append(lambda: propose(name, command, done))
+                waiting.append(lambda: append(command, done))
                 return
 
             def judged(outcome: object) -> None:
@@ -342,9 +356,9 @@ def test_a_batch_that_is_judged_before_an_earlier_one_is_to_be_sent_again_and_ha
                     waiting.append(waiting[0])
                     waiting[0]()
 
-            propose(name, command, judged)
+            append(command, judged)
 
-        monkeypatch.setattr(world.front.context.service, "propose", overtaking)
+        monkeypatch.setattr(stream, "append", overtaking)
         first, second = (batch(b"%d" % each, producer=(77, 0, each)) for each in range(2))
         for sent in (first, second):
             wire.send("Produce", 9, **produce_fields("t", sent))
@@ -519,7 +533,7 @@ def test_a_client_id_may_be_any_bytes() -> None:
 
 
 def test_bytes_behind_a_body_are_ignored() -> None:
-    """As librdkafka 2.16 sends some with Metadata."""
+    """Send trailing bytes as librdkafka 2.16 does with Metadata."""
 
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
@@ -663,7 +677,8 @@ def test_metadata_creates_a_topic_that_a_client_names() -> None:
 
 
 def test_a_creation_that_somebody_began_is_finished() -> None:
-    """As after a crash between the topic and its streams, or between some of its streams."""
+    """Finish a creation that crashed between the topic and its streams, or between some of the
+    streams."""
 
     async def story(world: KafkaWorld) -> None:
         service = world.core.service

@@ -16,7 +16,7 @@ from polynya.base.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.errors import Error
 from polynya.service.consumer_groups import coordinator
 from polynya.service.consumer_groups.running import RunningGroup
-from polynya.stream.consumer_groups.calls import (
+from polynya.stream.features.consumer_groups.calls import (
     Commit,
     GroupError,
     Join,
@@ -108,7 +108,7 @@ class Consumer:
 def without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first rebalance wait for members until `together` ends it."""
     for name in ("INITIAL_DELAY_MS", "INITIAL_DELAY_MS_MAX"):
-        monkeypatch.setattr(f"polynya.stream.consumer_groups.classic.{name}", 3_600_000)
+        monkeypatch.setattr(f"polynya.stream.features.consumer_groups.classic.{name}", 3_600_000)
 
 
 async def together(world: KafkaWorld, *joins: Awaitable[None], id_: str = "g") -> None:
@@ -171,7 +171,7 @@ def test_members_join_share_commit_and_leave(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_offsets_of_a_group_without_members() -> None:
-    """By consumers that assign themselves, by name and by id, in one request or for all."""
+    """Commit offsets as self-assigned consumers, by name and by id, in one request or for all."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)

@@ -53,8 +53,8 @@ class TwoZones(OneBroker):
 
 
 async def diskless_topic(world: KafkaWorld) -> TwoZones:
-    """A diskless topic "d" and a replicated one "r". This core has no object store: it sends nobody
-    away, but need not take the records of "d"."""
+    """Create a diskless topic "d" and a replicated one "r". This core has no object store. It
+    redirects no client, but may reject records of "d"."""
     await world.front.context.topics.create("d", 1, [(PROFILE, DISKLESS)])
     await world.topic("r")
     brokers = world.use(TwoZones())

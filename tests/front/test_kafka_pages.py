@@ -10,7 +10,10 @@ import cramjam
 from front_world import World, play
 from google_crc32c import value as crc32c
 
-from polynya.stream.commands import Batch, Command, Create, Encoding, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import RECORDS
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
@@ -149,7 +152,7 @@ def test_live_reads_are_decoded() -> None:
     async def story(world: World) -> None:
         await topic(world, JSON)
         waiting = world.meanwhile(world.get(NAME, "?live=long-poll&offset=now&timeout_ms=60000"))
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         await produce(world, b"1", b"2")
         page = await waiting
         assert (page.status, page.body) == (200, b"[1,2]")

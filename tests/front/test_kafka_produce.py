@@ -23,7 +23,7 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.topics import producers
 from polynya.front.kafka.topics.catalog import TopicCatalog
 from polynya.front.kafka.topics.producers import DeletedTopics
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.replies import Reply
 from polynya.wire.kafka import batches
 

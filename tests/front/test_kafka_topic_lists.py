@@ -17,7 +17,7 @@ from polynya.front.kafka.metadata import metadata
 from polynya.front.kafka.server import KafkaFront
 from polynya.front.kafka.topics import catalog as module
 from polynya.front.kafka.topics.catalog import TopicCatalog
-from polynya.stream.rules.topics import TopicNews
+from polynya.stream.features.topics.state import TopicNews
 from polynya.wire.kafka.generated.metadata import MetadataRequest
 from polynya.wire.kafka.messages import APIS, Header
 

@@ -1,4 +1,4 @@
-"""The change of a topic's profile: whoever begins it may die at any step, and a partition may fail."""
+"""Change of a topic's profile: the caller may crash at any step, and a partition may fail."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from polynya.front.kafka.topics.profile_change import ALIVE_MS, ALIVE_MS_EACH
 from polynya.front.kafka.topics.steps import TopicRefused
 from polynya.local.api import StreamInfo
 from polynya.local.profile_changes import CHANGE_MS_MAX
-from polynya.stream.commands import Command
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.command import Command
+from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.replies import Reply
 
 PARTITIONS = 3

@@ -170,10 +170,10 @@ def test_a_browser_that_comes_back_too_early_is_not_turned_away_for_ever() -> No
         await world.post("s", b"1")
         last = event_id(await (await world.sse("s")).chunk())
 
-        async def not_yet(name: str, sink: Sink, *, local: bool = False) -> StreamInfo | Refusal:
+        async def not_yet(*of: object, **more: object) -> StreamInfo | Refusal:
             raise Unavailable("the core is starting")
 
-        world.service.attach = not_yet  # type: ignore[method-assign]
+        world.service.reads.attach = not_yet  # type: ignore[method-assign]
         again = await world.get("s", "?live=sse&offset=-1", last_event_id=last)
         assert (again.status, again.headers["content-type"]) == (200, "text/event-stream")
         assert (
@@ -283,18 +283,19 @@ def test_what_happens_while_a_reader_catches_up_is_neither_lost_nor_repeated() -
     async def story(world: World) -> None:
         await world.put("s")
         await world.post("s", b"0")
-        service, numbers, reads = world.service, iter(range(1, 1000)), 0
+        service, numbers, reads = world.service.reads, iter(range(1, 1000)), 0
+        read_nowait = service.read_nowait
 
-        async def append_meanwhile(query: ReadQuery) -> Page | Refusal:
+        async def append_meanwhile(group: int, query: ReadQuery) -> Page | Refusal:
             nonlocal reads
             reads += 1
-            page = type(service).read_nowait(service, query)
+            page = read_nowait(group, query)
             assert page is not None
             for _ in range(3):
                 await world.post("s", b"%d" % next(numbers))
             return page
 
-        service.read_nowait = lambda query: None  # type: ignore[method-assign,assignment,return-value]
+        service.read_nowait = lambda group, query: None
         service.read = append_meanwhile  # type: ignore[method-assign]
         reader = await world.sse("s")
         seen: list[int] = []
@@ -310,17 +311,19 @@ def test_what_happens_while_a_reader_catches_up_is_neither_lost_nor_repeated() -
 def test_more_than_is_kept_while_catching_up_is_read_again() -> None:
     async def story(world: World) -> None:
         await world.put("s", TEXT)
-        service, body = world.service, b"x" * (SSE_BACKLOG_BYTES_MAX // 2)
+        service, body = world.service.reads, b"x" * (SSE_BACKLOG_BYTES_MAX // 2)
+        read_nowait = service.read_nowait
 
-        async def flood(query: ReadQuery) -> Page | Refusal:
-            page = type(service).read_nowait(service, query)
+        async def flood(group: int, query: ReadQuery) -> Page | Refusal:
+            page = read_nowait(group, query)
             assert page is not None
-            del service.read_nowait, service.read
+            del service.read
+            service.read_nowait = read_nowait
             for _ in range(3):
                 await world.post("s", body, TEXT)
             return page
 
-        service.read_nowait = lambda query: None  # type: ignore[method-assign,assignment,return-value]
+        service.read_nowait = lambda group, query: None
         service.read = flood  # type: ignore[method-assign]
         reader = await world.sse("s")
         size = 0
@@ -366,7 +369,7 @@ def test_a_gap_that_cannot_be_read_ends_the_events_and_nothing_else_is_said() ->
         await world.post("s", b"1")
         feeds.sinks[uid] = sinks
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(world.service, "read_nowait", _damaged)
+            patch.setattr(world.service.reads, "read_nowait", _damaged)
             await world.post("s", b"2")
             assert await reader.chunk() == b""
             assert await reader.ended()
@@ -375,25 +378,25 @@ def test_a_gap_that_cannot_be_read_ends_the_events_and_nothing_else_is_said() ->
     play(story)
 
 
-def _damaged(query: object) -> None:
+def _damaged(group: int, query: object) -> None:
     raise CorruptData("a slice is not what it was")
 
 
 def test_a_long_poll_gets_what_came_between_the_read_and_the_attachment() -> None:
     async def story(world: World) -> None:
         await world.put("s")
-        service = world.service
+        service = world.service.reads
 
         async def slowly(
-            name: str, sink: Sink, *, local: bool = False, numbers: bool = False
+            group: int, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
         ) -> StreamInfo | Refusal:
             await world.post("s", b"1")
-            return await type(service).attach(service, name, sink)
+            return await type(service).attach(service, group, name, sink)
 
         service.attach = slowly  # type: ignore[method-assign]
         answer = await world.get("s", "?offset=-1&live=long-poll&timeout_ms=60000")
         assert answer.body == b"[1]"
-        assert answer.headers["stream-cursor"] == str(current_interval(service.clock))
+        assert answer.headers["stream-cursor"] == str(current_interval(world.service.clock))
 
     play(story)
 
@@ -417,7 +420,7 @@ def test_a_long_poll_at_now_waits_for_what_comes_and_knows_of_deletion() -> None
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
 def test_a_live_reader_whose_incarnation_is_none_leaves_nothing_behind(live: str) -> None:
-    """A reader that stays attached would keep a stream with a TTL for ever."""
+    """Detach the reader: an attached one would keep a stream with a TTL alive."""
 
     async def story(world: World) -> None:
         await world.put("s")

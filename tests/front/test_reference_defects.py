@@ -1,4 +1,4 @@
-"""What the reference server does wrong where the official suite does not look: each row of the list
+"""Defects of the reference server that the official suite does not cover. Each row of the list
 must be right here."""
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ def test_a_duplicate_says_where_the_tail_is() -> None:
 
 
 def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
-    """Also of those behind which others were in flight; and on the way that repeated shapes of
-    requests take."""
+    """Repeat appends, also those with others in flight behind them, and over the path of repeated
+    request shapes."""
 
     async def story(world: World) -> None:
         await world.put("s")

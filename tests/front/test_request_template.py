@@ -13,8 +13,8 @@ from polynya.base.errors import Unavailable
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes.append import parse_append
-from polynya.front.http.routes.append_template import RequestTemplate, compile_template
-from polynya.stream.commands import Producer
+from polynya.front.http.routes.append_request import RequestTemplate, compile_template
+from polynya.stream.parts import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
 
 HEAD = (
@@ -27,18 +27,23 @@ HEAD = (
 def learned(block: bytes) -> RequestTemplate | None:
     router = Router({}, {})
     head = HeadParser().parse(block)
-    context = SimpleNamespace(service=SimpleNamespace(appender=str))
+    context = SimpleNamespace(service=SimpleNamespace(level=1))
     peer = SimpleNamespace(responses=None)
     body = b"12345"[: head.length]
     exchange = Exchange(context, peer, 0, head, body)  # type: ignore[arg-type]
     exchange.route, exchange.query = router.resolve(head.target)
+    exchange.stream = SimpleNamespace(name=exchange.route.name)  # type: ignore[assignment]
     return compile_template(parse_append(exchange), block)
 
 
 def test_a_known_head_gives_the_body_and_its_producer() -> None:
     repeat = learned(HEAD)
     assert repeat is not None
-    assert (repeat.name, repeat.producer_id, repeat.producer_epoch) == ("default/orders", "p-1", 3)
+    assert (repeat.stream.name, repeat.producer_id, repeat.producer_epoch) == (
+        "default/orders",
+        "p-1",
+        3,
+    )
     data = (
         HEAD.replace(b"seq: 17", b"seq: 1234").replace(b"length: 5", b"length: 11")
         + b"\r\n\r\nhello world"

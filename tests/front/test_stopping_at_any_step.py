@@ -1,5 +1,5 @@
-"""A front stops after each number of passes of the loop since its clients came: it waits for
-nobody, and nothing is left."""
+"""Stop a front after each number of loop passes since its clients connected: it waits for no
+client and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REQUESTS = (
 
 
 async def client(port: int, data: bytes, late: int) -> bytes:
-    """What is answered until the other side closes; nothing when it never was there."""
+    """Return the response until the other side closes; empty if the connection was never accepted."""
     for _ in range(late):
         await asyncio.sleep(0)
     try:
@@ -49,8 +49,8 @@ async def client(port: int, data: bytes, late: int) -> bytes:
 
 
 async def stopped(count: int) -> list[bytes]:
-    """After so many passes of the loop, or (`LAST`) when all wait; what the clients were answered.
-    Some come just before."""
+    """Stop the front after `passes` of the loop, or (`LAST`) when all clients wait, and return the
+    responses. Some clients connect just before."""
     front = HttpFront(FakeService(), HttpSettings(long_poll_seconds=NEVER))
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

@@ -16,7 +16,8 @@ from polynya.access.grants import Grant, Verb
 from polynya.front.http.api.topics import PATH, TopicRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
-from polynya.stream.commands import Create, Encoding
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 
 Send = Callable[..., Awaitable[tuple[int, Any]]]
 

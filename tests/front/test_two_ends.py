@@ -11,7 +11,7 @@ from worlds.transactions import plant_end
 
 from polynya.base.names import group_of
 from polynya.local.api import LiveEvent
-from polynya.stream.commands import Touch
+from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 
 GROUPS = 2
@@ -66,7 +66,7 @@ def test_pages_heads_and_times_stop_at_an_open_transaction() -> None:
 
 
 def test_a_condition_at_an_open_transaction_waits_for_its_end() -> None:
-    """What may yet commit comes before the append, and the writer has not seen it."""
+    """Wait for the transaction: its commit precedes the append, and the writer has not seen it."""
 
     async def story(world: World) -> None:
         stream = await planted(world)

@@ -1,5 +1,5 @@
-"""The shared cursors of the text protocol: nobody else names, lists or moves them, and those of an
-earlier release are taken over."""
+"""The shared cursors of the text protocol: other callers cannot name, list or move them. Those of
+an earlier release are adopted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from polynya.front.text.cursors import json_batch
 from polynya.front.text.protocol import TextCommand
 from polynya.front.text.topics import AT_ONCE_BYTES, NodeView, Topics
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.commands import Append, Command, Create, Encoding
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.subscriptions.globs import compile_pattern
+from polynya.stream.features.tables.watches import covers
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Done, Reply
-from polynya.stream.rules.table_watches import covers
 from polynya.stream.state.feature_level import INTERNAL_LEVEL, level_for
-from polynya.stream.subscriptions.globs import compile_pattern
 from polynya.wire.headers import RECORDS
 
 JSON = "application/json"

@@ -1,5 +1,5 @@
-"""A node whose admin ports, on loopback and for tokens, get nonsense and the largest bodies, without
-a token and with one, while keepers append and read at its base port."""
+"""Fuzzing of the admin ports, on loopback and with tokens: malformed requests and the largest
+bodies, without and with a token. Keepers append and read at the base port meanwhile."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AdminVandal(Vandal):
 
 
 def fuzz_admin(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz the admin ports for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     made = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data))

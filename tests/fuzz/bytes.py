@@ -24,7 +24,7 @@ DEPTH_MAX = 6
 
 
 class Outcome(msgspec.Struct):
-    """What a fuzzer did, and saw. `wrong`: each line is a defect, with the seed and the round."""
+    """Counts and findings of a fuzzer. Each line of `wrong` is a defect, with seed and round."""
 
     counts: Counter[str] = msgspec.field(default_factory=Counter)
     wrong: list[str] = []

@@ -44,7 +44,7 @@ class Line:
         self.buffer = b""
 
     def send(self, data: bytes, chance: random.Random) -> None:
-        """In pieces, now and then. The server may have closed it."""
+        """Send in pieces now and then. The server may have closed the connection."""
         with contextlib.suppress(ConnectionError):
             if chance.random() < 0.7 or len(data) > 5000:
                 self.socket.sendall(data)
@@ -54,7 +54,7 @@ class Line:
                 self.socket.sendall(data[begin:end])
 
     def read(self, method: str) -> tuple[int, dict[str, str], bytes] | None:
-        """None at the end."""
+        """Read a response. None at the end."""
         try:
             return self._read(method)
         except TimeoutError:
@@ -128,7 +128,7 @@ class Line:
 
 
 def judge(status: int, headers: dict[str, str], content: bytes, allowed: frozenset[str]) -> None:
-    """What holds for every answer. Raises Wrong."""
+    """Check the rules for every response. Raises Wrong."""
     if any("evil" in name for name in headers):
         raise Wrong(f"a header that the client has put in: {headers}")
     if status < 400:
@@ -151,8 +151,8 @@ def judge(status: int, headers: dict[str, str], content: bytes, allowed: frozens
 
 
 class Stream:
-    """What a keeper knows of one: `records` that are acknowledged, or not known to be (`maybe`: of
-    the last append alone)."""
+    """The keeper's record of one stream: acknowledged `records`, and `maybe`, the unconfirmed last
+    append."""
 
     def __init__(self, name: str, *, is_json: bool) -> None:
         self.name, self.is_json = name, is_json
@@ -222,7 +222,7 @@ class Keeper:
     def _ask(
         self, method: str, path: str, content: bytes = b"", **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        """On a connection that stays, or a new one; and again where it was refused for now."""
+        """Send a request on an open connection or a new one, and retry a temporary refusal."""
         while True:
             status, found, answer = self._once(method, path, content, headers)
             if status != 503 or found.get("stream-outcome") != "refused":
@@ -476,8 +476,8 @@ class Keeper:
         ]
 
     def _finish(self, stream: Stream) -> None:
-        """It is what was acknowledged; what nobody knows of, which may still be on its way, is
-        there as a whole or not at all."""
+        """Check the final content: all acknowledged records. An unconfirmed one, which may be in
+        flight, is there as a whole or not at all."""
         found = self._all(stream)
         self._must(
             found in (stream.records, stream.records + (stream.maybe or [])),
@@ -540,7 +540,8 @@ class Vandal:
         return made
 
     def _answers(self, line: Line, method: str, *, single: bool) -> None:
-        """What follows the first is not told apart from a body where a HEAD may be among them."""
+        """Read responses. Where a HEAD may be among them, those behind the first cannot be told
+        from a body."""
         if not single:
             self._drain(line)
             for status in re.findall(rb"HTTP/1\.1 (5\d\d) ", line.buffer):
@@ -603,7 +604,7 @@ class Vandal:
 def fuzz_http(
     seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, nodes: int = 1
 ) -> Outcome:
-    """So many requests of each client, or for so long."""
+    """Fuzz HTTP for a number of requests per client, or for a time."""
     outcome = Outcome()
     with contextlib.ExitStack() as stack:
         if nodes == 1:

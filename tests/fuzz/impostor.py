@@ -22,8 +22,8 @@ from polynya.local.api import Page, StreamInfo
 from polynya.raft.codec import _Frame
 from polynya.raft.messages import SnapshotChunk
 from polynya.routing import messages
-from polynya.stream.commands import Append as AppendCommand
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.appends.commands import Append as AppendCommand
+from polynya.stream.features.placement.cluster_map import ClusterMap
 from polynya.transport import Hello, PeerTls, node_name
 from polynya.transport.handshake import (
     LANE_ASK,
@@ -136,7 +136,7 @@ class Impostor:
         return link
 
     async def learn(self, node: int) -> Hello:
-        """What a node says of itself, to one that only asks."""
+        """Return a node's description of itself."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Hello] = loop.create_future()
         link = FrameLink(
@@ -218,7 +218,7 @@ class Impostor:
                 )
 
     def _answer(self, link: FrameLink, type_: int, kind: int, ident: int, body: bytes) -> None:
-        """As a node would; but one answer in two is nonsense."""
+        """Answer as a node would, but every second time with malformed data."""
         chance, sane = self.chance, self.chance.random() < 0.5
         if type_ == FrameType.HELLO:
             drawn = chance.random()
@@ -342,7 +342,7 @@ class Impostor:
         return kind, damaged(chance, body) if chance.random() < 0.3 else body
 
     def _map(self) -> bytes:
-        """Of the cluster, and never of a later epoch: that would be believed
+        """Return a cluster map, never of a later epoch: nodes would believe that
         (docs/decisions/0024)."""
         found = self.shapes(0.3).of(ClusterMap)
         return (
@@ -440,7 +440,7 @@ class Impostor:
 
 
 async def _left(link: FrameLink) -> None:
-    """What was sent is out, or the other side has had enough."""
+    """Wait until the output is sent, or until the other side stops reading."""
     link.flush()
     for _ in range(100):
         if not link.up or link.transport.get_write_buffer_size() == 0:

@@ -72,7 +72,7 @@ class Line:
 
 
 class Keeper:
-    """It writes to its topic and reads what it wrote."""
+    """A keeper that writes to its topic and reads its records back."""
 
     def __init__(
         self, chance: random.Random, number: int, address: tuple[str, int], token: str
@@ -132,7 +132,7 @@ class Keeper:
 
 
 class Vandal:
-    """It sends nonsense, before authentication and after it."""
+    """A vandal that sends malformed data, before and after authentication."""
 
     def __init__(
         self, chance: random.Random, number: int, address: tuple[str, int], token: str
@@ -197,7 +197,7 @@ class Vandal:
 
 
 def fuzz_kafka(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz Kafka for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     token = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data)).out.strip()

@@ -1,9 +1,8 @@
-"""What a member of the cluster, and strangers, may say to the peer ports: two nodes of three under
-a writer, the third is an impostor (fuzz/impostor.py).
+"""Hostile messages to the peer ports, of a member and of strangers: two nodes of three serve a
+writer, the third is an impostor (fuzz/impostor.py).
 
-Whatever it says, the two live, remember what they have acknowledged, go on to acknowledge, keep
-within their memory, and have nothing of it left when it has gone.
-"""
+Despite every message the two survive, keep their acknowledged records, keep acknowledging, and
+stay within their memory. They hold nothing of the impostor after it has gone."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from fuzz.bytes import Outcome
 from fuzz.cluster import GROUPS, FuzzCluster, fuzz_cluster
 from fuzz.impostor import Impostor
 from fuzz.play import silence
-from fuzz.strangers import Strangers
+from fuzz.unauthenticated import Outsiders
 from polling import wait_until
 
 from polynya.transport import Hello
@@ -90,7 +89,7 @@ class Writer:
             return int(getattr(error, "code", 0))
 
     def check(self) -> list[str]:
-        """What is missing, twice or out of order, as each node says."""
+        """List the records that are missing, duplicated or out of order, per node."""
         found: list[str] = []
         for url in self.urls:
             for name, acknowledged in self.acknowledged.items():
@@ -134,7 +133,7 @@ def _records(url: str, name: str) -> list[str] | None:
 
 
 def fuzz_peers(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many rounds, or for so long."""
+    """Fuzz the peer ports for a number of rounds, or for a time."""
     outcome = Outcome()
     with fuzz_cluster(folder) as cluster:
         cluster.stop(IMPOSTOR)
@@ -182,28 +181,28 @@ class _Run:
             other.works_at,
         )
         impostor = Impostor(random.Random(f"{self.seed}-impostor"), own, places, tls)
-        strangers = Strangers(random.Random(f"{self.seed}-strangers"), places, own)
+        outsiders = Outsiders(random.Random(f"{self.seed}-strangers"), places, own)
         impostor.listen(self.cluster.peers[IMPOSTOR])
         end, number = time.monotonic() + seconds, 0
         try:
             while (number < rounds or time.monotonic() < end) and not self.outcome.wrong:
                 number += 1
                 impostor.chance = random.Random(f"{self.seed}-{number}")
-                strangers.chance = random.Random(f"{self.seed}-{number}-strangers")
+                outsiders.chance = random.Random(f"{self.seed}-{number}-strangers")
                 await asyncio.to_thread(self._learn, impostor)
                 await asyncio.gather(*(impostor.say() for _ in range(6)))
-                await strangers.come()
+                await outsiders.come()
                 await asyncio.to_thread(self._look, number)
         finally:
             await impostor.close()
-            await strangers.close()
-            self.outcome.counts += impostor.counts + strangers.counts
+            await outsiders.close()
+            self.outcome.counts += impostor.counts + outsiders.counts
             self.outcome.counts["rounds"] = number
         if not self.outcome.wrong:
             await asyncio.to_thread(self._rest)
 
     def _learn(self, impostor: Impostor) -> None:
-        """What is true now, so that some of the nonsense is near it."""
+        """Learn the current state, so that some of the malformed messages come close to it."""
         try:
             view = self.cluster.view(1)
         except OSError:
@@ -226,7 +225,7 @@ class _Run:
         }
 
     def _look(self, number: int) -> None:
-        """That both are there, and as they were."""
+        """Check that both nodes are up and unchanged."""
         wrong = [f"seed {self.seed}, round {number}: {line}" for line in self._troubles()]
         self.outcome.wrong += wrong[:5]
 
@@ -263,8 +262,8 @@ class _Run:
         return found
 
     def _rest(self) -> None:
-        """With the impostor gone, what it took is given back, and the nodes answer about
-        themselves."""
+        """Check that the node frees the impostor's resources once it has gone, and reports its own
+        state."""
 
         def idle() -> bool:
             return all(

@@ -1,10 +1,9 @@
-"""What is stored, damaged: journals, snapshots, packs and backups with bits flipped, cut, grown,
-swapped, emptied or gone.
+"""Damaged files: journals, snapshots, packs and backups with bits flipped, cut, extended, swapped,
+emptied or deleted.
 
-A node on such a folder either refuses in words, or serves; then every record that it gives is one
-that was acknowledged, at its place, and none is missing silently: the answer says that data is
-damaged, or that the end of the journal was cut, which is all that a cut file can have.
-"""
+A node on such a folder either refuses to start with an explanation, or serves. Each record that
+it then returns was acknowledged and has its offset. None is missing silently: the response
+reports the damage, or the cut end of the journal."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from urllib.request import Request, urlopen
 from click.testing import CliRunner
 from fuzz.bytes import Outcome, damaged
 from polling import wait_until
-from product import WITH_US, Speaker, environment, polynya, running_node
+from product import WITH_US, CommandProcess, environment, polynya, running_node
 
 from polynya.cli.app import cli
 from polynya.config.core_start import EXIT_CONFIG, EXIT_CORRUPT, EXIT_STORAGE
@@ -134,7 +133,8 @@ def harm(chance: random.Random, folder: Path, pattern: str = "**/*") -> tuple[st
 def fuzz_stored(
     seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, verifies: int = 8
 ) -> Outcome:
-    """So many starts, or for so long; with each so many looks at a damaged backup."""
+    """Fuzz stored files for a number of starts, or for a time; each with some reads of a damaged
+    backup."""
     outcome = Outcome()
     kept = Kept(folder)
     end, number = time.monotonic() + seconds, 0
@@ -168,7 +168,7 @@ def _start(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> 
 def _served(
     data: Path, records: dict[str, list[str]], outcome: Outcome, *, may_lack_end: bool
 ) -> list[str]:
-    node = Speaker("serve", "--listen", "127.0.0.1:0", "--data", str(data), **SMALL)
+    node = CommandProcess("serve", "--listen", "127.0.0.1:0", "--data", str(data), **SMALL)
     try:
         wait_until(
             lambda: (

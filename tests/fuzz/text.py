@@ -28,7 +28,7 @@ VERBS = (b"PUT", b"GET", b"REGISTER", b"STATE", b"METRICS", b"AUTH", b"put", b"X
 
 
 class Keeper:
-    """It puts messages into a topic of its own and takes them out in order."""
+    """A keeper that puts messages into a topic of its own and takes them out in order."""
 
     def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
         self.chance, self.number, self.topic = chance, number, f"keeper-{number}"
@@ -53,7 +53,7 @@ class Keeper:
         self.line.socket.close()
 
     def _put(self) -> None:
-        """Up to more in a pipeline than may be unanswered."""
+        """Put messages in a pipeline, up to more than may be unanswered."""
         chance = self.chance
         messages = [
             f"{len(self._written) + at}:" + "x" * chance.choice((0, 5, 300, 20_000))
@@ -84,7 +84,7 @@ class Keeper:
 
 
 class Vandal:
-    """It sends nonsense; its connection gets responses or is closed."""
+    """A vandal that sends malformed data; its connection gets responses or is closed."""
 
     def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
         self.chance, self.number, self._place, self._token = chance, number, place, token
@@ -143,7 +143,7 @@ class Vandal:
 
 
 def fuzz_text(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz the text protocol for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     token = polynya("token", "create", "x", "--allow", "all", "--data", str(data)).out.strip()

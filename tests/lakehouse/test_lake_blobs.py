@@ -1,4 +1,4 @@
-"""What a driver writes has its name when it is whole."""
+"""Names of a driver's output files appear only when these are complete."""
 
 from __future__ import annotations
 

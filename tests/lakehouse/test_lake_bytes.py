@@ -1,5 +1,5 @@
-"""What readers fetch from the object store for one stream or a few days of a table of many files,
-counted by a proxy, metadata included."""
+"""Bytes that readers fetch from the object store for one stream or a few days of a large table. A
+proxy counts them, metadata included."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a Spark cluster needs and lacks is reported by its name within seconds, before Spark
-starts."""
+"""Missing requirements of a Spark cluster are named within seconds, before Spark starts."""
 
 from __future__ import annotations
 

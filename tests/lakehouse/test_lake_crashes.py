@@ -37,7 +37,7 @@ def fill(lake: Lake, number: int) -> None:
 
 
 def drive(lake: Lake, progress: Any = quiet) -> None:
-    """What a driver does when it starts: all that is to do."""
+    """Carry out all due work, as a driver does when it starts."""
     repair(lake.blobs, lake.coordinator.table)
     while (plan := lake.coordinator.plan("flights")) is not None:
         run_job(plan, lake.coordinator, lake.runner, lake.blobs, progress)

@@ -26,7 +26,7 @@ def packed(records: list[bytes]) -> tuple[Any, Any]:
 def naive(
     records: list[bytes], columns: list[Column], *, full: bool = False
 ) -> tuple[list[pa.Array], dict[int, list[str]]]:
-    """What each record must become, by the slow way alone."""
+    """Return each record's expected row, by the slow path alone."""
     placed, problems = [], {}
     for number, record in enumerate(records):
         value, problem = rows.parse(record)

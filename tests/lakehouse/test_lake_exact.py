@@ -1,5 +1,5 @@
-"""Nothing is rounded, and the majority owns a name: on the files of installed packages, as their
-RECORDs list them."""
+"""Exact tables: no value is rounded, and the majority type owns a name. On the files of installed
+packages, as their RECORDs list them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def built(lake: Lake, rows: list[dict[str, Any]], stream: str = "files") -> list[str]:
-    """What the sync said of the schema."""
+    """Return the schema part of the sync's output."""
     said: list[str] = []
     lake.source.append(stream, [json.dumps(row).encode() for row in rows])
     compact(
@@ -84,7 +84,7 @@ def test_integers_beyond_64_bits_keep_every_digit(lake: Lake) -> None:
 
 
 def held(row: dict[str, Any], name: str) -> list[Any]:
-    """What a row has of a field, in whichever column."""
+    """Return a row's value of a field, from the column that holds it."""
     names = [name, *(f"{name}__{kind}" for kind in ("long", "double", "decimal", "string"))]
     return [row[each] for each in names if row.get(each) is not None]
 

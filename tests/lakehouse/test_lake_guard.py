@@ -1,5 +1,4 @@
-"""What a stranger may ask of tables: the guard's two walls, each tried without the other, and the
-process around them."""
+"""Hostile SQL on tables: each of the guard's two walls alone, and the surrounding process."""
 
 from __future__ import annotations
 

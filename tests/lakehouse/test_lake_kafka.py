@@ -21,7 +21,7 @@ from polynya.base.limits import KAFKA_UNCOMPRESSED_BYTES_LEAST
 from polynya.lakehouse.jobs import worker
 from polynya.lakehouse.jobs.worker import compact
 from polynya.lakehouse.sql.query import query
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka import codecs
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
 from polynya.wire.kafka.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompressed

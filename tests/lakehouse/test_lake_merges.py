@@ -50,7 +50,7 @@ def fill(lake: Lake, jobs: int, start: int = 0) -> None:
 
 
 def files(lake: Lake, part: str = "main") -> tuple[int, int]:
-    """How many files each format has."""
+    """Count the files of each format."""
     table = lake.coordinator.table
     pointer = table.iceberg if part == "main" else table.iceberg_dlq
     iceberg = list(StaticTable.from_metadata(pointer).scan().plan_files())

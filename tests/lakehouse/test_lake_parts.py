@@ -22,7 +22,7 @@ from polynya.lakehouse.jobs.worker import compact
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.reading.slices import Unreadable, fetch, read_rows
 from polynya.objectstore import StoreSettings
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
 from polynya.wire.slices import gap, merge_slices

@@ -17,7 +17,7 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.lakehouse.jobs.commit import STEPS
 from polynya.lakehouse.jobs.rewrites.redo import Redefined
 from polynya.lakehouse.jobs.worker import compact, merge, rebuild, replay
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 
 
 class Killed(BaseException):

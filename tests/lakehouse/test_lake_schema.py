@@ -1,4 +1,4 @@
-"""How columns come to be, and that they never change."""
+"""Creation of columns, and their immutability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One shot and for ever: what `polynya compact` and `polynya lake run` call."""
+"""Single and continuous runs, as `polynya compact` and `polynya lake run` call them."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_sigterm_ends_the_worker(lake: Lake) -> None:
 
 
 def stopped_at(lake: Lake, step: str, times: int = 1) -> Told:
-    """What a worker told that got SIGTERM, so often, after a step."""
+    """Return the output of a worker that got SIGTERM that often after a step."""
     told = Told()
 
     def progress(name: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What works beside the turns of a core."""
+"""Background work beside the turns of a core."""
 
 from __future__ import annotations
 

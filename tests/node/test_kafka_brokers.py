@@ -11,9 +11,9 @@ from polynya.config.core_start import KAFKA, Address, CoreStart
 from polynya.config.model import Config
 from polynya.front.kafka.brokers import Broker
 from polynya.node.kafka import BROKERS_SECONDS, NodeBrokers, brokers_check
-from polynya.routing.leaders import Leaders
-from polynya.stream.commands import NodeRecord, NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.routing.directory import Leaders
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, NodeState
 
 PLACE = "one.example:9092"
 
@@ -29,7 +29,7 @@ class Groups:
     def seems_up(self, node: int) -> bool:
         return node not in self.down
 
-    def leader_of(self, group: int) -> int:
+    def leader(self, group: int) -> int:
         return self.leaders.get(group, 0)
 
     def voters_of(self, group: int) -> dict[int, bool]:
@@ -37,6 +37,9 @@ class Groups:
 
     def epoch_of(self, group: int) -> int:
         return 4
+
+
+async def _nothing() -> None: ...
 
 
 def brokers_of(
@@ -54,7 +57,7 @@ def brokers_of(
     if nodes:
         maps = SimpleNamespace(now=ClusterMap(3, 3, {each.id: each for each in nodes}, {}))
     return NodeBrokers(
-        cast(CoreStart, start), cast(Leaders, groups), cast(ClusterMapCache | None, maps)
+        cast(CoreStart, start), cast(Leaders, groups), cast(ClusterMapCache | None, maps), _nothing
     )
 
 

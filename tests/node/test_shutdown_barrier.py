@@ -1,4 +1,4 @@
-"""Cores that stop wait for one another, and not for ever."""
+"""Stopping cores wait for each other, within a bound."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Node:
                 raise AssertionError(f"no {word!r} in {self.out + self.err}") from None
 
     def ends(self) -> list[str]:
-        """Why it ended, as it says itself."""
+        """Return the exit reason that the process prints."""
         rows = [json.loads(line) for line in self.err]
         return [row["msg"] for row in rows if row["logger"] == "end"]
 
@@ -156,7 +156,7 @@ def running(*arguments, **options) -> Iterator[Node]:
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether all of them end soon."""
+    """Wait for the processes to end and report whether all did."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if not any(map(lives_on, pids)):
@@ -276,7 +276,7 @@ def test_a_core_that_ends_badly_when_it_is_told_to_is_part_of_the_exit_code(tmp_
 
 @pytest.mark.process
 def test_what_cannot_even_be_killed_is_not_waited_for(tmp_path, monkeypatch):
-    """A process that hangs in the kernel; here one that nobody kills."""
+    """A process that hangs in the kernel, simulated by one that is never killed."""
     monkeypatch.setenv("NO_KILL", "1")
     with running(
         tmp_path, orders="0:stubborn,1:stubborn", patch={"STOP_SECONDS": 0.2, "KILL_SECONDS": 0.2}

@@ -169,8 +169,8 @@ class PowerCutFiles(Files):
             self.names[path] = {entry.name: entry.inode() for entry in os.scandir(path)}
 
     def survivors(self, root: str) -> dict[str, bytes]:
-        """What is there after the cut: keys reachable by synced names from the root's parent
-        down."""
+        """Return the objects left after the cut: keys reachable by synced names from the root's
+        parent down."""
         found: dict[str, bytes] = {}
         parent, name = os.path.split(root)
         if name in self.names.get(parent, {}):
@@ -308,7 +308,8 @@ def test_a_file_that_another_process_finishes_meanwhile_does_not_stop_a_start(
 def test_a_put_does_not_hash_what_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hashing a pack costs more CPU than writing it, and nobody compares its etag."""
+    """Skip the etag of a put: hashing a pack costs more CPU than writing it, and no caller
+    compares the etag."""
     hashed: list[int] = []
 
     def count(data: bytes) -> str:

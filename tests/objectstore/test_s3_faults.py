@@ -118,7 +118,7 @@ async def answering(status: str, body: str = "") -> AsyncIterator[ObjectStore]:
 
 
 async def refused(status: str, body: str) -> tuple[str, str]:
-    """What a put and a head say."""
+    """Return the errors of a put and a head."""
     said = []
     async with answering(status, body) as store:
         for call in (store.put("k", b""), store.head("k")):
@@ -137,8 +137,8 @@ async def refused(status: str, body: str) -> tuple[str, str]:
     ],
 )
 def test_each_no_of_s3_to_a_conditional_write_is_one(status: str, code: str) -> None:
-    """It is never "unavailable", after which the caller would try again with an answer that it
-    takes for its own success."""
+    """Report a refused conditional write as a conflict, never as "unavailable". A retry would
+    mistake its answer for its own success."""
 
     async def story() -> None:
         async with answering(

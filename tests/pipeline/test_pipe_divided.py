@@ -20,7 +20,7 @@ NAMES = [f"t{number}" for number in range(6)]
 
 
 class Worker:
-    """What `polynya lake run` does in a round, without Spark."""
+    """One round of `polynya lake run`, without Spark."""
 
     def __init__(self, world: PipeWorld, name: str) -> None:
         node = world.node

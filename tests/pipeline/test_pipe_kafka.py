@@ -1,5 +1,5 @@
-"""What a Kafka client writes is the same over HTTP and SSE, in both tables and in SQL: each record
-once, with key, headers and timestamp."""
+"""Records of a Kafka client are the same over HTTP and SSE, in both tables and in SQL: each once,
+with key, headers and timestamp."""
 
 from __future__ import annotations
 

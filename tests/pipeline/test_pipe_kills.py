@@ -77,7 +77,7 @@ def jvm_of(driver: Driver) -> int:
 
 
 def is_writing(pid: int, store: str) -> bool:
-    """Whether it has a new file of the store open: it is in the middle of a task."""
+    """Report whether the process has a new file of the store open, so is in the middle of a task."""
     with contextlib.suppress(OSError):  # the process or the file has gone
         files = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
         return any(path.startswith(store) and "/.tmp/" in path for path in files)

@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def check_refusals(world: PipeWorld) -> None:
-    """What a driver lacks is named before Spark starts: credentials, a right one, a master."""
+    """Check that missing driver requirements are named before Spark starts: credentials, a working
+    permission, a master."""
     keys = {
         name: ""
         for name in world.variables

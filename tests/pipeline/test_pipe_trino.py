@@ -118,7 +118,7 @@ def test_recorded_requests_get_answers(lake: PipeWorld) -> None:
 
 
 def _check_answer(lake: PipeWorld, path: str, told: dict[str, Any]) -> None:
-    """What Trino takes from the answer."""
+    """Check the response fields that Trino reads."""
     match path.partition("?")[0].split("/")[3:]:
         case ["config"]:
             assert told["overrides"] == {} and len(told["endpoints"]) == len(set(told["endpoints"]))

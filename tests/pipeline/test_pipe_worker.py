@@ -27,7 +27,7 @@ def wait_fresh(world: PipeWorld, rows: int) -> None:
 
 
 def programs_below(world: PipeWorld) -> list[str]:
-    """What the node has started, and what those have started."""
+    """Return the names of all descendants of the node's process."""
     found = []
     for process in psutil.Process(world.node.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # one of Spark's that is just ending

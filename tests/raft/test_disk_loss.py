@@ -1,5 +1,5 @@
-"""A member that has lost its disk comes back: it costs a hand-over, and an election only where
-nobody hands over."""
+"""Return of a member that lost its disk: it costs a leadership transfer, and an election only
+where no leader hands over."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def test_of_two_the_one_that_has_all_is_elected_by_the_one_that_has_nothing(numb
 
 
 def test_of_two_that_have_both_forgotten_nobody_leads() -> None:
-    """The second lost its disk before the first had learned anything again: what was acknowledged
-    is gone, and nobody may say that it never was."""
+    """Lose the second disk before the first member has relearned anything: acknowledged data is
+    gone, and no leader may hide that."""
     world = pair(2)
     while not world.members[2].live.term:
         world.pass_time(1)
@@ -154,8 +154,8 @@ def test_of_three_nobody_is_elected_by_one_that_has_forgotten() -> None:
 
 
 def test_one_that_has_forgotten_elects_nobody_who_may_lack_what_it_had() -> None:
-    """It has heard both others. What it had acknowledged is on the leader alone, whose disk is lost
-    now; the third never got it."""
+    """Lose the leader's disk, which alone holds an acknowledged entry. The amnesiac has heard both
+    others; the third never got the entry."""
     world, leader = begun(1, 2, 3)
     other, lost = (number for number in (1, 2, 3) if number != leader.node)
     world.members[other].crash()
@@ -278,7 +278,7 @@ def test_one_that_learns_goes_on_though_its_acknowledgements_were_lost(
 
 
 def new_group() -> World:
-    """Of three that know nothing."""
+    """Build a group of three amnesiac members."""
     world = World(Configuration((1, 2, 3)))
     for node in (1, 2, 3):
         world.add(node).disk.frames.append(("hard", HardState(amnesiac=True)))
@@ -339,8 +339,8 @@ def moved(*steps: tuple[int, ...]) -> World:
 def test_who_left_the_group_since_has_no_word_in_it_any_more(
     steps: tuple[tuple[int, ...], ...],
 ) -> None:
-    """1 knows those that the group began with; one of these is gone, or all: then whoever leads is
-    asked, who tells who is in it now."""
+    """Ask the current leader for the members: 1 knows the initial ones, of which one or all have
+    left."""
     world = moved(*steps)
     lose(world, 1)
     world.pass_time(20 * world.settings.election_ms)
@@ -368,8 +368,8 @@ def test_who_has_answered_before_it_knew_what_is_committed_is_asked_again() -> N
 def test_one_that_was_made_anew_where_it_had_a_voice_already_is_taught_by_the_leader_that_counted_on_it() -> (
     None
 ):
-    """Its disk was lost before the map said that it votes: the leader takes it to have what is
-    gone."""
+    """Re-create a voter that lost its disk before the map listed it as voter: the leader that
+    counts on it sends it the lost data."""
     world = moved((1, 2, 4))
     leader, made = world.leader(), world.members[4]
     assert leader is not None
@@ -439,8 +439,8 @@ def test_who_is_only_on_its_way_into_the_group_is_asked_too() -> None:
 
 
 def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> None:
-    """They name others than they did when the group began, and there is nothing in its log about
-    that."""
+    """Ask the initial members, not the settings: these name others by now, and the log has no
+    entry about that."""
     world, leader = begun(1, 2, 3)
     number = leader.node % 3 + 1
     world.identity = Snapshot(0, 0, Configuration(tuple(sorted((number, leader.node, 4)))))

@@ -32,7 +32,7 @@ def test_nothing_is_forgotten_whoever_loses_a_disk(seed: int) -> None:
 
 
 def test_the_losses_happen() -> None:
-    """Of a majority, too; and a second one before the first has learned all."""
+    """Lose a majority, and a second disk before the first member has relearned everything."""
     worlds = [raft_losses.run(seed, raft_losses.Seconds) for seed in range(8)]
     assert (
         sum(bool(world.second) for world in worlds if isinstance(world, raft_losses.Seconds)) >= 3

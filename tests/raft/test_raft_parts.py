@@ -266,7 +266,8 @@ def test_a_journal_without_a_hard_state_has_the_term_of_its_last_entry() -> None
 
 
 def test_an_answer_that_was_not_asked_for_answers_no_read() -> None:
-    """It may be one to an earlier life of this member, whose contexts began anywhere."""
+    """Ignore an unrequested answer: it may belong to an earlier incarnation, whose contexts
+    started at any number."""
     raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
     raft.step(Heartbeat(2, 1, 1, 1, 0, 1), 10)
     raft.persisted(raft.take().ticket, 10)
@@ -313,8 +314,8 @@ def test_a_commit_counts_no_further_than_the_log_was_compared() -> None:
 
 
 def test_what_a_reader_said_before_it_lost_its_disk_answers_no_probe() -> None:
-    """It had entry 3, and has less now; what it says at each heartbeat, that it has 2, must not be
-    taken for an answer to what asks it about 3."""
+    """Tell a heartbeat's match index from a probe response: the reader had entry 3, lost it, and
+    now reports 2."""
     identity = Snapshot(0, 0, Configuration((1,), readers=(3,)))
     raft = Raft(Identity(1, 1, 5), Recovery(1).result(identity), Settings(), now_ms=0, ready=[])
     now_ms, has, sent = 0, 3, list[Message]()
@@ -394,8 +395,8 @@ def test_who_recalls_leads_no_more() -> None:
 def test_whose_vote_was_split_asks_again_sooner_than_after_a_silence_and_first_whether_it_may(
     seed: int,
 ) -> None:
-    """Of three, one is gone: the other two have asked for votes at the same moment, and each has
-    its own."""
+    """Split the vote: one of three is down, the other two campaigned at the same moment and each
+    voted for itself."""
     settings = Settings()
     raft = Raft(Identity(1, 2, seed), Recovery(1).result(BIRTH), settings, now_ms=0, ready=[])
     raft.campaign(1000)
@@ -479,8 +480,8 @@ def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -
 
 
 def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_sent() -> None:
-    """One that was made anew, and taught from the first entry on, does not know whom the group
-    began with: no entry says so. The first change tells."""
+    """Send a snapshot of a member that was re-created and replayed from the first entry. No entry
+    names the initial members; the first change does."""
     raft = Raft(
         Identity(1, 9, 5),
         RestoredMember(Snapshot(0, 0, Configuration(())), HardState(learning=True)),

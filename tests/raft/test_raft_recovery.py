@@ -1,5 +1,5 @@
-"""What a journal says of a group whose replica came, went and came again; the bytes of what it
-says."""
+"""Journal records of a group whose replica was created, removed and created again; and their
+encoding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each file of stories/ is a script with its trace. `REWRITE=1 pytest tests/raft` writes the traces
-anew; only an understood diff is committed."""
+"""Each file of stories/ is a script with its trace. `REWRITE=1 pytest tests/raft` rewrites the
+traces; commit only an understood diff."""
 
 from __future__ import annotations
 

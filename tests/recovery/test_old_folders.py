@@ -1,9 +1,8 @@
-"""Data folders as the release before snapshots were incremental left them: of a node by itself, and
-of a member of a cluster; and what a newer release left there.
+"""Data folders of the release before incremental snapshots, of a single node and of a cluster
+member; and leftovers of a newer release.
 
 `first_clusters.json.z`: {which: {path: bytes in hex}}. `test/a` has three records there, one behind
-  the snapshot, and two here, both behind it.
-"""
+  the snapshot, and two here, both behind it."""
 
 from __future__ import annotations
 

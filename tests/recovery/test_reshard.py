@@ -27,7 +27,10 @@ from polynya.recovery.folder_switch import finish
 from polynya.recovery.reshard import reshare
 from polynya.replica.log import encode_command
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.stream.commands import Append, Command, Create, Encoding
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Reply
 from polynya.wal import Journal, SnapshotStore
 
@@ -53,7 +56,7 @@ def identity_in(data: Path) -> NodeIdentity:
 
 
 class Cores:
-    """All cores of a node by itself, in one process, without the ways between them."""
+    """All cores of a single node in one process, without the connections between them."""
 
     def __init__(self, data: Path) -> None:
         self.identity = identity_in(data)

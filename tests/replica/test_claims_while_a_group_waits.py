@@ -18,7 +18,9 @@ from worlds.subscriptions import Shell
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
 from polynya.raft.codec import group_of_message
-from polynya.stream.commands import Append, Create, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 
 HOME, AWAY = 1, 2  # the group of the subscription, and the one that loses its leader
@@ -70,7 +72,7 @@ class Clerks:
         raise AssertionError(f"nobody answers {method} {path}")
 
     async def claim(self) -> Any:
-        """Once there is something to claim."""
+        """Claim work once it is pending."""
         for _ in range(100):
             status, answer = await self.ask("POST", "/claim", {"worker": "w"})
             if status == 200:
@@ -83,7 +85,7 @@ Again = Callable[[], Awaitable[None]]
 
 
 async def deafen(world: World, clerks: Clerks) -> Again:
-    """Nobody hears anything of the group any more, and all know that it has no leader."""
+    """Cut a group off: no message of it arrives, and every node knows that it has no leader."""
     carry = world.carry
 
     def some(sender: Node, to: int, messages: list[bytes]) -> None:
@@ -97,7 +99,7 @@ async def deafen(world: World, clerks: Clerks) -> Again:
 
 
 async def kill_two(world: World, clerks: Clerks) -> Again:
-    """Of its three members one is left: nodes without a replica of it cannot know."""
+    """Kill two of a group's three members: nodes without a replica of it cannot know."""
     await clerks.stop(4, 5)
     for number in (4, 5):
         world.nodes[number].kill()

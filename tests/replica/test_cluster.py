@@ -12,7 +12,8 @@ from stories.cluster import A, led, outrun, stories
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
-from polynya.stream.commands import Create, Delete, Encoding
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 
 
@@ -187,8 +188,8 @@ async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) ->
 async def test_a_put_within_the_grace_finds_the_stream_that_was_read_elsewhere(
     world: World,
 ) -> None:
-    """A read on another node is not in the log yet when it is younger than a part of the time to
-    live: whoever makes sure that the stream is there must not have it made anew."""
+    """Find the stream that was read elsewhere. A read that is younger than a part of the TTL is
+    not logged yet. A PUT that ensures existence must not re-create the stream."""
     leader = world.leader(world.group_of(A))
     assert leader is not None
     create = Create(A, leader.engine.service.now_ms(), "text/plain", Encoding.BYTES, ttl_seconds=80)

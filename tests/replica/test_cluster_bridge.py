@@ -15,8 +15,13 @@ from stories.cluster import A, led
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import StreamInfo
 from polynya.service.stale_readers import StaleReaders
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
+
+
+def stale_readers(node: Node) -> StaleReaders:
+    service = node.engine.service
+    return StaleReaders(service.local, service.directory, node.forwarding.targets, service.rpc)
 
 
 def bridged(world: World) -> tuple[Node, Node, Node]:
@@ -34,7 +39,7 @@ def test_writes_and_reads_pass_through_the_third_in_their_order(seed: int) -> No
     async def run() -> None:
         world, leader = await led(World(seed))
         await leader.append(A, b"before;")
-        await asyncio.sleep(3)  # whoever is to lead does
+        await asyncio.sleep(3)  # the preferred leader leads
         leader, far, between = bridged(world)
         await asyncio.sleep(3)
         assert world.leader(world.group_of(A)) is leader, "nobody is disturbed by it"
@@ -66,7 +71,7 @@ def test_writes_and_reads_pass_through_the_third_in_their_order(seed: int) -> No
 
 
 def test_from_the_first_moment_on_each_write_is_answered_and_none_twice() -> None:
-    """Through the cut, and through its end: what is in doubt is asked again by a producer."""
+    """Write before, during and after the cut: a producer repeats writes of unknown outcome."""
 
     async def run() -> None:
         world, _ = await led(World(7))
@@ -94,9 +99,7 @@ def test_a_live_reader_of_a_node_that_hears_no_leader_goes_on_by_the_third() -> 
         await asyncio.sleep(3)
         ears = {node.number: await attached(node) for node in world.alive()}
         leader, far, between = bridged(world)
-        strandeds = [
-            StaleReaders(node.engine.service, node.forwarding) for node in (leader, far, between)
-        ]
+        strandeds = [stale_readers(node) for node in (leader, far, between)]
         await leader.append(A, b"unheard;")
         await asyncio.sleep(3)
         for stranded in strandeds:
@@ -134,8 +137,8 @@ def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_o
         group, far = world.group_of(A), bridged(world)[1]
         ear = ears[far.number]
         await asyncio.sleep(3)
-        assert not far.forwarding.leaders.knows(group)
-        stranded = StaleReaders(far.engine.service, far.forwarding)
+        assert not far.forwarding.directory.knows(group)
+        stranded = stale_readers(far)
         looking = asyncio.ensure_future(stranded.look())
         await asyncio.sleep(0)
         machine = far.engine.local.machines.pop(group)

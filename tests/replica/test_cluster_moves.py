@@ -221,7 +221,7 @@ async def test_a_replica_that_belongs_is_not_dropped(world: World) -> None:
 
 @story
 async def test_a_leader_puts_nobody_in_who_has_just_left(world: World) -> None:
-    """What it said when it was a member may still be on its way, and would be believed."""
+    """Ignore late messages of a former member: the leader must not add it back because of them."""
     group, outsider = world.group_of(A), off(world)
     leader = world.leader(group)
     assert leader is not None
@@ -379,7 +379,7 @@ async def test_what_a_member_promised_outlives_its_data(world: World) -> None:
 
 @story
 async def test_a_node_that_knows_only_where_to_look_answers_too(world: World) -> None:
-    """It has joined, and has heard of nothing yet but of some nodes."""
+    """Ask a node that has joined but so far knows only some addresses."""
     await world.nodes[1].create(A)
     await world.nodes[1].append(A, b"1;")
     stranger = world.add_node()
@@ -390,7 +390,7 @@ async def test_a_node_that_knows_only_where_to_look_answers_too(world: World) ->
 
 @story
 async def test_an_old_map_costs_nobody_their_data(world: World) -> None:
-    """It says that the node is out, while the group counts on it."""
+    """Hand a member an old map that excludes it while the group counts on it."""
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     node = next(
@@ -442,8 +442,8 @@ async def test_learners_are_not_counted(world: World) -> None:
 async def test_a_node_that_lost_its_disk_needs_no_word_of_those_that_its_groups_have_left(
     world: World,
 ) -> None:
-    """It knows whom its groups began with. Some have no replica of them any more and say nothing:
-    those that have one tell it who has."""
+    """Lose a disk: the node knows the initial members. Some hold no replica any more and stay
+    silent; the others name the current members."""
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     lost, leaving, stays = (world.nodes[number] for number in world.map.voters[group])
@@ -464,8 +464,8 @@ async def test_a_node_that_lost_its_disk_needs_no_word_of_those_that_its_groups_
 async def test_a_node_that_lost_its_disk_believes_who_has_data_and_not_its_settings(
     world: World,
 ) -> None:
-    """They name the nodes that the cluster has today: by these the group would have begun with
-    others, which is in no log."""
+    """Ignore the settings: they name the current nodes. With these the group would have other
+    initial members, which no log contains."""
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     right, numbers = world.placed, world.map.voters[group]

@@ -13,7 +13,7 @@ from sim.loop import run_simulated
 from stories.cluster import A
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 
 

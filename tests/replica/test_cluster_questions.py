@@ -13,7 +13,7 @@ from stories.cluster import A, led, stories
 
 from polynya.base.errors import Unavailable
 from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, StreamInfo
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 
 story = stories(led)
 
@@ -46,7 +46,7 @@ WAYS: dict[str, Callable[[NodeService, str], Awaitable[Any]]] = {
 
 
 def tail_of(found: Any) -> int:
-    """In records; -1: there is no such stream."""
+    """Return the tail in records. -1: there is no such stream."""
     return found.record if isinstance(found, Page | StreamInfo) else -1
 
 
@@ -80,7 +80,7 @@ async def test_a_replica_that_lags_answers_nothing_that_is_old(world: World, lea
         behind.core.core_replicas.groups[world.group_of(A)].machine.directory.streams[A].next_record
         == 1
     ), "the story is of one that lags"
-    assert (service.info_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
+    assert (service.open(A).info_nowait(), service.read_nowait(ReadQuery(A))) == (None, None)
     old, made = await asyncio.gather(ask_all(behind, A), ask_all(behind, new))
     assert old == dict.fromkeys(WAYS, 2)
     assert made == dict.fromkeys(WAYS, 0), (
@@ -99,7 +99,7 @@ async def test_a_leader_that_is_none_any_more_answers_nothing(world: World, old:
     await leader.append(A, b"2")
     await leader.create(new)
     service = old.engine.service
-    assert (service.info_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
+    assert (service.open(A).info_nowait(), service.read_nowait(ReadQuery(A))) == (None, None)
     for name in (A, new):
         for way in WAYS.values():
             with pytest.raises(Unavailable):

@@ -1,6 +1,6 @@
-"""For each way in which a simulated cluster fails, a defect that it brings to light: rings,
-bridges, messages that are lost or come again, narrow ways, clocks that strobe, disks that cannot be
-read, an object store that does not tell what it did, nodes that stand still."""
+"""A defect per kind of failure of a simulated cluster: rings, bridges, lost or repeated messages,
+narrow links, strobing clocks, unreadable disks, an object store that hides outcomes, paused
+nodes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def term_of(world: World) -> int:
 
 
 async def in_a_ring(world: World, leader: Node) -> None:
-    """Nobody can win: then nobody goes on to higher terms either, which would end whoever leads
-    when all is well."""
+    """Cut the links to a ring, where no node can win. Then terms must not rise either: that would
+    depose the leader after healing."""
     before = term_of(world)
     world.ring(list(world.voters))
     await asyncio.sleep(15)
@@ -50,7 +50,7 @@ async def at_one_end_of_a_bridge(world: World, leader: Node) -> None:
 
 
 async def the_last_is_lost(world: World, leader: Node) -> None:
-    """And nothing comes after it, from which a follower could know that something is missing."""
+    """Lose the last message: no later one shows the follower the gap."""
     other = next(node for node in world.alive() if node is not leader)
     await world.wait_equal()
     world.bad[leader.number, other.number] = Bad(loss=1.0)
@@ -60,7 +60,8 @@ async def the_last_is_lost(world: World, leader: Node) -> None:
 
 
 async def much_comes_again(world: World, leader: Node) -> None:
-    """While others are on their way: what was acknowledged stays, whoever leads next."""
+    """Replay many messages while others are in flight: acknowledged data stays, under any next
+    leader."""
     world.replays, world.delay, world.disk_delay = 0.7, (0.001, 0.3), (0.0005, 0.002)
     world.replay_seconds = 2.0
     appends = []
@@ -72,7 +73,8 @@ async def much_comes_again(world: World, leader: Node) -> None:
 
 
 async def far_behind_a_narrow_way(world: World, leader: Node) -> None:
-    """Of what finds no room at once the rest is sent again, from there on."""
+    """Send a large backlog over a narrow link: the part that finds no room is sent again from that
+    point."""
     other = next(node for node in world.alive() if node is not leader)
     other.kill()
     await outrun(world, leader)
@@ -99,7 +101,7 @@ async def a_clock_that_strobes(world: World, leader: Node) -> None:
 
 
 async def a_start_that_reads_badly(world: World, leader: Node) -> None:
-    """It is refused, and nothing is lost by it."""
+    """Start on a disk with read errors: the start is refused, and nothing is lost."""
     for number in range(20):
         await leader.append(A, b"%02d;" % number)
     await world.wait_equal()
@@ -123,8 +125,8 @@ async def a_start_that_reads_badly(world: World, leader: Node) -> None:
 
 
 async def backed_up_by_one_that_stood_still(world: World, leader: Node) -> None:
-    """It believes that it leads when it is asked for the state of the group; others have gone on by
-    then."""
+    """Back up from a paused node: it believes that it leads when it is asked for the state. The
+    others have a new leader by then."""
     group = world.group_of(A)
     await leader.append(A, b"old;")
     leader.pause(4.0)

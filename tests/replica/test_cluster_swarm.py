@@ -26,7 +26,7 @@ SEEDS = 1
 LONG_SEEDS = 19  # more of them; `make sim` and `make evidence` try others
 # schedules that once failed, with the seeds and knobs of their worlds, as `make sim` prints them
 FOUND: list[tuple[Knobs, list[Step]]] = [
-    # no leader: the last heartbeat of a life that is over put a member to sleep for ever
+    # no leader: the last heartbeat of a past incarnation made a member quiescent permanently
     (Knobs(777140), [
         Step(0.5, "disturb", 1979563255),
         Step(0.1, "wall clock", 2123597589),
@@ -104,7 +104,8 @@ def test_the_events_of_a_seed_are_written(tmp_path: Path) -> None:
 
 
 def test_a_knob_turns_what_is_there_and_its_key_is_fixed() -> None:
-    """What a seed draws depends on the keys: they stay when what they turn is renamed."""
+    """Fix the keys of the knobs: a seed's draws depend on them, so they survive the renaming of a
+    target."""
     for modules, constant, _ in CONSTANTS.values():
         assert all(hasattr(module, constant) for module in modules), constant
     for kind, field, _ in SETTINGS.values():
@@ -147,7 +148,7 @@ def test_a_schedule_shrinks_to_what_matters() -> None:
 
 
 def pasted(text: str) -> tuple[Knobs, list[Step]]:
-    """What is printed can be pasted: what it says there."""
+    """Parse printed knobs and steps, as if pasted."""
     calls = [node for node in ast.walk(ast.parse(dedent(text))) if isinstance(node, ast.Call)]
     made: dict[str, list[Any]] = {"Knobs": [], "Step": []}
     for call in calls:

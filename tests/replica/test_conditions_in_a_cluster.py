@@ -16,8 +16,10 @@ from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable, UpgradePending
 from polynya.base.levels import CONDITIONS_LEVEL
-from polynya.stream.commands import AppendIf, Create, Encoding, Producer, SegmentLimits
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.appends.commands import AppendIf
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Encoding, Producer, SegmentLimits
 from polynya.stream.replies import Code, Reply
 
 PROFILES = ("replicated", "leased", "diskless", "fork")
@@ -110,7 +112,8 @@ async def test_every_node_judges_every_profile(world: World) -> None:
 
 
 class Writers:
-    """They compare and swap, each with the tail that it was told last, and repeat until they know."""
+    """Writers that compare and swap, each with its last known tail, and retry until the outcome is
+    known."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -137,7 +140,8 @@ class Writers:
             tail = reply.record
 
     async def known(self, payload: bytes, tail: int, producer: Producer | None) -> Reply | None:
-        """Without a producer an unknown outcome stays one; with one it is repeated elsewhere."""
+        """Resolve an unknown outcome: with a producer the append is repeated elsewhere, without
+        one it stays unknown."""
         for attempt in count():
             nodes = self.world.alive()
             node = nodes[attempt % len(nodes)]

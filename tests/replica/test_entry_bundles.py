@@ -30,19 +30,16 @@ from polynya.replica.log import (
     encode_command,
 )
 from polynya.replica.member import BUNDLE_BYTES, Bundled, Proposal, bundled, parts_of
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import (
     BUNDLE_COMMANDS_MAX,
     PRODUCE_BUNDLE_BYTES,
     Append,
-    Batch,
     Bundle,
-    Command,
-    Create,
-    Delete,
-    Encoding,
     Produce,
-    Producer,
 )
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.transport.link import FRAME_BYTES_MAX
 from polynya.wire.json_records import RECORDS_PER_APPEND_MAX
@@ -87,8 +84,8 @@ def test_what_goes_together() -> None:
 
 
 def test_an_entry_that_no_message_carries_is_refused_and_the_group_goes_on() -> None:
-    """In the log it would be sent for ever, and each time the other node would drop the connection
-    of all groups."""
+    """Refuse the entry before the log: it would be sent without end, and the receiver would drop
+    the connection of all groups each time."""
     largest = Batch(
         1, RECORDS_PER_APPEND_MAX, bytes(APPEND_BYTES_MAX + 1), 1, bytes(4 * RECORDS_PER_APPEND_MAX)
     )
@@ -114,7 +111,8 @@ def test_an_entry_that_no_message_carries_is_refused_and_the_group_goes_on() -> 
 
 
 async def _at_once(node: Node, count: int) -> None:
-    """Appends of a pass of the loop: of producers, one twice and one too early, and of nobody."""
+    """Append in one loop pass: by producers, with one duplicate and one gap, and without a
+    producer."""
     producers = [Producer("p", 0, sequence) for sequence in range(count)]
     asked = [node.append(A, b"%d," % producer.sequence, producer) for producer in producers]
     asked += [

@@ -98,8 +98,8 @@ async def test_a_break_is_gone_on_from(world: World, leader: Node, behind: Node)
 async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(
     world: World, leader: Node, behind: Node
 ) -> None:
-    """What was asked for and not read yet is asked for again after a while: were that kept beside
-    the first time, ever more would wait to be read before what the receiver needs next."""
+    """Replace a chunk request on retry: kept beside the first one, the queue would grow ahead of
+    the receiver's next chunk."""
     seen, in_thread = chunks(world, behind), asyncio.to_thread
 
     async def slowly(work: Any, /, *about: Any) -> Any:
@@ -122,7 +122,7 @@ async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(
 async def test_a_file_that_was_damaged_where_it_waits_is_made_anew(
     world: World, leader: Node, behind: Node
 ) -> None:
-    """What arrives would be refused as often as it is sent."""
+    """Rebuild the file: the receiver would refuse the damaged one each time."""
     seen, pack, packed = chunks(world, behind), catch_up.pack_transfer, 0
 
     def packing(*about: Any) -> None:
@@ -173,8 +173,8 @@ async def test_a_sender_that_dies_is_followed_by_another(
 
 @story
 async def test_a_slow_receiver_holds_up_nobody(world: World, leader: Node, behind: Node) -> None:
-    """Its disk takes half a second for a chunk. Appends go on as before, and what waits for it has
-    a bound on both sides."""
+    """Send to a disk that takes half a second for a chunk. Appends continue at full speed, and the
+    queue is bounded on both sides."""
     held: list[int] = []
     behind.start()
     there = behind.engine.exchange.arriving  # type: ignore[union-attr]
@@ -215,7 +215,7 @@ async def test_a_receiver_without_room_begins_anew_when_there_is(
 
 @story
 async def test_many_groups_at_once_take_turns(world: World, leader: Node, behind: Node) -> None:
-    """As many as there are: no node has more than its share in hand."""
+    """Take turns between many groups: no node holds more than its share."""
     names = [
         next(name for n in range(999) if world.group_of(name := f"test/n{n}") == group)
         for group in range(1, GROUPS + 1)
@@ -260,7 +260,8 @@ async def test_many_groups_at_once_take_turns(world: World, leader: Node, behind
 async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_its_old_name(
     world: World, leader: Node, behind: Node
 ) -> None:
-    """Its hot payload was copied forward: other places are in it, and it is as large as before."""
+    """Copy the hot payload forward: the rewritten snapshot has other positions in it, at the same
+    size."""
     seen, there, group = chunks(world, behind), leader.engine.exchange, world.group_of(A)
     assert there is not None
     leader.engine.snapshotter._keep_bytes = -1
@@ -272,7 +273,7 @@ async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_it
     world.isolate(behind.number)
     await asyncio.sleep(0.3)
     for key in list(there._packed):
-        there._forget(key)  # as after a while in which nobody asks
+        there._forget(key)  # as after a pause without requests
     await leader.snapshot()
     now = leader.core.members[group].raft.snapshot
     assert (now.index, now.size) == (before.index, before.size) and now.identity != before.identity
@@ -283,8 +284,8 @@ async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_it
 async def test_one_that_has_come_to_rest_makes_room_for_another(
     world: World, leader: Node, behind: Node
 ) -> None:
-    """Else two groups may wait for each other: one has the place at its receiver, the other that at
-    their sender."""
+    """Free the slot of an idle transfer. Otherwise two groups could wait for each other, one at
+    the receiver, one at the sender."""
     arriving.ARRIVING_MAX = 1
     try:
         behind.start()
@@ -305,8 +306,8 @@ async def test_one_that_has_come_to_rest_makes_room_for_another(
 async def test_a_damaged_snapshot_is_written_anew_and_sent(
     world: World, leader: Node, behind: Node
 ) -> None:
-    """What it said is in memory. As it was it could be sent to nobody, and no start would read
-    it."""
+    """Rewrite the snapshot from memory: the damaged file could neither be sent nor be read at a
+    start."""
     snapshotter, group = leader.engine.snapshotter, world.group_of(A)
     snapshotter._small_streams, snapshotter._every_bytes = -1, 1 << 30
     for name in [name for n in range(99) if world.group_of(name := f"test/n{n}") == group][:9]:

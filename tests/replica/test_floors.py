@@ -1,5 +1,4 @@
-"""What a round of snapshots keeps of the journal while a full disk takes back places that were
-given out."""
+"""Journal segments that a snapshot round keeps while a full disk takes back assigned positions."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.offsets import offset_commit, offset_fetch
 from polynya.front.kafka.offsets import EARLIEST, LATEST, list_offsets
 from polynya.front.kafka.server import KafkaFront
-from polynya.stream.commands import Produce
+from polynya.stream.features.appends.commands import Produce
 from polynya.stream.replies import Code
 from polynya.stream.state.feature_level import level_of
 from polynya.wire.kafka.generated import list_offsets as listing
@@ -44,10 +44,10 @@ class NodeBrokers:
         return (Broker(self.own, "", 1),)
 
     def leader_of(self, group: int) -> int:
-        return self._service.leaders.leader_of(group)
+        return self._service.directory.leader(group)
 
     def epoch_of(self, group: int) -> int:
-        return self._service.leaders.epoch_of(group)
+        return self._service.directory.epoch_of(group)
 
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
         return [], []
@@ -145,7 +145,7 @@ async def test_a_replaced_leader_gives_no_old_offsets_to_kafka_clients(
     world: World, old: Node, asker: Asker
 ) -> None:
     group = world.group_of(partition_name("t", 0))
-    epoch = old.engine.service.leaders.epoch_of(group)
+    epoch = old.engine.service.directory.epoch_of(group)
     assert await asker.list(LATEST) == (Error.NONE, 1)
     assert await asker.epoch_end(epoch) == (Error.NONE, 1)
     assert await asker.committed() == (Error.NONE, 1)
@@ -159,7 +159,7 @@ async def test_a_replaced_leader_gives_no_old_offsets_to_kafka_clients(
     assert await newer.commit(2) == Error.NONE
     assert await newer.list(LATEST) == (Error.NONE, 2)
     assert await newer.committed() == (Error.NONE, 2)
-    assert new.engine.service.leaders.epoch_of(group) > epoch, "each election begins an epoch"
+    assert new.engine.service.directory.epoch_of(group) > epoch, "each election begins an epoch"
     assert await newer.epoch_end(epoch) == (Error.NONE, 2), "no election removed a record"
     found: list[Any] = [
         await asker.list(LATEST),

@@ -23,7 +23,8 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery
 from polynya.local.segments import HOLD_SECONDS, SegmentWriter
 from polynya.service.stream_segments import LeasedSegments, view_of
-from polynya.stream.commands import Append, SegmentLimits
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import SegmentLimits
 from polynya.stream.replies import Done
 from polynya.stream.state.model import Stream
 
@@ -297,7 +298,7 @@ def test_histories_with_kills_pauses_and_rollovers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, *long(range(1, 12))])
 def test_leased_streams_in_the_worlds_of_the_swarm(seed: int) -> None:
-    """With object stores and disks that fail, evictions, five nodes."""
+    """Run with failing object stores and disks, evictions, and five nodes."""
     try:
         episode = LeasedSwarm(seed)
         episode.play()

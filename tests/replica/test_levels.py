@@ -16,8 +16,11 @@ from polynya.base.errors import ConfigError, Unavailable
 from polynya.cluster.feature_level import FeatureLevels
 from polynya.engine.storage import open_storage
 from polynya.local.api import Trimmed, TrimQuery
-from polynya.stream.commands import Create, Delete, Encoding, Produce, Touch, TrimTo
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create, Delete, Touch
+from polynya.stream.features.retention.commands import TrimTo
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state.feature_level import level_of, tag_of
 
@@ -27,8 +30,8 @@ A = "test/a"
 def story(
     tell: Callable[[World, dict[int, int]], Awaitable[None]],
 ) -> Callable[[pytest.MonkeyPatch], None]:
-    """Of a release of level 2, in which deleting a stream is new, and what each node has announced:
-    all are of the release before."""
+    """Run a story in a release of level 2, which introduces the deletion of streams. Every node
+    has announced the previous release."""
 
     async def run() -> None:
         world = World()
@@ -64,13 +67,13 @@ def looked(
 
 
 async def raised(world: World, level: int) -> None:
-    """Until all groups are at a level that all nodes have announced."""
+    """Wait until all groups have the level that all nodes announced."""
     looked(world, dict.fromkeys(world.voters, level))
     await world.wait(lambda: all(levels_of(node) == {level} for node in world.alive()))
 
 
 async def wait_said(world: World) -> None:
-    """Until all have applied what anybody has proposed so far."""
+    """Wait until all nodes have applied everything proposed so far."""
     for group in range(GROUPS + 1):
         leader = world.leader(group)
         assert leader is not None
@@ -158,7 +161,7 @@ async def test_a_level_outlives_restarts_and_the_release_before_refuses_it(
 
 
 def test_the_level_is_in_the_log_and_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from polynya.stream.commands import SetLevel
+    from polynya.stream.features.settings.commands import SetLevel
 
     monkeypatch.setattr(levels, "LEVEL", 3)
     machine = Machine(1, 4)

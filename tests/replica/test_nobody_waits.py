@@ -1,6 +1,5 @@
-"""What takes how long, in virtual time: nothing waits for a timer, for the answer to another
-append, or for the object store; and a cluster that loses power while it is born is born after
-that."""
+"""Durations in virtual time: nothing waits for a timer, for another append's response, or for the
+object store. A cluster that loses power during its creation is created after that."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ def of_exact_times(world: World) -> None:
 
 @story
 async def test_an_append_by_itself_takes_a_trip_and_a_write(world: World, leader: Node) -> None:
-    """There, written there while it is written here, and back; one trip more each way from a node
-    that does not lead. No timer."""
+    """Measure one round trip and one write, which overlap on both sides. A node that does not lead
+    adds a round trip. No timer."""
     follower = next(node for node in world.alive() if node is not leader)
     await follower.append(A, b"the way is known;")
     of_exact_times(world)
@@ -98,7 +97,7 @@ async def test_creations_that_come_together_share_their_writes(world: World, lea
 
 @pytest.mark.parametrize("untold", [0.0, 0.5])
 def test_appends_and_reads_do_not_wait_for_the_object_store(untold: float) -> None:
-    """What is flushed, merged, evicted, deleted: each of its requests takes seconds here."""
+    """Run flushes, merges, evictions and deletions, each request of which takes seconds."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

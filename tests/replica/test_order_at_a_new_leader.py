@@ -12,7 +12,9 @@ from stories.cluster import led, stories
 from worlds.stream import kafka_batch, kafka_producer
 
 from polynya.base.futures import settle
-from polynya.stream.commands import Create, Encoding, Produce
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from polynya.replica.log import encode_bundle, encode_command, has_payload
-from polynya.stream.commands import Append, Batch, Bundle, Create, Delete, Produce
-from polynya.stream.diskless_commands import CommitSlices
+from polynya.stream.features.appends.commands import Append, Bundle, Produce
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.profiles.commands import CommitSlices
+from polynya.stream.parts import Batch
 
 BATCH = Batch(0, 1, b"x", 7)
 APPEND = Append("default/s", 1, "text/plain", BATCH)

@@ -19,7 +19,8 @@ from polynya.replica.planner import (
     moving,
     plan,
 )
-from polynya.stream.commands import (
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.placement.commands import (
     NodeAdd,
     NodeAnnounce,
     NodePromote,
@@ -29,7 +30,6 @@ from polynya.stream.commands import (
     ReaderAdd,
     SetBalancing,
 )
-from polynya.stream.placement import META_GROUP
 
 
 def test_nothing_is_done_where_nothing_has_to_be() -> None:
@@ -80,8 +80,8 @@ def test_a_node_is_removed_when_its_last_replica_is_gone() -> None:
 def test_a_node_stays_until_no_group_has_it_any_more_also_one_that_was_about_to_get_a_vote() -> (
     None
 ):
-    """Where its goal changes while both majorities count, the map does not name the node any more
-    and the group still does."""
+    """Change the goal in the joint phase: the map no longer names the node, but the group still
+    does."""
     toy = Toy([""] * 3, groups=1, replicas=1, slow=1.0)
     toy.apply(NodeAdd(node(4)))
     toy.settle()

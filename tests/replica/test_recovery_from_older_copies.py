@@ -1,5 +1,5 @@
-"""After the loss of all nodes the copies of the groups are of different moments; what was flushed
-since each of them is found by itself."""
+"""Recovery after the loss of all nodes from group copies of different moments. Later flushes are
+found without them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polynya.cold import Collector
 from polynya.objectstore import MemoryStore, claim_root
 from polynya.recovery.from_store import FromStore
 from polynya.recovery.restore import Restorer
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, pack_key
 from polynya.wire.slices import build_slice

@@ -1,5 +1,4 @@
-"""What operators cannot have is refused before anything happens, with a reason that says what to
-do."""
+"""Impossible requests of operators are refused before any change, with a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -13,8 +12,9 @@ from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
 from polynya.replica.planner import ClusterObservation, GroupView
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import ClusterMap, born
+from polynya.stream.features.placement.commands import (
     GroupPlaced,
     NodeAdd,
     NodeAnnounce,
@@ -25,7 +25,6 @@ from polynya.stream.commands import (
     ReaderAdd,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import ClusterMap, born
 
 
 def node(number: int) -> NodeRecord:
@@ -210,8 +209,8 @@ def test_a_disk_is_replaced_while_the_others_are_enough() -> None:
 
 
 def test_a_node_that_is_there_is_replaced_by_another_elsewhere_alone() -> None:
-    """At its own address it could not start, and the one that is there would lead nothing any more,
-    and have to go."""
+    """Refuse the replacement at its own address: it could not start, and the existing node would
+    lose its role."""
     town = Town(3)
     for peer in ("", "n2:1"):
         assert (
@@ -290,7 +289,7 @@ def test_a_read_replica_is_promoted_when_it_is_there_and_stays() -> None:
 
 
 class Office(ClusterOperations):
-    """What operators do to a town."""
+    """Operators' requests to a town."""
 
     def __init__(self, town: Town) -> None:
         self.town, self._cluster_id = town, "c"

@@ -26,14 +26,14 @@ def outsider(world: World, group: int) -> Node:
 async def known(node: Node, group: int) -> tuple[int, int]:
     """Ask for leaders as the Kafka front does; return the leader and the epoch of a group."""
     service = node.engine.service
-    await node.process.drive(service.leaders.refresh())
-    return service.leaders.leader_of(group), service.leaders.epoch_of(group)
+    await node.process.drive(service.refresh_leaders())
+    return service.directory.leader(group), service.directory.epoch_of(group)
 
 
 def true(world: World, group: int) -> tuple[int, int]:
     leader = world.leader(group)
     assert leader is not None
-    return leader.number, leader.engine.service.leaders.epoch_of(group)
+    return leader.number, leader.engine.service.directory.epoch_of(group)
 
 
 @story
@@ -42,7 +42,7 @@ async def test_a_node_without_a_replica_knows_leader_and_epoch(world: World) -> 
     for group in GROUPS:
         node = outsider(world, group)
         service = node.engine.service
-        assert (service.leaders.leader_of(group), service.leaders.epoch_of(group)) == (0, -1)
+        assert (service.directory.leader(group), service.directory.epoch_of(group)) == (0, -1)
         assert await known(node, group) == true(world, group)
         assert true(world, group)[1] > 0
 
@@ -61,7 +61,7 @@ async def test_it_learns_of_the_next_leader(world: World) -> None:
         while await known(node, group) != new:
             await asyncio.sleep(1)
     node.forwarding.exchange.learn({group: old})
-    assert node.engine.service.leaders.epoch_of(group) == new[1], (
+    assert node.engine.service.directory.epoch_of(group) == new[1], (
         "an older leader is not taken over"
     )
 
@@ -76,8 +76,8 @@ async def test_a_replica_here_decides(world: World) -> None:
         for each in world.alive()
         if each.number in world.map.replicas_of(group) and each.number != leader
     )
-    await world.wait(lambda: node.engine.service.leaders.leader_of(group) == leader)
+    await world.wait(lambda: node.engine.service.directory.leader(group) == leader)
     other = next(each for each in range(1, 5) if each not in (leader, node.number))
     node.forwarding.exchange.learn({group: (other, epoch + 9)})
     service = node.engine.service
-    assert (service.leaders.leader_of(group), service.leaders.epoch_of(group)) == (leader, epoch)
+    assert (service.directory.leader(group), service.directory.epoch_of(group)) == (leader, epoch)

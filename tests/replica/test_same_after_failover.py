@@ -16,7 +16,9 @@ from worlds.subscriptions import Shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Append, Create, Encoding, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding, Producer
 from polynya.stream.replies import Code, Reply
 
 JOB, POOL = "test/job", "wake/pool"
@@ -74,7 +76,7 @@ async def write_json(node: Node, name: str, record: bytes = b"") -> Reply:
 
 
 async def lose_the_leader(world: World, group: int, workers: Workers | None = None) -> Node:
-    """Who led the group dies with all that was not synced; another leads."""
+    """Kill the leader with all its unsynced data, and wait for the next one."""
     old = world.leader(group)
     assert old is not None
     if workers is not None:

@@ -18,19 +18,13 @@ from polynya.raft.messages import Append as AppendEntries
 from polynya.raft.messages import Entry
 from polynya.replica import log
 from polynya.routing import messages
-from polynya.stream.commands import (
-    Append,
-    Bundle,
-    ColdSlice,
-    Command,
-    Create,
-    Fork,
-    MetaChange,
-    PlaceGroup,
-    Producer,
-    ReplaceSlices,
-    SetLevel,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Bundle
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import ReplaceSlices
+from polynya.stream.features.placement.commands import PlaceGroup
+from polynya.stream.features.settings.commands import MetaChange, SetLevel
+from polynya.stream.parts import ColdSlice, Fork, Producer
 
 story = stories(led, World.wait_equal)
 NEGATIVE = msgspec.structs.replace(
@@ -57,7 +51,7 @@ NOISE = (
 PACK = "c/packs/20260101-00/1-" + "0" * 32
 NONSENSE: tuple[
     tuple[str, Command], ...
-] = (  # what ended followers, or would be stored and end whoever reads it
+] = (  # stopped followers, or would be stored and stop its readers
     ("level", SetLevel(99)),
     ("slice", ReplaceSlices(PACK, 1, 1, [(1, ColdSlice(0, 0, 1, 1 << 40, PACK, 0, 1, 0))])),
     (

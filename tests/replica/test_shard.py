@@ -8,7 +8,8 @@ import pytest
 from polynya.base.errors import CorruptData
 from polynya.replica import CoreReplicas, Group, PendingEntry
 from polynya.replica.log import decode_command, encode_command
-from polynya.stream.commands import Command, Create, Delete
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 

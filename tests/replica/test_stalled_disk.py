@@ -1,5 +1,5 @@
-"""A leader whose disk takes seconds for a write, or has no room: others lead soon, and it comes
-back by itself."""
+"""A leader whose disk stalls for seconds or is full: another takes over soon, and it returns
+without help."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stories.cluster import A, led, stories
 from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Append
+from polynya.stream.features.appends.commands import Append
 from polynya.stream.replies import Reply
 
 story = stories(led, World.wait_equal)
@@ -83,7 +83,7 @@ async def test_what_a_majority_does_not_write_is_answered_in_time(
 
 
 async def _append_on(node: Node, payload: bytes, taken: list[Reply]) -> None:
-    """Again and again, each waited for however long it takes."""
+    """Append repeatedly and wait for each response without a limit."""
     for _ in range(40):
         command = Append(A, node.engine.service.now_ms(), "text/plain", raw_batch(payload))
         taken.append(await node.core.call(node.engine.service.group_of(A), command))

@@ -44,7 +44,7 @@ story = stories(begun, World.wait_equal)
 
 
 def hot_bytes(world: World) -> int:
-    """Of the machines that lead."""
+    """Sum the hot bytes of the leading machines."""
     return sum(
         machine.directory.hot_bytes for node in world.alive() for machine in node.core.led.values()
     )

@@ -164,7 +164,7 @@ def test_the_life_of_a_stream(name: str) -> None:
 
 
 def test_a_place_that_was_seen_says_what_was_appended_there() -> None:
-    """Two appends that nobody was told of, of which one is known to be there."""
+    """Append twice without a response; one of the two is known to be stored."""
     steps = [
         (Created(), ok(0, Code.CREATED)),
         (Appended(b"a"), None),
@@ -180,7 +180,8 @@ def test_a_place_that_was_seen_says_what_was_appended_there() -> None:
 
 
 def test_a_producer_that_was_not_answered_puts_the_same_into_the_next_life() -> None:
-    """It was seen there alone: the life before is gone."""
+    """Repeat an unanswered append in the next incarnation: it was seen there alone, the first
+    incarnation is gone."""
     sent = Appended(b"a", None, ("p", 0, 0))
     again = Reply(Code.CREATED, 8, 0, 0), Reply(Code.OK, 8, 1, 8)
     steps = [

@@ -10,9 +10,10 @@ import pytest
 from sim.loop import run_simulated
 
 from polynya.base.errors import Unavailable
-from polynya.routing import bucket_profiles
-from polynya.routing.bucket_profiles import SCOPE, BucketProfiles, TooManyBuckets
-from polynya.stream.commands import Command, MetaChange
+from polynya.service import bucket_profiles
+from polynya.service.bucket_profiles import SCOPE, BucketProfiles, TooManyBuckets
+from polynya.stream.command import Command
+from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 

@@ -13,7 +13,9 @@ from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import encode_command
 from polynya.routing import bundles, messages
 from polynya.routing.bundles import Bundles, handler_of
-from polynya.stream.commands import Acknowledge, Append, Batch, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code, Reply
 
 STAMP = 77
@@ -156,7 +158,7 @@ def test_a_senseless_append_of_another_core_is_refused_and_the_others_are_propos
 
 
 def test_a_code_of_a_later_release_leaves_the_outcome_unknown():
-    """To take it for a refusal or for a success would be a guess."""
+    """Leave the outcome unknown: a refusal or a success would be a guess."""
     later = max(Code) + 1
     for body in (messages.encode(Reply(later)), messages.encode([2, later])):
         kind = messages.PROPOSE if body[1] == later else messages.INFO

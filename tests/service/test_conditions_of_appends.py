@@ -12,8 +12,10 @@ from stories.service import node_story, story, story_on_one_and_two_cores
 from worlds.service import Code, Node, Producer, World, json_batch, name_in
 
 from polynya.base.futures import settle
-from polynya.stream.commands import Append, AppendIf, Batch, Create, SegmentLimits
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.appends.commands import Append, AppendIf
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile, SetProfile
+from polynya.stream.parts import Batch, SegmentLimits
 from polynya.stream.replies import Reply
 from polynya.wire.record_fields import RecordFields, described
 
@@ -46,7 +48,7 @@ def on_condition(world: World, name: str, form: str, record: int, **more: Any) -
 def bound(world: World, command: Append) -> asyncio.Future[Reply]:
     """Append through the bound appender, as HTTP does."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    world.service.appender(command.name)(command, partial(settle, future))
+    world.service.open(command.name).append(command, partial(settle, future))
     return future
 
 

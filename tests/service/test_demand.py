@@ -1,4 +1,4 @@
-"""Who counts where appends come from."""
+"""Tracking of the nodes that appends come from."""
 
 from __future__ import annotations
 

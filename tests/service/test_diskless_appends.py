@@ -14,15 +14,10 @@ from worlds.service import Code, Listener, Node, World, name_in
 from polynya.base.futures import settle
 from polynya.local.api import StreamInfo
 from polynya.routing import diskless
-from polynya.stream.commands import (
-    KAFKA_CONTENT_TYPE,
-    Batch,
-    Create,
-    Encoding,
-    Produce,
-    Producer,
-)
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE, Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile, SetProfile
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Reply
 
 A, B = "test/a", "test/b"
@@ -32,7 +27,7 @@ THERE = name_in(1)  # of core 1
 def bound(world: World, name: str, *records: bytes) -> asyncio.Future[Reply]:
     """Append through the bound appender, as HTTP does."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    world.service.appender(name)(world.append_of(name, *records), partial(settle, future))
+    world.service.open(name).append(world.append_of(name, *records), partial(settle, future))
     return future
 
 

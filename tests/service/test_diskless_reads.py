@@ -16,9 +16,9 @@ from polynya.local.api import Page, Position, ReadQuery, StreamInfo
 from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.objectstore import MemoryStore
 from polynya.routing import messages
-from polynya.routing.requests.local_answers import LocalAnswers
-from polynya.stream.commands import ColdSlice
-from polynya.stream.diskless_commands import Profile
+from polynya.routing.answers import LocalAnswers
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Reply
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
@@ -149,13 +149,13 @@ async def test_an_older_core_gets_the_records(node: Node) -> None:
     query = ReadQuery(THERE, Position.START, 0, 1 << 20)
     older = messages.encode([1, query])  # without `far`
     question = msgspec.msgpack.decode(older, type=messages.Query)
-    page = await LocalAnswers(there.local, there.service.leaders).read_for(question)
+    page = await LocalAnswers(there.local, there.service.directory).read_for(question)
     assert isinstance(page, Page)
     assert b"".join(bytes(span.payload) for span in page.spans) == b"one;two;"
     stream = there.local.machines[1].directory.streams[THERE]
     source = messages.ReadUid(stream.uid, (0, 0), (2, 8), (100, True))
     answer = messages.encode(
-        await LocalAnswers(there.local, there.service.leaders).read_uid_for(source)
+        await LocalAnswers(there.local, there.service.directory).read_uid_for(source)
     )
     assert len(msgspec.msgpack.decode(answer)) == 2, "spans, and their end"
     known = messages.decode(messages.READ_UID, answer)

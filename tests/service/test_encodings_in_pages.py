@@ -19,7 +19,8 @@ from polynya.front.http.routes.decoded_pages import stored
 from polynya.local.api import Page, Span
 from polynya.objectstore import MemoryStore
 from polynya.routing import messages
-from polynya.stream.commands import Append, Batch, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.record_pages import Form, show
 

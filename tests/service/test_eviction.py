@@ -1,4 +1,4 @@
-"""Idle streams leave the memory, and nobody sees it."""
+"""Eviction of idle streams, invisible to clients."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from polynya.cold import Merger, MergeSettings, merger
 from polynya.local import rehydration
 from polynya.local.api import Position, ReadQuery, StreamInfo, Trimmed, TrimQuery
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import (
-    BucketRetention,
-    Command,
-    Evict,
-    LinkSubscription,
-    Producer,
-    Retention,
-    Return,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.retention.commands import BucketRetention
+from polynya.stream.features.subscriptions.commands import LinkSubscription
+from polynya.stream.parts import Producer, Retention
 from polynya.stream.replies import Code, Done, Reply
 from polynya.subscriptions.links import SubscriptionLinks
 from polynya.transport.link import FRAME_BYTES_MAX
@@ -228,7 +224,7 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
 
 
 def test_a_stream_that_has_changed_since_its_state_was_written_stays() -> None:
-    """Also when all of it is cold again by then: the state in the block does not have the last
+    """Keep the stream also when it is cold again by then: the state in the block lacks the last
     records."""
 
     async def story(world: World) -> None:
@@ -394,8 +390,8 @@ def test_a_new_subscription_watches_evicted_streams_too() -> None:
 
 
 def _subscribed():  # type: ignore[no-untyped-def]
-    from polynya.stream.commands import SubscriptionConfig
-    from polynya.stream.subscriptions.state import Subscription
+    from polynya.stream.features.subscriptions.commands import SubscriptionConfig
+    from polynya.stream.features.subscriptions.state import Subscription
 
     return Subscription("sub", 7, SubscriptionConfig(1, "test/*", [], "", "", 1000), "", 0, {})
 

@@ -1,5 +1,5 @@
-"""Forks over groups and cores: stitched reads wherever the bytes are, and a dance that ends well
-wherever it is cut (F17)."""
+"""Forks across groups and cores: stitched reads from every tier, and a protocol that ends cleanly
+wherever it is interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from worlds.service import Code, Listener, Node, World, json_batch, name_in, raw
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.local import forks
 from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo, TrimQuery
-from polynya.stream.commands import Command, PinSource, Retention, SetRetention
+from polynya.stream.command import Command
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
 
 SOURCE, CHILD, GRANDCHILD = name_in(1), name_in(2), name_in(3)
@@ -89,8 +92,8 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
 async def test_a_fork_whose_body_was_read_as_what_its_source_was_before_is_refused(
     world: World,
 ) -> None:
-    """Without a content type of its own it has its source's, which may be created anew with another
-    one in between."""
+    """Refuse a stale fork body: without a content type of its own it uses its source's, which may
+    be re-created with another one."""
     await world.create(SOURCE, json=True)
     with pytest.raises(Unavailable, match="another content type"):
         await world.fork(CHILD, SOURCE, content_type="", batch=raw_batch(b"no JSON"))
@@ -316,7 +319,7 @@ def test_what_the_client_is_told_when_a_step_fails(
 
 
 async def put_that_waits() -> tuple[World, asyncio.Future[Reply]]:
-    """Of a source that was deleted while an attempt at a fork had pinned it, and gave up."""
+    """Start a PUT of a fork whose source was deleted while an abandoned attempt had pinned it."""
     world = World().start()
     await world.create(SOURCE)
     with pytest.raises(asyncio.CancelledError):
@@ -342,8 +345,8 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
 
 
 def test_a_put_that_waits_for_an_attempt_is_asked_elsewhere_when_its_group_leaves() -> None:
-    """Or goes on from another node's state, in which the outcome may be: no command that is applied
-    here tells it."""
+    """Redirect the PUT: the group may also continue from another node's state with the outcome in
+    it, which no command applied here reports."""
 
     async def run() -> None:
         world, put = await put_that_waits()
@@ -364,11 +367,11 @@ def test_outboxes_are_delivered_after_a_restart_and_once_the_disk_has_room() -> 
         await world.create(SOURCE)
         await world.fork(CHILD, SOURCE)
         await world.delete(SOURCE)
-        world.engine.core.on_turn = lambda: None  # the process dies before it sends anything
+        world.engine.core.after_turn.clear()  # the process dies before it sends anything
         await world.delete(CHILD)
         assert world.local.machines[2].outbox.messages
         world.kill()
-        world.engine.core.on_turn = lambda: None
+        world.engine.core.after_turn.clear()
         room, world.disk.capacity = world.disk.capacity, world.disk.used()
         while (await world.create(GRANDCHILD)).code != Code.DISK_FULL:
             await world.delete(GRANDCHILD)
@@ -511,7 +514,8 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
 def test_a_page_of_a_fork_that_is_trimmed_meanwhile_does_not_begin_behind_what_was_asked_for(
     at: tuple[int, int],
 ) -> None:
-    """What it had inherited goes from the source once the fork does not need it."""
+    """Trim the fork while a page is read: the source drops inherited records that the fork no
+    longer needs."""
 
     async def run() -> None:
         world = World().start()

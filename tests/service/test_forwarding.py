@@ -15,9 +15,11 @@ from worlds.forwarding import OK, World, story, turns
 
 from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import encode_command
-from polynya.routing import attempts, flights, messages
-from polynya.routing.relay import THROUGH
-from polynya.stream.commands import Acknowledge, Append, Batch
+from polynya.routing import in_flight, messages
+from polynya.routing.send import THROUGH
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
+from polynya.stream.parts import Batch
 from polynya.stream.state.directory import StreamDirectory
 from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import DisklessStreams
@@ -163,7 +165,7 @@ def test_what_is_led_elsewhere_goes_to_the_core_of_the_group_there():
 
 
 def test_a_refusal_for_want_of_leadership_is_tried_again_where_the_leader_is(monkeypatch):
-    monkeypatch.setattr(attempts, "LOOK_SECONDS", 60.0)  # news alone moves it
+    monkeypatch.setattr(in_flight, "LOOK_SECONDS", 60.0)  # news alone moves it
 
     async def work(world: World) -> None:
         world.lead(2, 3)
@@ -322,7 +324,7 @@ def test_a_leader_has_to_accept_again_after_a_refusal_and_in_another_epoch(news:
 
 def test_an_answer_that_takes_long_holds_up_nothing_that_follows(monkeypatch):
     """Such as one about a stream that is loaded first: a refusal would have come."""
-    monkeypatch.setattr(flights, "SILENCE_SECONDS", 60.0)
+    monkeypatch.setattr(in_flight, "SILENCE_SECONDS", 60.0)
 
     async def work(world: World) -> None:
         world.lead(2, 3)
@@ -331,7 +333,7 @@ def test_an_answer_that_takes_long_holds_up_nothing_that_follows(monkeypatch):
         world.append(2, 1)
         await turns()
         assert len(world.asked) == 1
-        monkeypatch.setattr(flights, "SILENCE_SECONDS", 0.0)
+        monkeypatch.setattr(in_flight, "SILENCE_SECONDS", 0.0)
         await wait_for(lambda: len(world.asked) == 2)
         assert world.places()[1:] == [(3 << 8, 1)]
 
@@ -381,7 +383,7 @@ def test_what_is_no_append_does_not_overtake_appends_nor_they_it():
 
 
 def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
-    monkeypatch.setattr(attempts, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(in_flight, "PATIENCE_SECONDS", 0.05)
 
     async def work(world: World) -> None:
         answers = world.propose(2, 7)
@@ -397,7 +399,7 @@ def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
 
 def test_a_leader_that_is_not_heard_is_not_asked():
     async def work(world: World) -> None:
-        world.gone |= {2, 3}  # nobody is there through whom it could be
+        world.gone |= {2, 3}  # no node is up that could relay it
         world.lead(2, 3)
         world.propose(2, 7)
         assert not world.asked
@@ -409,7 +411,7 @@ def test_a_leader_that_is_not_heard_is_not_asked():
 
 
 def test_what_waits_is_bounded_and_refused_at_the_end(monkeypatch):
-    monkeypatch.setattr(attempts, "INFLIGHT_BYTES_PER_CORE", 2048)
+    monkeypatch.setattr(in_flight, "INFLIGHT_BYTES_PER_CORE", 2048)
 
     async def work(world: World) -> None:
         answers = [world.propose(2, number) for number in range(3)]
@@ -423,7 +425,7 @@ def test_what_waits_is_bounded_and_refused_at_the_end(monkeypatch):
 
 
 def test_what_waits_counts_with_its_payload_though_it_is_not_encoded_yet(monkeypatch):
-    monkeypatch.setattr(attempts, "INFLIGHT_BYTES_PER_CORE", 1 << 20)
+    monkeypatch.setattr(in_flight, "INFLIGHT_BYTES_PER_CORE", 1 << 20)
 
     async def work(world: World) -> None:
         answers: list[list[Any]] = [[], [], []]
@@ -462,9 +464,9 @@ def test_a_question_for_who_leads_has_an_answer_or_says_that_there_is_none():
             0,
             3 << 8 | 1,
         )
-        assert list(world.forwarding.targets.places()) == [0x200, 0x201, 0x300, 0x301]
+        assert list(world.forwarding.targets.other_nodes()) == [0x200, 0x201, 0x300, 0x301]
         world.gone.add(2)
-        assert list(world.forwarding.targets.places()) == [0x300, 0x301]
+        assert list(world.forwarding.targets.other_nodes()) == [0x300, 0x301]
 
     story(work)
 
@@ -494,7 +496,7 @@ def test_a_leader_that_is_not_reached_is_asked_through_another_node():
 
 def test_who_is_between_and_does_not_reach_the_leader_either_is_not_asked_for_ever(monkeypatch):
     async def work(world: World) -> None:
-        monkeypatch.setattr(attempts, "PATIENCE_SECONDS", 0.3)
+        monkeypatch.setattr(in_flight, "PATIENCE_SECONDS", 0.3)
         world.lead(2, 3)
         world.gone = {3}
         answers = world.propose(2, 1)
@@ -556,8 +558,8 @@ def test_a_node_of_a_release_that_does_not_pass_on_is_only_asked_who_leads():
 
 
 def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
-    """It heard its leader while it had forgotten what it promised; whoever was asked then did not
-    lead yet."""
+    """Redirect to the leader after recovery: the replica heard it while still amnesiac; the peer
+    that it asked was not leading yet."""
 
     async def work(world: World) -> None:
         world.fit = lambda group: False
@@ -575,22 +577,22 @@ def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
 
 def test_the_epoch_of_a_leader_is_told_and_stays_known_while_there_is_none() -> None:
     async def work(world: World) -> None:
-        leaders = world.forwarding.leaders
-        assert (leaders.epoch_of(2), leaders.epoch_of(1)) == (0, 0), "unknown"
+        directory = world.forwarding.directory
+        assert (directory.last_epoch(2), directory.last_epoch(1)) == (0, 0), "unknown"
         world.epochs[2] = 7
         world.lead(2, 3)
         await asyncio.sleep(0)
-        assert leaders.epoch_of(2) == 7 and world.told_epochs[-1] == {2: 7}
+        assert directory.last_epoch(2) == 7 and world.told_epochs[-1] == {2: 7}
         world.epochs[2] = 8
         world.lead(2, 0)
-        assert leaders.epoch_of(2) == 7, "an election, which may fail"
-        assert leaders.newest(2) == 8
+        assert directory.last_epoch(2) == 7, "an election, which may fail"
+        assert directory.newest_epoch(2) == 8
         world.lead(2, 3)
         await asyncio.sleep(0)
         assert world.told_epochs[-1] == {2: 8}, "the same leader again is another epoch"
         world.epochs[0] = 5
         world.hear(g1=2)
-        assert (leaders.leader_of(1), leaders.epoch_of(1)) == (2, 5)
+        assert (directory.leader(1), directory.last_epoch(1)) == (2, 5)
 
     story(work)
 
@@ -625,7 +627,7 @@ def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_
         body = messages.encode({group: (node, 1) for group, node in told.items()})
         with pytest.raises(InvalidMessage):
             world.handlers[messages.LEADERS](body, None, sender)
-        assert world.forwarding.leaders.leader_of(1) == 0
+        assert world.forwarding.directory.leader(1) == 0
 
     story(work)
 
@@ -659,8 +661,8 @@ def test_leaders_that_other_nodes_know_go_to_the_sibling_cores_and_to_what_waits
         for leader, epoch in ((2, 4), (1, 6)):  # an older one, and this node, which has no replica
             world.forwarding.exchange.learn({1: (leader, epoch)})
             assert (
-                world.forwarding.leaders.leader_of(1),
-                world.forwarding.leaders.epoch_of(1),
+                world.forwarding.directory.leader(1),
+                world.forwarding.directory.last_epoch(1),
             ) == (3, 5)
 
     story(work)

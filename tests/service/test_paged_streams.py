@@ -17,10 +17,11 @@ from polynya.base.limits import RAW_STEP_BYTES
 from polynya.local.api import Page, Position, ReadQuery, TrimQuery
 from polynya.service.stream_slices import SliceFinder
 from polynya.service.table_jobs import TableJobs
-from polynya.stream.commands import Append, Retention
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.pages.rules import LATE_MS
+from polynya.stream.features.retention.rules import cut_of
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
-from polynya.stream.rules.paging import LATE_MS
-from polynya.stream.rules.retention import cut_of
 from polynya.stream.state.model import Stream
 
 SOURCE, CHILD = name_in(1), name_in(2)
@@ -36,7 +37,7 @@ async def paged(world: World, name: str, dice: random.Random, most: int = 5) -> 
 
 
 async def check(world: World, name: str, records: list[bytes], first: int, *, raw: bool) -> None:
-    """From each kept record, and from some bytes, in pages of some sizes."""
+    """Read from each kept record, and from some bytes, in pages of several sizes."""
     ends = [*accumulate(map(len, records), initial=0)]
     for at in range(first, len(records) + 1):
         for bytes_max in (1, 40, 1 << 20):
@@ -246,7 +247,7 @@ async def test_tables_take_the_records_of_pages_once(world: World, seed: int) ->
 
 
 def commit_of(world: World, planned: object) -> object:
-    from polynya.stream.commands import TableCommit
+    from polynya.stream.features.tables.commands import TableCommit
 
     table = planned.table  # type: ignore[attr-defined]
     main = f"main-{planned.attempt}"  # type: ignore[attr-defined]

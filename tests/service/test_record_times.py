@@ -11,8 +11,9 @@ from worlds.service import World, name_in
 from worlds.stream import raw_batch
 
 from polynya.local.api import Page, Position, ReadQuery, TrimQuery
-from polynya.stream.commands import Append, Retention
-from polynya.stream.rules.retention import cut_of
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.retention.rules import cut_of
+from polynya.stream.parts import Retention
 
 SOURCE, CHILD = name_in(1), name_in(2)
 

@@ -1,8 +1,8 @@
-"""What is trimmed, deleted or expired is let go of everywhere: memory, journal and object store;
-what forks need of it stays.
+"""Trimmed, deleted or expired data leaves memory, journal and object store. Data that forks need
+stays.
 
-Whole cores with a journal on a fake disk, an object store in memory, and time that the test moves.
-"""
+Whole cores with a journal on a fake disk, an object store in memory, and time that the test
+moves."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from polynya.local.lifetimes import retention
 from polynya.local.lifetimes.retention import TrimCounters
 from polynya.objectstore import MemoryStore
 from polynya.service.retention_job import RetentionJob
-from polynya.stream.commands import Delete, Retention, SetRetention, TableCommit
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.features.tables.commands import TableCommit
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Retention
 from polynya.stream.state import index
 
 A, B, SOURCE, CHILD = "test/a", "test/b", name_in(1), name_in(2)
@@ -27,7 +30,7 @@ BODY = b"x" * 1000
 
 
 class Held:
-    """What a world holds of its streams' payload."""
+    """Payload of the streams that a world holds."""
 
     def __init__(self, world: World) -> None:
         assert isinstance(world.store, MemoryStore)
@@ -50,8 +53,8 @@ class Held:
 
 
 async def quiet_minutes(world: World) -> None:
-    """What the minutes after a release do: snapshots that contain it, then the collector; then
-    journal segments fall away."""
+    """Let minutes pass after a release: snapshots include it, then the collector runs, then
+    journal segments are dropped."""
     for _ in range(3):
         await world.settle()
         world.clock.ms += 120_000
@@ -423,7 +426,7 @@ async def test_a_long_index_goes_in_parts(world: World) -> None:
     await fill(world, A, 60, flush_every=1)
     await set_retention(world, A, size=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polynya.stream.rules.retention.ENTRIES_MAX", 16)
+        patch.setattr("polynya.stream.features.retention.rules.ENTRIES_MAX", 16)
         seen = []
         for _ in range(10):
             await world.engine.retainer.run_once()

@@ -15,17 +15,12 @@ from worlds.stream import kafka_batch
 from polynya.base.futures import settle
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
-from polynya.stream.commands import (
-    KAFKA_CONTENT_TYPE,
-    Append,
-    Create,
-    Delete,
-    Encoding,
-    Produce,
-)
-from polynya.stream.diskless_commands import Profile, SetProfile
-from polynya.stream.group_commands import CommitOffsets
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE, Append, Produce
+from polynya.stream.features.consumer_groups.commands import CommitOffsets
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.profiles.commands import Profile, SetProfile
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Reply
 
 A = "test/a"

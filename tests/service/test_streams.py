@@ -15,7 +15,9 @@ from worlds.service import Code, Listener, Producer, World, name_in
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.local.api import ReadQuery, Refusal, StreamInfo
-from polynya.stream.commands import Append, Batch, Delete
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.parts import Batch
 
 A, B = "test/a", "test/b"
 
@@ -40,11 +42,11 @@ async def test_a_stream_lives_and_its_reads_see_what_was_acknowledged(world: Wor
 @story
 async def test_a_refusal_waits_while_the_create_before_it_is_in_flight(world: World) -> None:
     create, append = world.send(world.create_of(A)), world.send(world.append_of(A, b"x"))
-    assert world.service.info_nowait(A) is None
+    assert world.service.open(A).info_nowait() is None
     assert not append.done(), "nothing may be refused at once now"
     assert (await create).code == Code.CREATED
     assert (await append).code == Code.OK
-    assert isinstance(world.service.info_nowait(A), StreamInfo)
+    assert isinstance(world.service.open(A).info_nowait(), StreamInfo)
 
 
 @story

@@ -13,7 +13,7 @@ from polynya.base.limits import TABLE_LEASE_MS
 from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.table_leases import KEPT_MS, SCOPE, Lease, may_take
 from polynya.service.tables import TableRefused
-from polynya.stream.rules.meta import values_of
+from polynya.stream.features.settings.rules import values_of
 
 NAMES = [f"t{number}" for number in range(8)]
 

@@ -1,5 +1,5 @@
-"""Tables over the cores of a node: every record in one committed job, whoever plans, dies or is
-late (F23, F26)."""
+"""Tables over the cores of a node: every record in exactly one committed job, despite crashes and
+late planners."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from worlds.service import IDLE_MS, Node, World, name_in
 from polynya.service import table_jobs
 from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.tables import TableRefused
-from polynya.stream.commands import ColdSlice, TableAbandon, TableCommit, TableOpen
-from polynya.stream.placement import META_GROUP
-from polynya.stream.rules import tables as stream_tables
-from polynya.stream.rules.table_failures import Failure
-from polynya.stream.rules.tables import ClaimedRange, Lag, lag_of
-from polynya.stream.table_commands import TableMove
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables import rules as stream_tables
+from polynya.stream.features.tables.commands import TableAbandon, TableCommit, TableMove, TableOpen
+from polynya.stream.features.tables.rules import ClaimedRange, Lag, lag_of
+from polynya.stream.features.tables.state import Failure
+from polynya.stream.parts import ColdSlice
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 
@@ -36,7 +36,7 @@ class Lake:
         return await self.world.jobs.plan("t", merge=merge)
 
     async def commit(self, planned: PlannedJob) -> bool:
-        """Whether this attempt is the one that counts."""
+        """Commit, and report whether this attempt is the one that counts."""
         self.commits += 1
         table = planned.table
         main = f"main-{planned.attempt}"
@@ -496,7 +496,8 @@ def test_partitions_are_checked_and_kept() -> None:
 
 
 def test_a_derived_table_claims_nothing_and_tells_why_its_job_failed() -> None:
-    """It has the prefix of another table, and neither takes a record from the other."""
+    """Check a derived table: it claims nothing and reports its job's failure. It shares a prefix
+    with another table; neither takes the other's records."""
 
     async def tell(world: World) -> None:
         sql = "sql:select * from input"

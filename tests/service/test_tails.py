@@ -13,8 +13,8 @@ from worlds.transactions import plant_end
 
 from polynya.base.errors import Unavailable
 from polynya.local.api import LiveEvent, Refusal, StreamInfo
-from polynya.routing.remote_tails import RemoteTails
-from polynya.stream.commands import Touch
+from polynya.routing.tails import RemoteTails
+from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1

@@ -6,14 +6,9 @@ from stories.service import node_story, story
 from worlds.service import Code, Node, World
 
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import (
-    Retention,
-    SetRetention,
-    TopicChange,
-    TopicDrop,
-    TopicPut,
-    TopicReady,
-)
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut, TopicReady
+from polynya.stream.parts import Retention
 
 ID = bytes(16)
 DAY_MS = 24 * 3_600_000

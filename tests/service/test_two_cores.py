@@ -142,11 +142,9 @@ def test_what_changes_something_on_a_core_that_dies_is_not_called_refused(change
             return question
 
         for world in node.worlds:
-            world.service.core_requests.serve(kind, int, int, hang)
+            world.service.rpc.serve(kind, int, int, hang)
         waiting = asyncio.create_task(
-            here.service.group_requests.at_home(
-                there.service.group_of(THERE), kind, 1, hang, changes=changes
-            )
+            here.service.rpc.at_home(there.service.group_of(THERE), kind, 1, hang, changes=changes)
         )
         await asked.wait()
         await node.kill_core(1)

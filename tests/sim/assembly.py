@@ -1,6 +1,5 @@
-"""What a simulated node does beside its turns, as the product's assembly has it do: time passes for
-quiet streams, what crosses groups is finished, retention is carried out, readers that hear no
-leader are told, subscriptions are woken and their webhooks sent."""
+"""Background work of a simulated node, as in the product's assembly: expiry, outbox, retention,
+notification of leaderless readers, subscription wakes and webhooks."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ Result = TypeVar("Result")
 
 
 class House:
-    """Of one life of a node. Does nothing by itself in worlds that keep no house: stories have
-    parts of their own."""
+    """Background work of one incarnation of a node. Idle in worlds without it: stories have parts
+    of their own."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._engine = node, node.engine
@@ -35,7 +34,9 @@ class House:
             return
         self.subscriptions = Subscriptions(service, allow_loopback=True)
         self.subscriptions._wakes.webhooks = Post(node)  # type: ignore[assignment]
-        self._stranded = StaleReaders(service, node.forwarding)
+        self._stranded = StaleReaders(
+            service.local, service.directory, node.forwarding.targets, service.rpc
+        )
         node.engine.after_turn.append(self.subscriptions.pump)
         for work in (self._settle(), self._retain(), self._look(), self.subscriptions._keep()):
             node.spawn(work)
@@ -54,8 +55,8 @@ class House:
             task.cancel()
 
     async def ask(self, work: Coroutine[Any, Any, Result], seconds: float = 6.0) -> Result:
-        """What a client asks of the node, which carries it out for as long as it lives. Raises what
-        that raises, and OutcomeUnknown when the node dies or the client's patience is over."""
+        """Send a client's request to the node, which works on it while it lives. Raises the
+        request's errors, and OutcomeUnknown on the node's crash or the client's timeout."""
         node, life = self._node, self._node.life
         task = asyncio.ensure_future(work)
         node.tasks.add(task)  # type: ignore[arg-type]
@@ -120,4 +121,4 @@ class Post:
             return DeliveryOutcome(False, reason="no answer")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Close an instance without open resources."""

@@ -29,12 +29,14 @@ from polynya.backup.verifying import BackupVerifier
 from polynya.backup.writer import BackupProgress, BackupWriter
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cli.storage.source import PATH, HttpSource
+from polynya.cli.terminal.exits import Unreachable
+from polynya.client.http import Options
 from polynya.front.http.protocol.errors import ERRORS, Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.local.api import Refusal, info_of
 from polynya.objectstore import MemoryStore, ObjectStore, StoreUnavailable
+from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.eviction import where_of
 from polynya.stream.state.model import Stream
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ CALM_TRIES = 3
 
 
 class Promise(msgspec.Struct):
-    """What was acknowledged when a backup began: of each stream the payloads, in the order of their
-    records, and the producers' own."""
+    """Acknowledged data at the start of a backup: per stream the payloads in record order, and
+    those of producers."""
 
     records: dict[str, dict[int, bytes]]
     produced: dict[str, list[bytes]]
@@ -83,8 +85,8 @@ class Taken(msgspec.Struct):
 
 
 class Operators:
-    """Of one episode: one, or two who do not know of each other, and take backups to the same
-    place."""
+    """One or two operators of an episode, who back up to the same location without knowledge of
+    each other."""
 
     def __init__(self, episode: SwarmEpisode) -> None:
         self._episode, self._random = episode, Random(f"backups {episode.seed}")
@@ -145,8 +147,8 @@ class Operators:
         return {each.uid for each in told if isinstance(each, Reply) and each.code == Code.CREATED}
 
     def _gone_since(self, began: float) -> set[int]:
-        """Lives that may have ended since, or been trimmed: the group of a fork may have been
-        copied before, and that of its source after, when nobody needed it any more."""
+        """List incarnations that may have ended or been trimmed since. A fork's group may be
+        copied before its source's, when the source is no longer needed."""
         found = set[int]()
         for past in self._episode.lives.pasts.values():
             operations = [
@@ -163,7 +165,7 @@ class Operators:
         return found
 
     async def _look(self, taken: Taken, began: float) -> None:
-        """Whether it is whole, and can be what the cluster was at some moment since it began."""
+        """Check that a backup is whole and matches a state of the cluster since it began."""
         repository, id_, found_there = (
             self.calm(),
             taken.manifest.id,
@@ -206,7 +208,7 @@ class Operators:
             )
 
     def _lived(self, taken: Taken, began: float) -> None:
-        """As reads of the streams that live and die would have been (`sim/stream_clients.py`)."""
+        """Check the short-lived streams against reads of that time (`sim/stream_clients.py`)."""
         for name, past in self._episode.lives.pasts.items():
             stream, content = taken.streams.get(name, (None, b""))
             ended = asyncio.get_running_loop().time()
@@ -241,7 +243,7 @@ class Operators:
         return [self._last, *self._random.sample(others, min(1, len(others)))] if found else []
 
     async def whole(self) -> list[Taken]:
-        """Those that are on the shelf in the end, each whole."""
+        """Return the whole backups in the repository at the end."""
         found = []
         for manifest in await backups_on(self.calm()):
             damages = (await BackupVerifier(self.calm(), manifest).run()).damages
@@ -273,7 +275,7 @@ def has_kept(what: str, content: bytes, records: dict[int, bytes], produced: lis
 
 
 class Door:
-    """Of one life of a node."""
+    """The admin endpoint of one incarnation of a node."""
 
     def __init__(self, node: Node, store: ObjectStore | None) -> None:
         identity = SimpleNamespace(
@@ -302,33 +304,30 @@ class Door:
 
 
 class Admin:
-    """In place of a client of the admin port, and of its connections: any node is asked, each
-    time."""
+    """Stand-in for a client of the admin port and its connections: each call reaches any node."""
 
-    server = "http://node"
+    options = Options(servers=("http://node",))
 
     def __init__(self, world: Any, random: Random) -> None:
         self._world, self._random = world, random
 
-    def asynchronous(self, seconds: float, connect_seconds: float) -> Admin:
-        return self
-
     def refused(self, answer: httpx.Response) -> Exception:
         return AssertionError(f"a backup is refused: {answer.status_code}")
 
-    async def request(self, method: str, url: str, **more: Any) -> httpx.Response:
+    async def send_on(self, wire: object, method: str, path: str, **more: Any) -> httpx.Response:
         alive = self._world.alive()
         if not alive:
-            raise httpx.ConnectError("nobody is there")
+            raise Unreachable("nobody is there")
         node = self._random.choice(alive)
         query = {name: str(value) for name, value in more.get("params", {}).items()}
+        content = msgspec.json.encode(more["body"]) if "body" in more else b""
         work: Coroutine[Any, Any, tuple[int, bytes]] = node.process.drive(
-            node.door.answer(method, url, query, more.get("content", b""))
+            node.door.answer(method, path, query, content)
         )
         try:
             status, body = await node.house.ask(work, 10.0)
         except OutcomeUnknown:
-            raise httpx.ReadError("the connection broke") from None
+            raise Unreachable("the connection broke") from None
         return httpx.Response(status, content=body)
 
 

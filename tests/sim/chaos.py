@@ -20,8 +20,8 @@ from sim.loop import run_simulated
 from sim.tier import chance_of
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Producer
-from polynya.stream.diskless_commands import SetProfile
+from polynya.stream.features.profiles.commands import SetProfile
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 from polynya.stream.state.feature_level import level_of
 
@@ -37,7 +37,7 @@ class Read(msgspec.Struct):
 
 
 class History:
-    """What clients did to one stream, and were told."""
+    """Clients' operations on one stream, and their responses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -111,7 +111,7 @@ class Episode:
     def _edged(
         self, choices: tuple[Callable[[Any], None], ...]
     ) -> tuple[Callable[[Any], None], ...]:
-        """With what else happens in this world (sim/faults.py)."""
+        """Add the other faults of this world (sim/faults.py)."""
         drawn = weights(self.seed) if "faults" in self.knobs.world else {}
         more = [FAULTS[name] for name, weight in drawn.items() for _ in range(int(weight))]
         return (*choices, *more)
@@ -126,7 +126,7 @@ class Episode:
         )
 
     def told(self) -> str:
-        """What happened, in a line."""
+        """Summarize the run in one line."""
         histories = self.histories.values()
         acknowledged = sum(
             len(history.acknowledged) + len(history.produced) for history in histories
@@ -139,8 +139,8 @@ class Episode:
         )
 
     def play(self) -> str:
-        """From its beginning to its end; the same seed and knobs, the same trace. Raises
-        AssertionError with what was not true."""
+        """Play the episode from start to end; the same seed and knobs give the same trace. Raises
+        AssertionError with the violated invariant."""
         with chance_of(self.seed), self.knobs.in_force(), leases_checked(self.world):
             self.trace = run_simulated(self.run())
         return self.trace
@@ -166,7 +166,7 @@ class Episode:
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
 
     def _rate(self, random: Random) -> float:
-        """Of a clock that is as wrong as it may be."""
+        """Draw the rate of a maximally wrong clock."""
         drift = self.world.drift * 0.9
         return 1 + random.uniform(-drift, drift)
 
@@ -186,10 +186,10 @@ class Episode:
         return clients + [asyncio.ensure_future(self._read()) for _ in range(2)]
 
     async def settle(self) -> None:
-        """When all is well again."""
+        """Let the healthy cluster settle."""
 
     def finish(self, name: str, content: bytes) -> None:
-        """When all is over: the stream as it is read in the end."""
+        """Record the final content of each stream."""
         self.histories[name].finish(content)
 
     async def _create(self, name: str) -> None:
@@ -231,7 +231,7 @@ class Episode:
     # --- clients
 
     async def _append_once(self, name: str) -> bool:
-        """On any node: it finds the leader."""
+        """Append once on any node, which finds the leader."""
         alive, history = self.world.alive(), self.histories[name]
         if not alive:
             return False

@@ -21,7 +21,7 @@ class Clock:
         self._strobe = (0.0, 1.0, 0)  # until when, for how long each, by how many ms
 
     def set_rate(self, rate: float, *, now: float = 0.0) -> None:
-        """From now on; `now` may not be before the last one."""
+        """Set the rate from now on; `now` may not be before the last one."""
         ms = self._ms(now)
         if now == self._since[-1]:
             self._legs[-1] = (ms, rate)

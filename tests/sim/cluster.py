@@ -59,25 +59,17 @@ from polynya.engine.storage import open_storage
 from polynya.local.api import Page, ReadQuery
 from polynya.raft import Role
 from polynya.replica.log import encode_command
-from polynya.routing.forwarding import Forwarding
-from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
+from polynya.routing.group_locations import BirthMap, GroupLocations
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.stream.commands import (
-    Append,
-    Command,
-    Create,
-    Delete,
-    Encoding,
-    Evict,
-    Producer,
-    Return,
-    SegmentLimits,
-)
-from polynya.stream.diskless_commands import SetProfile
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.profiles.commands import SetProfile
+from polynya.stream.features.segments.rules import segments_of
+from polynya.stream.parts import Encoding, Producer, SegmentLimits
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.segments import segments_of
 from polynya.stream.state.feature_level import level_of
-from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
 
@@ -180,23 +172,16 @@ class Node:
             transport=self.way,
             fatal=partial(self._fatal, self.life),
             cluster=cluster,
+            locations=GroupLocations(
+                self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost
+            ),
             writer=SimWriter(self, storage.journal),
         )
         self.engine.snapshotter._keep_bytes = world.keep_bytes
         self.engine.snapshotter.fold = self._fold
         self.engine.snapshotter._small_streams = world.small_streams
-        self.forwarding = Forwarding(
-            CoreAddress(self.number, 0, 1, GROUPS),
-            self.core.replicas,
-            self.way,
-            self.engine.local,
-            diskless=self.engine.service.proposals.diskless,
-            address=address,
-            group_locations=GroupLocations(
-                self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost
-            ),
-        )
-        self.engine.service.join(self.forwarding, self.forwarding.group_locations.is_up)
+        assert self.engine.service.forwarding is not None
+        self.forwarding = self.engine.service.forwarding
         self.forwarding.start()
         assert self.engine.replica_lifecycle is not None
         self.core.replicas.on_dropped += [self.forwarding.gone, self._forget]
@@ -205,7 +190,7 @@ class Node:
             self.core,
             self.engine.replica_lifecycle,
             self.reconfiguration,
-            self.forwarding.group_locations,
+            self.forwarding.directory.locations,
             range(GROUPS + 1),
         )
         self.spawn(self.reconciler.run())
@@ -214,7 +199,7 @@ class Node:
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
         self.core.leadership.follow(
             self.forwarding.demand,
-            self.forwarding.group_locations.may_lead,
+            self.forwarding.directory.locations.may_lead,
             self.forwarding.targets.core_at,
         )
         self.core.leadership.listen(self.way)
@@ -249,7 +234,7 @@ class Node:
             self.kill()
 
     def _keeps_its_word(self) -> None:
-        """What was durable in the life before is there in this one."""
+        """Check that data durable in the previous incarnation is still there."""
         for number, (index, term) in self.durable.items():
             if self.core.replicas.has(number):
                 raft = self.core.members[number].raft
@@ -299,8 +284,7 @@ class Node:
             self.disk.power_cut(power)
 
     def _crash(self, crash: Crash) -> None:
-        """In the middle of whatever it does: nobody hears of it any more, and it does nothing
-        more."""
+        """Crash the node in the middle of its work: it sends and does nothing more."""
         self.alive = False
         self.dying = crash
         self.process.stop()
@@ -318,7 +302,7 @@ class Node:
             self._switch_off(crash.power)
 
     def pause(self, seconds: float, *, timers_first: bool = False) -> None:
-        """It stands still for so long; if it dies meanwhile, no longer."""
+        """Pause the node for `seconds`, or until it crashes."""
         process, loop = self.process, asyncio.get_running_loop()
         process.stop()
         loop.call_later(seconds, lambda: process.go_on(timers_first=timers_first), context=NOBODY)
@@ -332,7 +316,7 @@ class Node:
 
     @property
     def remembers(self) -> bool:
-        """Whether no group of it is amnesiac."""
+        """Report whether none of its groups is amnesiac."""
         return self.alive and not any(member.raft.amnesiac for member in self.core.members.values())
 
     def _applied(self, group: int, command: Command, reply: Reply) -> None:
@@ -478,7 +462,7 @@ class Node:
             self.process.hand(lambda: self.spawn(self._try_snapshot()))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """For as long as this life."""
+        """Start a task for this incarnation."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -501,7 +485,7 @@ class Node:
             self.core.fail(error)
 
     def state(self) -> dict[int, bytes]:
-        """Of all groups, places in the own journal aside."""
+        """Return the state of all groups without positions of the own journal."""
         return {
             number: placeless(machine) for number, machine in self.engine.local.machines.items()
         }
@@ -565,7 +549,7 @@ class World(Network, Steered, Copied):
         self.nodes = {number: Node(self, number) for number in self.born}
 
     def turn(self, knobs: Knobs) -> None:
-        """Before it starts: it is cut otherwise than usual."""
+        """Apply the knobs before the start."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         self.knobs = knobs
@@ -666,7 +650,7 @@ class World(Network, Steered, Copied):
 
     @property
     def has_profiles(self) -> bool:
-        """Whether streams may be diskless."""
+        """Report whether streams may be diskless."""
         return self.store is not None and self.release >= level_of(SetProfile)
 
     def leader(self, group: int) -> Node | None:
@@ -683,7 +667,8 @@ class World(Network, Steered, Copied):
             await asyncio.sleep(0.01)
 
     async def wait_moving(self, condition: Callable[[], Any]) -> None:
-        """For as long as something moves: with small bounds and long ways it takes a while."""
+        """Wait for a condition while the cluster makes progress: small bounds and slow links take
+        time."""
         for _ in range(30):
             before = reached(self.alive())
             try:
@@ -697,7 +682,7 @@ class World(Network, Steered, Copied):
         await self.wait_moving(lambda: all(self.leader(group) for group in range(GROUPS + 1)))
 
     async def wait_equal(self) -> None:
-        """Until all that are alive have applied the same."""
+        """Wait until all living nodes have applied the same entries."""
 
         def members(group: int) -> list[Node]:
             return [node for node in self.alive() if node.number in self.map.replicas_of(group)]
@@ -721,8 +706,8 @@ class World(Network, Steered, Copied):
             assert len({node.state()[group] for node in members(group)}) <= 1, "the replicas differ"
 
     def check(self) -> None:
-        """At any moment: nothing is broken, and who has applied as much of a group has the same
-        state of it."""
+        """Check the invariants at any moment: equal applied positions of a group mean equal
+        states."""
         assert not self.broken, self.broken[0]
         for node in self.nodes.values():
             assert not node.faults, node.faults
@@ -738,7 +723,7 @@ class World(Network, Steered, Copied):
                 assert same, f"the replicas of group {number} differ at {group.applied_index}"
 
     def _is_held(self, number: int) -> None:
-        """What is committed is durable on a majority, but for those whose disks were lost."""
+        """Check that committed entries are durable on a majority, apart from lost disks."""
         rafts = {
             node.number: node.core.members[number].raft
             for node in self.nodes.values()

@@ -7,9 +7,10 @@ from typing import Any
 from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
-from polynya.routing.proposals import Proposals
-from polynya.stream.diskless import commits
-from polynya.stream.rules import profiles, writes
+from polynya.routing.forwarding import Forwarding
+from polynya.stream.features.appends import rules as writes
+from polynya.stream.features.profiles import commits
+from polynya.stream.features.profiles import rules as profiles
 
 COMMIT: dict[str, tuple[Any, str, Any]] = {
     "a repeated commit gets new offsets": (
@@ -93,9 +94,9 @@ COMMIT: dict[str, tuple[Any, str, Any]] = {
     ),
 }
 COMMIT["an append that waited for another way keeps its old time"] = (
-    Proposals,
+    Forwarding,
     "_propose_waited",
-    edited_function(Proposals._propose_waited, "self._local.stamped(command)", "command"),
+    edited_function(Forwarding._propose_waited, "self._local.stamped(command)", "command"),
 )
 COMMIT_CAUGHT_BY = {
     "an append that waited for another way keeps its old time": (

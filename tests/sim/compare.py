@@ -42,7 +42,7 @@ def renaming(words: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def differences(before: Path, after: Path, renamed: Callable[[str], str]) -> Iterator[str]:
-    """Where the folders differ: a line for each file, with the first event that differs."""
+    """Yield a line per differing file, with the first event that differs."""
     files = {
         path.relative_to(folder) for folder in (before, after) for path in folder.rglob("*.txt")
     }

@@ -18,7 +18,8 @@ BEHIND_MAX = 3  # entries that may be on their way
 
 
 class Copies(Episode):
-    """One image at a time, and only when whoever had one before has all again."""
+    """An episode that restores disk images one at a time, after the previous node has recovered
+    everything."""
 
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
@@ -58,8 +59,8 @@ class Copies(Episode):
         self.due = self.draw.choice(able) if able else 0
 
     async def _put_back(self, number: int) -> None:
-        """When all are up, and nothing is on one disk alone: of two that are lost at once nobody
-        could tell what was on them."""
+        """Restore an image once all nodes are up and no entry is on one disk alone. Of two
+        simultaneous losses the contents could not be recovered."""
         world, node = self.world, self.world.nodes[number]
         world.heal()
         for each in world.nodes.values():
@@ -89,7 +90,7 @@ class Copies(Episode):
         await world.wait(known, KNOWN_SECONDS)
 
     def _behind(self) -> bool:
-        """Whether only one node may have something that is committed."""
+        """Report whether some committed entry may be on a single node only."""
         rafts = [
             member.raft for node in self.world.alive() for member in node.core.members.values()
         ]

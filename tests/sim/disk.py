@@ -47,7 +47,7 @@ class Crash(msgspec.Struct):
 
 
 class Died(OSError):
-    """What runs on in a process that is dead."""
+    """Raised in code that still runs in a dead process."""
 
     def __init__(self) -> None:
         super().__init__(errno.EIO, os.strerror(errno.EIO))
@@ -71,7 +71,7 @@ class SimDisk(FakeDisk):
         self.off = False
 
     def at(self, call: str, moment: str) -> bool:
-        """Whether the node has died here, beside the disk."""
+        """Report whether the node crashes at this moment of this call, beside the disk."""
         if self.crash is not None and self.crash.at == moment and self.crash.due(call):
             self._die()
             return True

@@ -13,9 +13,9 @@ from polynya.cold.steps import Steps
 from polynya.diskless.commit import _Chain
 from polynya.diskless.writer import Writer
 from polynya.objectstore.api import StoreError, put_again
-from polynya.stream.commands import PackWritten
+from polynya.stream.features.packs.commands import PackWritten
 
-_PUTS: set[asyncio.Future[None]] = set()  # that nobody waits for
+_PUTS: set[asyncio.Future[None]] = set()  # without a waiting caller
 
 
 async def _beside_everything(  # noqa: PLR0913

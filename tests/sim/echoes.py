@@ -9,9 +9,10 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING
 
-from polynya.stream.commands import Command, Rollover
-from polynya.stream.diskless_commands import CommitSlices
-from polynya.stream.group_commands import CommitOffsets
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups.commands import CommitOffsets
+from polynya.stream.features.profiles.commands import CommitSlices
+from polynya.stream.features.segments.commands import Rollover
 
 if TYPE_CHECKING:
     from sim.chaos import Episode
@@ -23,7 +24,7 @@ KINDS = Rollover | CommitSlices | CommitOffsets
 
 
 class Echoes:
-    """Of one world: what it hears, and says again."""
+    """Replays of commands in one world: it records commands and proposes them again."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
@@ -32,7 +33,7 @@ class Echoes:
         self.said = 0
 
     def hear(self, group: int, command: Command) -> None:
-        """Note a command that a group takes: what is refused is final, and nobody repeats it."""
+        """Record a command that a group accepts. A refusal is final and is not repeated."""
         if isinstance(command, KINDS):
             self._heard.append((group, command))
 

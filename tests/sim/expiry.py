@@ -13,7 +13,8 @@ from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, StreamInfo
-from polynya.stream.commands import Create, Encoding
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 NAMES = ("ends/a", "ends/b", "ends/c")
 FOREVER_MS = 1 << 62
-# after its client was told that nobody knows, an append may still be taken, also in the next life
+# after an unknown outcome an append may still be applied, also in the next incarnation
 LATE_MS = 30_000
 GRACE = 1.125  # of a TTL: a read that only a lost leader knew of may have been
 
@@ -38,7 +39,7 @@ class Ends:
         return [asyncio.ensure_future(self._client(name)) for name in NAMES]
 
     async def finish(self) -> None:
-        """When all is well they go, though nobody asks for them."""
+        """Wait on a healthy cluster until all streams expire without requests."""
         for _ in range(200):
             left = [
                 name
@@ -73,19 +74,19 @@ class Ends:
 
 
 class Life:
-    """Of one name, as its client knows it. It lasts at least until `least_ms`, and at most until
-    `most_ms`."""
+    """A client's knowledge of one stream's life: it lasts until `least_ms` at least and `most_ms`
+    at most."""
 
     def __init__(self, shop: Shop, group: int, name: str) -> None:
         self._shop, self._group, self._name = shop, group, name
         self.uid = 0  # 0: not known
         self._ttl_ms = self._fixed_ms = 0
         self._least_ms, self._most_ms = 0, FOREVER_MS
-        self._late_ms = 0  # until then something may happen that nobody knew of
+        self._late_ms = 0  # until then an unseen change may happen
 
     def doubt(self) -> None:
-        """Nobody knows what became of it: it may have been made longer, also by a read that then
-        could not be answered."""
+        """Widen the bounds after an unknown outcome: the life may have been extended, also by a
+        read whose response was lost."""
         self._late_ms = self._shop.newest_ms() + LATE_MS
         if not self._fixed_ms:
             self._most_ms = FOREVER_MS
@@ -123,7 +124,8 @@ class Life:
         return Code(reply.code).name
 
     async def read(self, node: Node, random: Random) -> str:
-        """It extends the life; but a leader that is lost may have been the only one to know."""
+        """Read the stream, which extends its life. A crashed leader may have been the only node to
+        know."""
         began_ms = self._now_ms()
         page = await node.house.ask(node.engine.service.read(ReadQuery(self._name)))
         if isinstance(page, Page) and page.info.uid == self.uid:

@@ -40,7 +40,7 @@ def _alive(episode: Episode) -> Node | None:
 
 
 def _leader(episode: Episode) -> Node | None:
-    """Of some group; most faults matter most there."""
+    """Return the leader of a drawn group: most faults matter most there."""
     group = episode.draw.randrange(len(episode.world.map.voters))
     return episode.world.leader(group) or _alive(episode)
 
@@ -54,7 +54,7 @@ def pause(episode: Episode) -> None:
 
 
 def crash(episode: Episode) -> None:
-    """At one of the next calls to the disk, or to the object store; or when it starts."""
+    """Crash a node at one of its next calls to the disk or the object store, or at its start."""
     node, draw = _alive(episode), episode.draw
     calls, most = draw.choice(PLACES)
     doom = Crash(
@@ -89,7 +89,7 @@ def slow_disk(episode: Episode) -> None:
 
 
 def bad_way(episode: Episode) -> None:
-    """From one node to another, or all that one sends, or all that one gets."""
+    """Degrade the link from one node to another, all its outbound links, or all its inbound ones."""
     world, draw = episode.world, episode.draw
     sender, to = draw.sample(world.voters, 2)
     bad = Bad(
@@ -108,7 +108,7 @@ def bad_way(episode: Episode) -> None:
 
 
 def leader_cut(episode: Episode) -> None:
-    """Whoever leads a group hears nobody, or is heard by nobody, or both."""
+    """Cut a leader off: inbound, outbound or both."""
     node, world = _leader(episode), episode.world
     if node is not None:
         how = episode.draw.choice(("both", "in", "out"))
@@ -163,7 +163,7 @@ FAULTS: dict[str, Callable[[Episode], None]] = {
 
 
 def weights(seed: int) -> dict[str, float]:
-    """How often each comes in a world; in many only few come at all."""
+    """Draw the frequency of each fault in a world; many worlds have only a few kinds."""
     random = Random(f"faults {seed}")
     some = random.random() < 0.5
     drawn = {

@@ -16,19 +16,13 @@ from worlds.service import raw_batch
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo, TrimQuery
 from polynya.local.forks import create_fork
-from polynya.routing.service import NodeService
-from polynya.stream.commands import (
-    Append,
-    Command,
-    ConfirmPin,
-    Create,
-    Delete,
-    Encoding,
-    PinSource,
-    Producer,
-    Retention,
-    SetRetention,
-)
+from polynya.service.node_service import NodeService
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import ConfirmPin, PinSource
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.parts import Encoding, Producer, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
 
@@ -145,7 +139,7 @@ def hash_of(key: str) -> int:
 
 
 class Forkers:
-    """Of one episode."""
+    """Clients of one episode that create and read forks."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode, self._world = episode, episode.world
@@ -161,8 +155,8 @@ class Forkers:
         )
 
     async def finish(self) -> None:
-        """When all is well: each fork has what it inherited; and when both are deleted, nothing of
-        them is left."""
+        """Check on a healthy cluster that each fork has what it inherited. After the deletion of
+        both, nothing is left of them."""
         random = Random("forks")
         for each in self.rounds:
             await self._surely(lambda each=each: self._read(each, random))  # type: ignore[misc]
@@ -313,7 +307,7 @@ class Forkers:
             raise Unavailable("it was not deleted")
 
     async def _surely(self, act: Any) -> None:
-        """Nothing is wrong any more."""
+        """Run an action that must succeed on a healthy cluster."""
         last: Exception | None = None
         for _ in range(50):
             try:

@@ -8,7 +8,7 @@ from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
 from polynya.service.consumer_groups import coordinator
-from polynya.stream.consumer_groups import rules
+from polynya.stream.features.consumer_groups import rules
 
 GROUP: dict[str, tuple[Any, str, Any]] = {
     "a commit is acknowledged before it is in the log": (

@@ -13,7 +13,7 @@ from sim.knobs import Knobs
 
 from polynya.base import levels
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.consumer_groups.calls import (
+from polynya.stream.features.consumer_groups.calls import (
     Answer,
     Call,
     Commit,
@@ -27,7 +27,7 @@ from polynya.stream.consumer_groups.calls import (
     Sync,
     Synced,
 )
-from polynya.stream.group_commands import OffsetEntry
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
 
 TOPIC = bytes(16)
 PARTITIONS, MEMBERS = 3, 3

@@ -27,7 +27,7 @@ Greeting = tuple[Hello, int]
 
 
 class Image:
-    """Of a disk, while the machine ran or not: what was durable."""
+    """A disk image: its durable content, of a running or stopped machine."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._files = {path: bytes(inode.durable) for path, inode in disk.durable_files.items()}
@@ -91,8 +91,8 @@ class Copied:
 
 
 class Greeter:
-    """Of one life of a node: who is let in, and says so to who is not, as connections between nodes
-    do."""
+    """Handshake of one incarnation of a node: it accepts peers or reports the refusal, as real
+    connections do."""
 
     def __init__(self, node: Node, journal: Journal) -> None:
         self._node, self._journal = node, journal

@@ -18,7 +18,9 @@ from worlds.stream import kafka_batch, kafka_producer
 from polynya.base import levels
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery
-from polynya.stream.commands import Create, Encoding, Produce
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
 
 NAMES = ("kafka/t/0", "kafka/t/1")

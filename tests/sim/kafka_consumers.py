@@ -64,10 +64,10 @@ class SimBrokers(OneBroker):
         return (Broker(self.own, "", 1),)
 
     def leader_of(self, group: int) -> int:
-        return self._service.leaders.leader_of(group)
+        return self._service.directory.leader(group)
 
     def epoch_of(self, group: int) -> int:
-        return self._service.leaders.epoch_of(group)
+        return self._service.directory.epoch_of(group)
 
 
 class SimFront(KafkaFront):
@@ -86,7 +86,6 @@ class SimFront(KafkaFront):
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         node = self._node
         node.tasks.discard(task)
         failed = not task.cancelled() and task.exception() is not None

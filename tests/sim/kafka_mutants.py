@@ -12,8 +12,8 @@ from polynya.cold import planner
 from polynya.front.kafka import fetch, leaders, produce, repeated_fetches
 from polynya.front.kafka.errors import Error
 from polynya.local.reads import pieces
-from polynya.routing import flights
-from polynya.stream.rules import kafka_writes
+from polynya.routing import in_flight
+from polynya.stream.features.appends import kafka as kafka_writes
 from polynya.wire.kafka import batches
 
 
@@ -122,9 +122,11 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
         _no_times,
     ),
     "a leader that may refuse one batch gets the next ones": (
-        flights.Flights,
-        "may_join",
-        edited_function(flights.Flights.may_join, "self._accepting.get(group) == target", "True"),
+        in_flight.InFlight,
+        "can_join",
+        edited_function(
+            in_flight.InFlight.can_join, "self._accepting.get(group) == target", "True"
+        ),
     ),
     "a batch that was judged before an earlier one has a gap": (
         produce._Produce,

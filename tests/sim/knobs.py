@@ -1,12 +1,11 @@
-"""What the product cuts into slices, chunks, batches and passes is cut otherwise in most simulated
-worlds: its bounds are drawn from the seed.
+"""Random bounds of slices, chunks, batches and passes, drawn from the seed in most simulated
+worlds.
 
-With the bounds of the product a simulated group is encoded in one slice, sent in one chunk, read in
-one page: what may happen between two of them never does. So constants of modules are others while
-an episode runs, fields of settings too, and pauses between slices take time. Every knob has a
-random stream of its own: one more of them leaves all others as they were. The stream is drawn from
-the knob's key, which stays when what it turns is renamed.
-"""
+With the default bounds a simulated group is encoded in one slice, sent in one chunk and read in
+one page, so nothing ever happens in between. The knobs patch module constants and settings for
+an episode, and make pauses between slices take time. Every knob has a random stream of its own,
+so a further knob does not change the others. The stream is drawn from the knob's key, which
+survives the renaming of its target."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ from polynya.local import local_streams, rehydration
 from polynya.local.reads import local_reads
 from polynya.raft import Settings
 from polynya.replica import member
-from polynya.routing import attempts, bundles
-from polynya.routing.requests import local_answers
+from polynya.routing import answers, bundles, in_flight
 from polynya.service import retention_job
 from polynya.stream.state import chunked, pack_tables, sorted_rows
 
@@ -82,7 +80,7 @@ CONSTANTS: dict[
     "BUNDLE_COMMANDS_MAX": ((member,), "BUNDLE_COMMANDS_MAX", (1, 2)),
     "BUNDLE_BYTES": ((member,), "BUNDLE_BYTES", (1, 150)),
     "BUNDLE_BYTES_MAX": ((bundles,), "BUNDLE_BYTES_MAX", (1, 100)),
-    "HOPS_MAX": ((attempts,), "HOPS_MAX", (1,)),
+    "HOPS_MAX": ((in_flight,), "HOPS_MAX", (1,)),
     "COPIES_MAX": ((local_reads,), "COPIES_MAX", (1,)),
     "LOADS_AT_ONCE": ((rehydration,), "LOADS_AT_ONCE", (1,)),
     "RECALL_STREAMS": ((rehydration, retention_job), "RECALL_STREAMS", (1,)),
@@ -179,14 +177,14 @@ SLICED = (
     flusher,
     merger,
     evictor,
-    local_answers,
+    answers,
     local_streams,
     retention_job,
 )
 
 
 class Knobs(msgspec.Struct, frozen=True):
-    """What is not as usual, by name."""
+    """Values that differ from the defaults, by name."""
 
     seed: int
     constants: dict[str, Any] = {}
@@ -195,7 +193,7 @@ class Knobs(msgspec.Struct, frozen=True):
 
     @classmethod
     def draw(cls, seed: int) -> Knobs:
-        """Nothing is turned in a good part of the seeds."""
+        """Draw the knobs of a seed; many seeds change nothing."""
         if Random(f"calm {seed}").random() < CALM_SHARE:
             return cls(seed)
         return cls(
@@ -206,11 +204,11 @@ class Knobs(msgspec.Struct, frozen=True):
         )
 
     def names(self) -> list[str]:
-        """Of what is turned."""
+        """List the names of the changed values."""
         return [*self.constants, *self.settings, *self.world]
 
     def without(self, names: Sequence[str]) -> Knobs:
-        """These are as usual again."""
+        """Return the knobs with these names reset."""
         left = (
             {name: value for name, value in part.items() if name not in names}
             for part in (self.constants, self.settings, self.world)
@@ -228,7 +226,7 @@ class Knobs(msgspec.Struct, frozen=True):
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """While an episode runs; then all is as before."""
+        """Apply the knobs during an episode and restore the defaults after it."""
         with ExitStack() as stack:
             for name, value in self.constants.items():
                 modules, constant, _ = CONSTANTS[name]

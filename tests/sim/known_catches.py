@@ -1,8 +1,7 @@
-"""What is known to catch each planted defect: a test, or a short run of a world. `make mutants`
-tries these first, and CI little else.
+"""Known catches of each planted defect: a test, or a short run of a world. `make mutants` tries
+these first, and CI little else.
 
-`python -m sim.shortest NAME` finds a short run of a defect that what is here misses.
-"""
+`python -m sim.shortest NAME` finds a short run of a defect that what is here misses."""
 
 from __future__ import annotations
 

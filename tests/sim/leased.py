@@ -15,8 +15,9 @@ from sim.segment_traces import Recorder, Step
 from sim.swarm import SwarmEpisode
 
 from polynya.base import levels
-from polynya.stream.commands import Rollover, SegmentLimits
-from polynya.stream.rules.segments import segments_of
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.segments.rules import segments_of
+from polynya.stream.parts import SegmentLimits
 from polynya.stream.state.feature_level import level_of
 
 RECORDS = 5  # of a segment
@@ -25,7 +26,7 @@ LEASED_LEVEL = level_of(Rollover)
 
 
 class LeasedStreams(Episode):
-    """Its streams are leased ones, and roll over several times in a second."""
+    """Leased streams that roll over several times per second."""
 
     def __init__(self, *drawn: Any, **more: Any) -> None:
         super().__init__(*drawn, **more)

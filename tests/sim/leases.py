@@ -1,5 +1,5 @@
-"""Whoever answers a read by a lease relies on it that nobody else leads at that moment: that is
-asked at every such moment, not only when a read finds something old."""
+"""Leases are safe only without a second leader: checked at every read by a lease, not only when a
+read returns stale data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def leases_checked(world: World) -> Iterator[None]:
-    """While an episode of this world runs."""
+    """Check leases during an episode of this world."""
     sound = reading.has_lease
 
     def has_lease(raft: Raft) -> bool:
@@ -30,7 +30,7 @@ def leases_checked(world: World) -> Iterator[None]:
 
 
 def _others(world: World, raft: Raft) -> Iterator[str]:
-    """Who leads the group in a later term, each in words."""
+    """Yield a description of each leader of the group in a later term."""
     for node in world.alive():
         member = node.core.members.get(raft.group) if node.number != raft.node else None
         if member is not None and member.raft.role is Role.LEADER and member.raft.term > raft.term:

@@ -1,5 +1,5 @@
-"""When all is well nothing is left over: each pack in the object store is one that a group needs,
-and each home knows of no more holders than there are."""
+"""Leftovers on a healthy cluster: each pack in the object store is needed by a group, and each
+home knows only existing holders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 300.0  # sweeps leave alone what is younger than a minute
 
 
 class Tidy:
-    """Of one episode."""
+    """The search for leftovers in one episode."""
 
     def __init__(self, episode: SwarmEpisode) -> None:
         self._world = episode.world
@@ -44,7 +44,7 @@ class Tidy:
 
 
 def leftovers(world: World) -> list[str]:
-    """In words; empty also while a group has no leader."""
+    """Describe the leftovers; empty also while a group has no leader."""
     store, machines = world.store, dict[int, Machine]()
     assert isinstance(store, SimStore)
     for node in world.alive():

@@ -1,6 +1,6 @@
-"""What a stream's name may answer, as a small machine for `wgl.Search`: created, appended to under
-conditions, closed, trimmed, forked, deleted, there anew. Answers name the life (uid) and the tail,
-so each refusal is judged by the one state in which it can have been given."""
+"""The legal responses of a stream's name, as a small machine for `wgl.Search`: creation,
+conditional appends, close, trim, fork, deletion, re-creation. Responses name the incarnation
+(uid) and the tail. So each refusal is judged by the one state that can have caused it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NEVER_DONE = (*FOR_NOW, Code.ATTEMPT_REFUSED)
 
 
 class Life(NamedTuple):
-    """`uid` 0: of a creation that nobody was told of. `first` -1: a fork's, as its source had
-    it."""
+    """One incarnation. `uid` 0: of a creation without a response. `first` -1: a fork's, inherited
+    from its source."""
 
     uid: int
     tail: int
@@ -60,7 +60,7 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """It was not in a list."""
+    """The stream was missing from a list."""
 
 
 class Paged(msgspec.Struct, frozen=True):
@@ -78,14 +78,14 @@ class Pinned(msgspec.Struct, frozen=True):
 
 
 class What(msgspec.Struct, frozen=True):
-    """`told`: the answer; None: nobody was told."""
+    """A request and its response. `told` None: no response."""
 
     asked: Any
     told: Any = None
 
 
 class Model:
-    """Of one name. `known`: what was seen at (uid, record)."""
+    """The model of one name. `known`: payloads seen at (uid, record)."""
 
     def __init__(self, known: Mapping[tuple[int, int], bytes]) -> None:
         self._known = known
@@ -227,8 +227,8 @@ def _judged(life: Life, producer: tuple[str, int, int]) -> Code:
 
 
 def _is_other(state: State, asked: Any) -> bool:
-    """Whether a repeat may be refused for its body: not that which was applied last. Below its level
-    a group refuses none. Of earlier ones the body is not known here."""
+    """Report whether a repeat may be refused for a body that differs from the last applied one.
+    Groups below the level refuse none; earlier bodies are unknown here."""
     if state is None or not isinstance(asked, Appended) or asked.payload is None:
         return False
     key, epoch, sequence = asked.producer or ("", 0, 0)
@@ -254,7 +254,7 @@ def _bound(after: State, told: Reply) -> Iterator[State]:
 
 
 def _is_gone(state: State, told: Any) -> bool:
-    """Whether that a stream is not there, or is held by forks alone, can be said in this state."""
+    """Report whether this state permits "not found", or "gone, held by forks"."""
     code = getattr(told, "code", None)
     return (code == Code.NOT_FOUND and state is None) or (
         code == Code.GONE and state is not None and state.soft

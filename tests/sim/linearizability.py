@@ -15,8 +15,8 @@ FOREVER = float("inf")
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """`ended` is `FOREVER` where nobody was told what became of it: then it happened once, at any
-    time after `began`, or never."""
+    """A request with its time span. `ended` is `FOREVER` without a response: it took effect once,
+    at any time after `began`, or never."""
 
     began: float
     ended: float
@@ -52,7 +52,7 @@ class Search(Generic[State]):
         )
 
     def run(self) -> bool:
-        """Whether there is an order. Raises Undecided."""
+        """Report whether a linear order exists. Raises Undecided."""
         operations = self._operations
         certain = sum(
             1 << number for number, each in enumerate(operations) if each.ended != FOREVER
@@ -81,8 +81,8 @@ class Search(Generic[State]):
         return False
 
     def _able(self, placed: int) -> list[int]:
-        """What may happen next: it began before anything else that is left has ended. What ended
-        first comes first; what never ended, last."""
+        """Return the operations that may come next: they began before any other remaining one
+        ended. Ordered by end; unfinished ones last."""
         operations, found = self._operations, list[tuple[float, int]]()
         bound = FOREVER
         number = (~placed & placed + 1).bit_length() - 1  # the first that is left

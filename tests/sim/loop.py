@@ -74,7 +74,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def hold(self, process: Slowed) -> None:
-        """What is to run of it waits, and so do its timers."""
+        """Suspend a process: its callbacks and timers wait."""
         ready, timers = self._held[process] = ([], [])
         for place, handle in enumerate(self._ready):  # type: ignore[attr-defined]
             if _process_of(handle) is process:
@@ -87,7 +87,8 @@ class SimLoop(asyncio.BaseEventLoop):
         heapify(self._scheduled)
 
     def release(self, process: Slowed, *, timers_first: bool) -> None:
-        """It goes on: with the timers that were due meanwhile, or with what came for it."""
+        """Resume a process: first with the timers that became due, or with the callbacks that
+        arrived."""
         ready, timers = self._held.pop(process)
         if not timers_first:
             self._ready.extend(ready)  # type: ignore[attr-defined]
@@ -116,16 +117,15 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def _note_fault(self, context: dict[str, Any]) -> None:
-        """A task that is freed before its end is a fault of whoever began it, but not of a process
-        that is over: that ends none of its tasks."""
+        """Record a loop fault. A task that is freed before its end is its creator's fault, unless
+        the process is dead."""
         task = context.get("task")
         process = task.process if isinstance(task, SimTask) else None
         if process is None or not process.over:
             self.faults.append(context)
 
     def slow_threads(self, random: Random, seconds: float) -> None:
-        """From now on what runs in a thread takes up to so long: its caller hears of its end
-        later."""
+        """Delay work in threads from now on: its caller learns of the end later."""
         self._threads.slow(random, seconds)
 
     def _process_events(self, events: list[Any]) -> None:
@@ -136,7 +136,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class _Inline(Executor):
-    """What would run in a thread runs at once; its end is told at once, or after a while."""
+    """An executor that runs work inline and reports the end at once or after a delay."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -184,7 +184,7 @@ def _told(future: Future[Any], tell: Callable[[], None]) -> None:
 
 
 def run_simulated(work: Coroutine[Any, Any, Any]) -> Any:
-    """To its end, in virtual time. Faults that nobody caught are raised."""
+    """Run to the end in virtual time. Raises faults that were not caught."""
     loop = SimLoop()
     asyncio.set_event_loop(loop)
     try:

@@ -18,8 +18,8 @@ from polynya.backup.streams import BackupPiece, BackupStreams, streams_of
 from polynya.objectstore import MemoryStore, claim_root
 from polynya.recovery.from_store import FromStore
 from polynya.recovery.restore import Restorer
+from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import where_of
 from polynya.stream.state import index
 from polynya.stream.state.profile_epochs import profile_of
 
@@ -35,7 +35,7 @@ _DELTA = re.compile(r"(\d{20})-\d{20}-(\d{20})")
 
 
 class Loss:
-    """Of one episode."""
+    """The loss of a cluster in one episode."""
 
     def __init__(self, episode: SwarmEpisode) -> None:
         self._episode = episode
@@ -121,7 +121,7 @@ class Loss:
         )
 
     def _known(self, group: int, copied: int) -> Ends:
-        """Where diskless streams ended, at that entry or before."""
+        """Return the ends of diskless streams at that entry or before."""
         before = [ends for at, ends in self._seen.get(group, ()) if at <= copied]
         return before[-1] if before else {}
 
@@ -163,7 +163,7 @@ class Loss:
             )
 
     def _is_as_it_was(self, stream: Any, pieces: list[BackupPiece]) -> None:
-        """Nothing is there that was not. A fork may lack what it inherits."""
+        """Check that nothing was added. A fork may lack its inherited part."""
         episode = self._episode
         if stream.name in episode.whole:
             content = b"".join(piece.payload for piece in pieces)
@@ -194,7 +194,7 @@ class Target:
         self.machines[number] = machine
 
     def finish(self) -> None:
-        """Nothing is open."""
+        """Finish without open work."""
 
 
 class Recovered(BackupStreams):

@@ -16,10 +16,12 @@ from sim.workers import BASE, Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import canonical_name, spelled_name
-from polynya.stream.commands import Create, Encoding, SubscriptionConfig
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.subscriptions.commands import SubscriptionConfig
+from polynya.stream.features.subscriptions.rules import PULL_WAKE
+from polynya.stream.features.subscriptions.state import EXPLICIT, State
 from polynya.stream.machine import Machine
-from polynya.stream.subscriptions.rules import PULL_WAKE
-from polynya.stream.subscriptions.state import EXPLICIT, State
+from polynya.stream.parts import Encoding
 from polynya.subscriptions.messages import (
     ClaimWork,
     DeleteSubscription,
@@ -44,7 +46,7 @@ LEASE_MS = 1500
 
 
 def disagreement(machine: Machine) -> str:
-    """What a group has of its subscriptions that does not go together, in words."""
+    """Describe an inconsistency in a group's subscriptions; empty if there is none."""
     state = machine.subscriptions
     for key, watch in state.watches.items():
         linked = {
@@ -86,7 +88,7 @@ def disagreement(machine: Machine) -> str:
 
 
 class Guests:
-    """Of one episode: one client for each."""
+    """The subscribers of one episode: one client for each."""
 
     def __init__(self, episode: Episode, shop: Shop) -> None:
         self._episode, self._world, self._shop = episode, episode.world, shop
@@ -111,13 +113,13 @@ class Guests:
         await self._hears(KEYS[0], LATE[0])
 
     def _agree(self) -> None:
-        """At any moment."""
+        """Check at any moment that homes and groups agree."""
         for machine in self._machines():
             text = disagreement(machine)
             assert not text, f"group {machine.group}: {text}"
 
     async def _hears(self, key: str, name: str) -> None:
-        """What comes to a stream that was made later is announced, and a worker gets it."""
+        """Check that records of a later stream are announced and reach a worker."""
         node = self._world.alive()[0]
         before = await self._announced(key)
         for _ in range(50):
@@ -150,7 +152,7 @@ class Guests:
         raise AssertionError(f"{WAKE_STREAM} cannot be read though all is well")
 
     def _left_of(self, key: str) -> str:
-        """Of a subscription that was deleted."""
+        """Describe the remains of a deleted subscription."""
         for machine in self._machines():
             state = machine.subscriptions
             links = [
@@ -225,7 +227,7 @@ class Guests:
         )
 
     async def _work(self, node: Node, key: str) -> None:
-        """What is shown is done; the streams may be others by then."""
+        """Complete the announced work; the set of streams may have changed since."""
         answer = await self._ask(node, ClaimWork(key, BASE, key))
         if answer is not None and answer.status == 200:
             value: dict[str, Any] = answer.value or {}
@@ -250,7 +252,7 @@ class Guests:
             )
 
     async def _ask(self, node: Node, operation: Any) -> OperationResult | None:
-        """None: nobody knows."""
+        """Send an operation. None: the outcome is unknown."""
         try:
             answer: OperationResult = await node.house.ask(
                 node.house.subscriptions.operate(operation), 8.0

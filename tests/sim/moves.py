@@ -71,7 +71,7 @@ class Moves(Episode):
                 f"{name}: a live reader heard what is not there"
             )
 
-    # --- whoever leads the meta group, and believes to
+    # --- the leader of the meta group, also a deposed one
 
     async def _control(self, number: int) -> None:
         random = Random(f"controller {self.seed} {number}")

@@ -1,5 +1,5 @@
-"""How mutants are tried: each in a process of its own, where an error of the mutant itself fails
-the run and is not taken for a catch."""
+"""Runs of mutants, each in a process of its own. An error of the mutant itself fails the run and
+does not count as a catch."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def failing_test(*tests: str, options: tuple[str, ...] = ()) -> str:
 
 
 class Verdict(msgspec.Struct):
-    """What became of a mutant. `by`: what caught it; `stale`: why it could not be tried."""
+    """The outcome of a mutant. `by`: the run that caught it; `stale`: the reason why it could not
+    run."""
 
     by: str = ""
     stale: str = ""
@@ -150,7 +151,7 @@ class Trials:
             pass
 
     def caught(self, name: str) -> str:
-        """By what the mutant is caught; empty when it survives. Raises Stale."""
+        """Name the check that catches the mutant; empty when it survives. Raises Stale."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(name.encode() + b"\n")
@@ -186,7 +187,7 @@ def serve(caught: Callable[[str], str]) -> None:
 
 
 def _answer(pipe: int, caught: Callable[[str], str], name: str) -> None:
-    """In the child, which ends here."""
+    """Answer in the child process, which ends here."""
     try:
         try:
             verdict = Verdict(caught(name))

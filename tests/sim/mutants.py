@@ -68,18 +68,22 @@ from polynya.recovery.from_store import FromStore
 from polynya.replica import planner
 from polynya.replica.member import Member
 from polynya.service import assembly, retention_job
-from polynya.stream.commands import PackWritten, SubscriptionEvent
+from polynya.stream.features.appends import producers
+from polynya.stream.features.appends import rules as writes
+from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.packs.commands import PackWritten
+from polynya.stream.features.retention import rules as bounds
+from polynya.stream.features.retention import trimming
+from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions import rules as subscriptions
+from polynya.stream.features.subscriptions.commands import SubscriptionEvent
+from polynya.stream.features.subscriptions.state import State, Subscription
 from polynya.stream.replies import Code
-from polynya.stream.rules import lifetimes, producers, trimming, writes
-from polynya.stream.rules import retention as bounds
 from polynya.stream.snapshots import encode as stream_snapshots
 from polynya.stream.snapshots import restore_history, store_recovery
 from polynya.stream.state.model import Stream
 from polynya.stream.state.pack_ledger import PackLedger
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions import rules as subscriptions
-from polynya.stream.subscriptions.state import State, Subscription
 from polynya.subscriptions import Subscriptions
 from polynya.subscriptions.links import SubscriptionLinks
 from polynya.subscriptions.wakes import Wakes
@@ -150,7 +154,7 @@ def _dropped_is_not_noticed(journal: Recovery, state: HardState) -> None:
 
 
 def _any_vote(configuration: Configuration, votes: dict[int, bool]) -> bool | None:
-    """Also those of learners, and of members that were put out."""
+    """Count any vote, also of learners and removed members."""
     return sum(votes.values()) > len(configuration.voters) // 2 or None
 
 
@@ -176,7 +180,7 @@ def _forgets_producers(stream: Stream) -> None:
 
 
 def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
-    """Also what a later message had brought."""
+    """Truncate the log behind the entries of a message, and so drop those of a later one."""
     sound = following._extend
 
     def extend(raft: Raft, entries: list[Entry]) -> None:
@@ -188,8 +192,8 @@ def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
 
 
 def _follows_each_step(clock: clocks.LogClock) -> int:
-    """Of the wall's clock, compared with what it showed last: back again does not count, forth
-    again does."""
+    """Follow the wall clock relative to its last reading: a step back is ignored, a step forward
+    is taken."""
     boot, wall = clock._boot(), clock._wall()
     elapsed, (since, shown) = boot - clock._boot_ms, _SHOWN.setdefault(id(clock), (boot, wall))
     ahead = wall - shown - (boot - since)
@@ -204,7 +208,7 @@ _SHOWN: dict[int, tuple[float, float]] = {}
 
 
 def _end_for_error(files: SimDisk, fd: int, length: int, offset: int) -> bytes:
-    """What cannot be read is taken for what was never written."""
+    """Return zeros for an unreadable range, as if it was never written."""
     try:
         return _READ(files, fd, length, offset)
     except OSError:
@@ -539,8 +543,8 @@ NOTICED: dict[
 
 @contextmanager
 def mutated(name: str) -> Iterator[list[BaseException]]:
-    """With this defect; gives the errors that the defect itself raises. Raises Stale when what it
-    replaces is gone."""
+    """Apply this defect; yields the errors that the defect itself raises. Raises Stale when its
+    target is gone."""
     owner, attribute, defect = (MUTANTS | NOTICED)[name]
     if not hasattr(owner, attribute):
         raise Stale(
@@ -556,8 +560,8 @@ def mutated(name: str) -> Iterator[list[BaseException]]:
 
 
 def caught(name: str) -> str:
-    """By which tests and which seed, and how; empty when it survives one of them. Raises Stale when
-    the mutant itself is what fails."""
+    """Name the tests and the seed that catch the mutant; empty when it survives one of them.
+    Raises Stale when the mutant itself fails."""
     with mutated(name) as raised:
         by = _caught(name, raised)
     if raised:

@@ -22,7 +22,8 @@ CALM = (0.0005, 0.002)
 
 
 class Bad(msgspec.Struct, frozen=True):
-    """What is wrong with one way. Shares; `capacity`: messages under way at once, 0: any number."""
+    """The defects of one link: shares, and `capacity`, the messages in flight at once (0:
+    unlimited)."""
 
     loss: float = 0.0
     replays: float = 0.0
@@ -40,7 +41,7 @@ class Sent(msgspec.Struct):
 
 
 class Network:
-    """Of the nodes in `nodes`."""
+    """The network between `nodes`."""
 
     nodes: dict[int, Node]
 
@@ -101,7 +102,7 @@ class Network:
         lately.append(Sent(now, node.life, what))
 
     def deliver(self, sender: Node, to: int, what: Callable[[], None]) -> None:
-        """After a while, if nothing is in the way then and now."""
+        """Deliver a message after a delay if the link is up then and now."""
         if not sender.alive:
             return
         self.sent += 1
@@ -155,7 +156,7 @@ class Network:
     # --- what is done to it
 
     def part(self, one: Iterable[int], other: Iterable[int], *, back: bool = True) -> None:
-        """Nothing passes from the one side to the other, and `back`."""
+        """Cut the link from one side to the other, and `back`."""
         other = tuple(other)
         for sender in one:
             for to in other:

@@ -10,7 +10,8 @@ from polynya.backup.writer import BackupWriter
 from polynya.cold.collector import Collector
 from polynya.local.reads.pieces import PieceReader
 from polynya.recovery.from_store import FromStore
-from polynya.stream.rules import paging, publishing
+from polynya.stream.features.packs import rules as publishing
+from polynya.stream.features.pages import rules as paging
 from polynya.stream.state.pack_ledger import PackLedger
 
 

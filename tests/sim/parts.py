@@ -107,7 +107,7 @@ class Stream:
         self.on_cancel()
 
     def look(self) -> bool:
-        """Whether it goes on. Who is left hears that it does not."""
+        """Report whether the connection is still open; if not, notify the side that is left."""
         if self.open and not self.alive():
             self.open = False
             if self.here.alive and self.here.life == self.lives[0]:
@@ -182,8 +182,8 @@ class Way:
 
 
 class SimMap(msgspec.Struct, frozen=True):
-    """As the meta group has it: of each group the voters, those that are to be, and the read
-    replicas of all."""
+    """The cluster map as the meta group has it: per group the voters and the goal, and the read
+    replicas of all groups."""
 
     epoch: int
     members: tuple[int, ...]
@@ -241,7 +241,7 @@ class SimWriter:
 
 
 class Links:
-    """Of one life of a node: what it sends when it is dead goes nowhere."""
+    """Links of one incarnation of a node: a dead node's messages are dropped."""
 
     def __init__(self, node: Node, life: int) -> None:
         self.node, self.life = node, life
@@ -251,20 +251,20 @@ class Links:
             self.node.world.carry(self.node, node, messages)
 
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
-        """On another connection: it may overtake, and be overtaken."""
+        """Send on a separate connection: the message may overtake others and be overtaken."""
         self.send(node, messages)
 
 
 def reached(nodes: Iterable[Node]) -> list[object]:
-    """How far each has come: with small bounds and long ways it takes a while."""
+    """Return the progress of each node: small bounds and slow links take time."""
     members = [member for node in nodes for member in node.core.members.values()]
     sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members]
     return [[member.group.applied_index for member in members], sent]
 
 
 def held_by(raft: Raft) -> int:
-    """Up to which entry its disk has them, in a snapshot or behind it; anything may be of one whose
-    disk was lost, or that gets a snapshot."""
+    """Return the last index on the member's disk, in a snapshot or behind it. Unbounded after a
+    disk loss or while it receives a snapshot."""
     busy = (
         raft.amnesiac
         or raft.learning

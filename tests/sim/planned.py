@@ -1,6 +1,6 @@
-"""Episodes in which the product's planner brings the groups to where its map wants them, while
-operators ask for more, nodes come, are removed and lost, and all else goes wrong. A node that hears
-that it was removed never comes back."""
+"""Episodes in which the product's planner moves the groups to their goals, under all other faults.
+Operators send requests; nodes are added, removed and lost. A node that learns of its removal
+never returns."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from polynya.replica.planner import (
     may_rest,
     plan,
 )
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap, born
+from polynya.stream.features.placement.commands import (
     GroupPlaced,
     NodeAdd,
     NodeAnnounce,
@@ -44,7 +45,6 @@ from polynya.stream.commands import (
     SetBalancing,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP, ClusterMap, born
 from polynya.stream.replies import Code
 
 ROUNDS_MAX = 3000  # until all that was asked for is there
@@ -77,7 +77,7 @@ class KnownMap:
 
 
 class PlannedWorld(World):
-    """Whose map is kept by the rules of the meta group's machine."""
+    """A world whose map follows the rules of the meta group's machine."""
 
     def __init__(self, seed: int, count: int, replicas: int) -> None:
         super().__init__(seed, count=count, replicas=replicas)
@@ -96,11 +96,11 @@ class PlannedWorld(World):
         return self.meta.meta.map
 
     def zone_of(self, number: int) -> str:
-        """When it is new."""
+        """Return the zone of a new node."""
         return self.zones[number % len(self.zones)]
 
     def write(self, command: Command) -> int:
-        """Into the map; the code of the reply."""
+        """Write a command into the map and return the code of the reply."""
         code = self.meta.apply(command).code
         self.map = KnownMap(self.now)  # type: ignore[assignment]
         for node in self.alive() if hasattr(self, "nodes") else ():
@@ -157,7 +157,7 @@ class Planned(Moves):
         return f"{super().told()}, {self.removed} removed"
 
     def look(self, random: Random | None = None) -> ClusterObservation:
-        """What a controller sees; with `random` perhaps not all of it."""
+        """Return a controller's observation; with `random` possibly a partial one."""
         told: ByCore = {}
         for node in self.world.alive():
             if random is None or random.random() > 0.05:

@@ -31,18 +31,18 @@ class Process:
         return self._resumed is not None
 
     def run(self, work: Callable[[], Result]) -> Result:
-        """At once, also when it stands still: for those who look from outside."""
+        """Run at once, even while the process is suspended: for outside observers."""
         return self._context.copy().run(work)
 
     def hand(self, work: Callable[[], object]) -> None:
-        """At once, or when it goes on."""
+        """Hand over a callback: it runs at once or after the suspension."""
         if self.still:
             asyncio.get_running_loop().call_soon(work, context=self._context.copy())
         else:
             self.run(work)
 
     def stop(self) -> None:
-        """From now on nothing of it runs. Its clocks go on; what comes for it waits."""
+        """Suspend the process. Its clocks run on; incoming work waits."""
         if not self.still:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, SimLoop)
@@ -50,7 +50,7 @@ class Process:
             loop.hold(self)
 
     def go_on(self, *, timers_first: bool = False) -> None:
-        """Whatever waited happens now."""
+        """Resume the process: all waiting work happens now."""
         if self._resumed is not None:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, SimLoop)

@@ -1,13 +1,14 @@
-"""What holds whenever a node applies a command, whatever clients notice of it."""
+"""Invariants of every command that a node applies, independent of what clients notice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from polynya.stream.commands import Command, Rollover
-from polynya.stream.diskless_commands import Profile, SealProfileEpoch, SetProfile
-from polynya.stream.group_commands import CommitOffsets
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups.commands import CommitOffsets
+from polynya.stream.features.profiles.commands import Profile, SealProfileEpoch, SetProfile
+from polynya.stream.features.segments.commands import Rollover
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 

@@ -17,7 +17,7 @@ from polynya.raft import Configuration, Message, Role
 
 
 class Swarm(msgspec.Struct, frozen=True):
-    """How bad this seed is. Probabilities are per message, or per step."""
+    """The severity of this seed's faults. Probabilities are per message, or per step."""
 
     loss: float
     copy: float
@@ -261,7 +261,7 @@ class Chaos:
             leader.live.transfer(self.draw.choice(self.NODES), leader.now_ms)
 
     def full_disk(self) -> None:
-        """What is not synced was not written, and the core says so."""
+        """Fail the unsynced writes of a full disk and report that to the member."""
         member = self.draw.choice(self.up() or [None])  # type: ignore[list-item]
         if member is not None and member.pending:
             member.lose_writes()
@@ -294,7 +294,7 @@ class Chaos:
                 member.live.peer_sends(peer, member.now_ms)
 
     def liveness(self) -> None:
-        """What the one check of each pair of cores says."""
+        """Report lost and found peers, as the one check per pair of cores does."""
         for member in self.up():
             for peer in self.NODES:
                 silent_ms = self.world.now - self.heard.get((member.node, peer), 0.0)
@@ -308,8 +308,7 @@ class Chaos:
     # --- healing ----------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """After all faults are over the group must come together: one leader, new commits, all
-        members equal."""
+        """Heal all faults; the group must converge: one leader, new commits, equal members."""
         self.calm = True
         self.cut = set()
         while self.down:

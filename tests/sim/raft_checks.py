@@ -1,5 +1,5 @@
-"""What must always be true of a group: the five properties of the Raft paper (figure 3), durability
-before words, linearizable reads, leases."""
+"""Invariants of a group: the five properties of the Raft paper (figure 3), durability before
+messages, linearizable reads, leases."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Checks:
             )
 
     def sent(self, member: Member, message: Message) -> None:
-        """Nothing is said before it is durable."""
+        """Check that a message reports durable state only."""
         hard, node = member.disk.hard_state, member.node
         pre = isinstance(message, Vote | VoteAnswer) and message.pre
         assert pre or message.term <= hard.term, (
@@ -118,7 +118,8 @@ class Checks:
         )
 
     def retracted(self, node: int, term: int, first: int) -> None:
-        """By a group of one: it was nowhere else, and may be something else next time."""
+        """Record an entry that a group of one retracts: it existed nowhere else and may differ
+        next time."""
         self.leader_ends[node, term] = first - 1
         self.entries = {
             key: entry for key, entry in self.entries.items() if key[0] < first or key[1] != term

@@ -1,22 +1,21 @@
-"""Groups that are born under faults, and lose disks: `python tests/sim/raft_losses.py FIRST_SEED
+"""Groups that start under faults and lose disks. `python tests/sim/raft_losses.py FIRST_SEED
 COUNT` runs all kinds by hand.
 
-*Births*: all members begin with nothing, at different times, on ways that lose and delay. At any
-moment, or just when there is the first leader, one disk is lost; nodes crash and come back.
-Whenever that was, the group has a leader once all is well.
+*Births*: all members start empty, at different times, on links that lose and delay. One disk is
+lost at any moment, or right at the first election; nodes crash and restart. The group always
+has a leader once all is healthy.
 
-*Seconds*: a disk is lost, and another one while the first still learns, but not before a majority
-has something of a leader that was elected without the first. The group has a leader once all is
-well, with everything.
+*Seconds*: a second disk is lost while the first member still relearns. By then a majority has
+an entry of a leader that was elected without the first. Once all is healthy the group has a
+leader and all data.
 
-*Moves*: a disk is lost, another one once all know all again, of a group whose members change all
-the while; who is out of it is gone with what it had. The group has a leader once all is well, with
-everything, whoever it began with.
+*Moves*: the group's members change all the while. A second disk is lost once all members know
+everything again. Data of a removed member goes with it. Once all is healthy the group has a
+leader and all data, whatever its initial members were.
 
-*Losses*: disks are lost at any time, also those of a majority. Then there may be no leader any
-more, but never one that lacks what was committed, and nobody votes twice. One member keeps its
-disk: of a group of which all have lost theirs nothing tells that it is not new.
-"""
+*Losses*: disks are lost at any time, also those of a majority. Then the group may stay without
+a leader. It never gets one that lacks committed entries, and no member votes twice. One member
+keeps its disk: a group that lost all disks cannot be told from a new one."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ SIZES = ((1, 2, 3), (1, 2, 3), (1, 2), (1, 2, 3, 4, 5))
 
 
 class LossChecks(Checks):
-    """What was committed was on the disks of a majority, and need not be any more when it is
-    noticed."""
+    """Committed entries were on the disks of a majority, but may be lost by the time of the check."""
 
     def _majority_has(self, member: Member, index: int, term: int) -> None:
         return
@@ -59,7 +57,7 @@ class Births(Chaos):
         self.at_first_lead = self.draw.random() < 0.7
         self.draw_losses()
         late = self.draw.choice((1.0, 50.0, 600.0))
-        # is heard, and hears nobody until there is a leader
+        # is heard, and hears no peer until there is a leader
         deaf = self.draw.choice(self.voters) if self.draw.random() < 0.7 else 0
         self.deaf = {(other, deaf) for other in self.voters if deaf and other != deaf}
         for node in self.voters:
@@ -72,13 +70,13 @@ class Births(Chaos):
             self.losses = [self.draw.uniform(0, self.draw.choice((100, 500, 3000)))]
 
     def look(self) -> None:
-        """At each step: what is lost by what has happened."""
+        """Schedule disk losses by what has happened, at each step."""
         if self.at_first_lead and self.world.checks.leaders:
             self.at_first_lead = False
             self.losses = [self.world.now + self.draw.uniform(0, self.draw.choice((1, 30, 300)))]
 
     def able(self) -> list[int]:
-        """Whose disk may be lost now."""
+        """List the members whose disk may be lost now."""
         return list(self.voters)
 
     def lose(self, node: int) -> None:
@@ -136,8 +134,8 @@ class Births(Chaos):
 
 
 class Seconds(Births):
-    """From the first loss on nobody crashes: a member that starts again while it has a voice in
-    part only must hear all others again."""
+    """Two losses without any crash after the first: a restarted member with a partial vote would
+    have to hear all others again."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -166,8 +164,8 @@ class Seconds(Births):
             self.begin(self.first)
 
     def may_go(self) -> bool:
-        """Whether the first has heard all, and a majority has something above all that it was told
-        of."""
+        """Report whether the first has heard all members, and a majority has an entry above its
+        reported term."""
         first = self.world.members[self.first].live
         if first.amnesiac and (first.loss.awaiting_term or first.loss.election_holdoff_until_ms):
             return False
@@ -193,7 +191,7 @@ class Losses(Births):
         return [node for node in self.voters if node != keeps]
 
     def heal(self) -> None:
-        """It need not come together; it must not forget."""
+        """Heal all faults. The group may stay without a leader, but must not lose entries."""
         self.calm, self.cut = True, set()
         while self.down:
             self.restart()
@@ -205,8 +203,8 @@ class Losses(Births):
 
 
 class Moves(Births):
-    """The group begins with a part of the nodes, and only these lose disks: others are made anew,
-    which is another story."""
+    """The group starts with some of the nodes, and only these lose disks: the others are created
+    from scratch."""
 
     SIZES = ((1, 2, 3), (1, 2, 3), (1, 2, 3, 4, 5))
 
@@ -223,7 +221,7 @@ class Moves(Births):
         self.at_first_lead = False
 
     def drop(self, node: int) -> None:
-        """As a node does whose replica has left: of its group nothing is heard there any more."""
+        """Drop a removed replica, as its node does: it receives no more messages of the group."""
         self.world.members[node].crash()
         self.away.add(node)
         self.down.discard(node)
@@ -247,8 +245,8 @@ class Moves(Births):
         return member.live.amnesiac or member.disk.hard_state.amnesiac
 
     def come_and_go(self) -> None:
-        """Who is to be a member is there; who is none, by the word of a leader whose configuration
-        is settled, has nothing some time later."""
+        """Start nodes that became members. Stop removed ones some time after a leader's settled
+        configuration excludes them."""
         named: set[int] = set()
         for member in self.up():
             for configuration in possible(member.live):
@@ -274,7 +272,7 @@ class Moves(Births):
             self.change()
 
     def change(self) -> None:
-        """To three voters at least: of fewer no majority is left without the one that forgot."""
+        """Change to at least three voters: with fewer no majority exists without the amnesiac."""
         for leader in self.leaders():
             old = leader.live.configuration
             peers = leader.live.peers

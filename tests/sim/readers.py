@@ -59,8 +59,8 @@ class Readers(Moves):
         self.note(f"node {node.number} is a new read replica, {self.world.far[node.number]} s away")
 
     async def _read_here(self, number: int) -> None:
-        """What a read replica has, of any time, is the beginning of the stream; and what it once
-        said it says again."""
+        """Read from read replicas: each page is a prefix of the stream, and later reads never
+        return less."""
         random = Random(f"local {self.seed} {number}")
         longest: dict[tuple[int, int, str], int] = {}
         while not self.over:
@@ -92,10 +92,10 @@ class Readers(Moves):
 
     @staticmethod
     def _has_all(node: Node) -> bool:
-        """It answers local reads by itself, as far as it knows the map."""
+        """Report whether the replica serves all groups locally, as far as it knows the map."""
         return all(
             node.core.reads.fit(group)
-            and node.number in node.forwarding.group_locations.map.replicas_of(group)
+            and node.number in node.forwarding.directory.locations.map.replicas_of(group)
             for group in (1, 2)
         )
 
@@ -106,8 +106,7 @@ class Readers(Moves):
             self._come()
 
     def forget(self) -> None:
-        """A read replica loses its disk, and comes back under its number: nobody has counted on
-        it."""
+        """Lose a read replica's disk and restart it under the same number: no quorum counts on it."""
         readers = [self.world.nodes[number] for number in self.world.map.readers]
         if readers:
             node = self.draw.choice(readers)
@@ -118,7 +117,7 @@ class Readers(Moves):
             node.start()
 
     def promote(self) -> None:
-        """It may vote from now on, and drops what it gets no vote in."""
+        """Promote a read replica to a voter; it drops the groups in which it gets no vote."""
         readers = self.world.map.readers
         if readers and self.draw.random() < 0.3:
             number = self.draw.choice(readers)

@@ -1,5 +1,5 @@
-"""How a simulated cluster brings its groups to where the map wants them, as a controller does, step
-by step."""
+"""Reconfiguration of a simulated cluster: its groups move to the map's goals step by step, as by a
+controller."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Steered:
         return False
 
     async def wait_placed(self, seconds: float = 60.0) -> None:
-        """Until every group is where it is to be, and nowhere else; as long as something moves."""
+        """Wait until every group is exactly where it belongs, while anything moves."""
         loop = asyncio.get_running_loop()
         deadline, end, before = (
             loop.time() + seconds,
@@ -97,7 +97,7 @@ class Steered:
         return False
 
     def seen_of(self, group: int) -> str:
-        """For people."""
+        """Describe the replicas of a group for people."""
         return "; ".join(
             f"{node.number}: {node.core.replicas.statuses().get(group)}" for node in self.alive()
         )

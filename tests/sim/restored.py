@@ -23,10 +23,10 @@ from polynya.config.node_identity import NodeIdentity
 from polynya.objectstore import MemoryStore, StoreSettings
 from polynya.recovery.from_backup import FromBackup, renaming
 from polynya.recovery.restore import Restorer, RestoreTarget
-from polynya.stream.commands import Producer
+from polynya.stream.features.retention.rules import retention_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.retention import retention_of
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions.messages import Get
 from polynya.subscriptions.webhooks import DeliveryOutcome
@@ -150,8 +150,8 @@ class Restored:
         assert not sure, f"what was there before the backup began has lost something: {sure}"
 
     async def _is_done(self) -> None:
-        """What was acknowledged to the subscription that nobody works for any more stays so; only
-        what workers may have done is more."""
+        """Check that acknowledged cursors of the idle subscription stay, and grow only by its
+        workers' possible progress."""
         house, cursors = self._random.choice(self.world.alive()).house, dict[str, tuple[int, int]]()
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
@@ -174,7 +174,7 @@ class Restored:
             )
 
     async def _is_there(self, when: str) -> None:
-        """On any node."""
+        """Check the restored streams on any node."""
         for name, (stream, content) in self._taken.streams.items():
             over = name.startswith("ends/") or is_kept(name) or retention_of(stream) is not None
             if over or name in self._lost:

@@ -15,10 +15,11 @@ from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, ReadQuery, StreamInfo
-from polynya.stream.commands import Retention, SetRetention
+from polynya.stream.features.pages.eviction import evicted_view
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.features.retention.rules import cut_of
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
-from polynya.stream.rules.eviction import evicted_view
-from polynya.stream.rules.retention import cut_of
 
 if TYPE_CHECKING:
     from sim.chaos import Episode
@@ -71,7 +72,7 @@ class Kept:
 
 
 class Keeps:
-    """Of one episode: one client for each name."""
+    """Retention clients of one episode, one per name."""
 
     def __init__(self, episode: Episode, shop: Shop) -> None:
         self._episode, self._world, self._shop = episode, episode.world, shop
@@ -95,7 +96,7 @@ class Keeps:
             self.kept[name].saw(begin, content)
 
     async def finish(self) -> None:
-        """When all is well what is over goes, though nobody asks for it."""
+        """Wait on a healthy cluster until all expired data is gone without requests."""
         if not self.strikes:
             return
         random, left = Random("keeps"), [""]
@@ -113,7 +114,7 @@ class Keeps:
     async def _surely(
         self, name: str, random: Random, act: Callable[[str, Node], Awaitable[None]]
     ) -> None:
-        """Nothing is wrong any more."""
+        """Run an action that must succeed on a healthy cluster."""
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
                 if await self._set(name, random):
@@ -122,7 +123,7 @@ class Keeps:
         raise AssertionError(f"{name} cannot be used though all is well")
 
     def _left(self, name: str) -> str:
-        """What is over of a stream, in words."""
+        """Describe the expired data that a stream still holds."""
         leader, retention = (
             self._world.leader(self._world.group_of(name)),
             self.kept[name].retention,
@@ -155,7 +156,7 @@ class Keeps:
                         await self._read(name, random.choice(alive))
 
     async def _set(self, name: str, random: Random) -> bool:
-        """That it is there, and what is kept of it."""
+        """Create the stream and set its retention."""
         node = random.choice(self._world.alive() or [self._world.nodes[1]])
         try:
             created = await node.house.ask(node.create(name))
@@ -218,7 +219,7 @@ class Keeps:
 
 
 def is_kept(name: str) -> bool:
-    """Whether what was there of it may be over by now."""
+    """Report whether a stream's data may have expired by now."""
     return name.startswith(FOLDERS)
 
 

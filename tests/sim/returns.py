@@ -60,8 +60,7 @@ class Returns(Moves):
         node.start()
 
     def aim(self) -> None:
-        """Not to fewer than three: of two no majority is left without the one whose disk is
-        lost."""
+        """Shrink to three voters at least: of two no majority is left without the lost disk."""
         able = self.able()
         group = self.random.randrange(GROUPS + 1)
         goal = self.random.sample(able, min(len(able), self.random.choice((3, 3, 3, 5))))

@@ -44,7 +44,7 @@ KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by op
 
 
 class Totals(Simulation):
-    """That are counted."""
+    """The counted totals."""
 
     def add(self, episode: Episode) -> None:
         histories = episode.histories.values()
@@ -151,13 +151,13 @@ def main() -> int:
 
 
 def _flag(options: argparse.Namespace) -> str:
-    """Of the kinds that are no swarm."""
+    """Return the flag of a kind other than the swarm."""
     return next((name for name in KINDS if getattr(options, name)), "")
 
 
 def _alone(seed: int, options: argparse.Namespace, totals: Totals) -> Totals:
-    """In a process that begins as that of every other seed does: what an episode leaves in memory
-    changes the order of things in the next."""
+    """Run a seed in a process that starts like that of every other seed: an episode's leftovers in
+    memory would change the order in the next."""
     sys.stdout.flush()
     read, write = os.pipe()
     child = os.fork()

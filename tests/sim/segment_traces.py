@@ -1,10 +1,10 @@
-"""What happens to a leased stream of a simulated cluster, as steps of the TLA+ specification
-(docs/design/tla): `SegmentTraces.tla` says whether they are a behaviour of it.
+"""Events of a leased stream of a simulated cluster, as steps of the TLA+ specification
+(docs/design/tla). `SegmentTraces.tla` checks that they are one of its behaviours.
 
-Some steps are placed where the decision fell, before their effect is seen: an election where the
-deciding vote was given, an append where it was admitted, a read where its index was taken. A
-follower has what is on its disk: nobody hears of the rest. Entries that are none of the stream's
-business are left out, and a bundle is as many entries as it has appends."""
+Some steps are placed at the decision, before their effect is visible: an election at the
+deciding vote, an append at its admission, a read at its read index. A follower has the content
+of its disk; the rest is invisible. Entries of other streams are left out, and a bundle counts
+as one entry per append."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from polynya.raft import Effects, EntryKind, Raft, Role, reading
 from polynya.raft.messages import Vote, VoteAnswer
 from polynya.replica.log import decode_command
 from polynya.replica.member import Member
-from polynya.stream.commands import Append, Bundle, Command, Rollover
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Bundle
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.segments import segments_of
 
 if TYPE_CHECKING:
     from sim.cluster import Node, World
@@ -66,7 +68,7 @@ def last_term(traces: Sequence[Sequence[Step]]) -> int:
 
 
 class Seen(msgspec.Struct):
-    """What was seen on a node. `counts`: it did happen; some is only known later."""
+    """An event on a node. `counts`: it took effect; some are confirmed only later."""
 
     kind: str
     node: int
@@ -86,7 +88,7 @@ class Leader(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """What is seen of one leased stream, from `begin` on."""
+    """Records the events of one leased stream, from `begin` on."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world, self._name = world, name
@@ -173,7 +175,7 @@ class Recorder:
         return around
 
     def _pending_until(self, seen: Seen, done: Done) -> Done:
-        """It will come into the log, or be answered before."""
+        """Record an event that awaits its log entry or its response."""
         pending = self._pending.setdefault(seen.node, [])
         seen.counts = False
         self._seen.append(seen)
@@ -322,8 +324,8 @@ def _same(proposal: Seen, seen: Seen) -> bool:
 
 
 class Translation:
-    """What was seen, as `steps`. It follows the specification's logs, so that each step can name
-    its place."""
+    """The events as `steps`. It follows the specification's logs, so that each step can name its
+    position."""
 
     def __init__(
         self,

@@ -29,8 +29,8 @@ CPU_SECONDS = 4  # of one run: another that takes longer is not short
 
 
 class Tried(msgspec.Struct):
-    """How a run ended. `fault`: what it was caught by, or empty; `stale`: the defect does not fit
-    the code."""
+    """The end of a run. `fault`: the message that caught the defect, or empty; `stale`: the defect
+    does not fit the code."""
 
     cpu_seconds: float
     fault: str = ""
@@ -78,7 +78,8 @@ def _tried(name: str, known: Known) -> Tried:
 
 
 def catches(name: str, known: Known, seconds: int) -> Tried | None:
-    """How the run fails because of the defect; None when it does not, or fails without it too."""
+    """Return the run that fails because of the defect; None if it passes, or fails without the
+    defect too."""
     end = tried(name, known, seconds)
     if not end.fault or end.stale:
         return None

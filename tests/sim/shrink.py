@@ -25,7 +25,7 @@ def shrink(steps: Sequence[Step], fails: Fails) -> list[Step]:
 
 
 def _fewer(steps: list[Step], size: int, fails: Fails) -> list[Step]:
-    """So many at a time are left out, wherever it still fails without them."""
+    """Drop `size` steps at a time wherever the run still fails without them."""
     at = 0
     while at < len(steps):
         fewer = steps[:at] + steps[at + size :]
@@ -37,7 +37,7 @@ def _fewer(steps: list[Step], size: int, fails: Fails) -> list[Step]:
 
 
 def _without_tail(steps: list[Step], fails: Fails) -> list[Step]:
-    """What comes after the failure matters least: halves are tried first."""
+    """Drop the steps after the failure, by halves first."""
     while len(steps) > 1 and fails(steps[: len(steps) // 2]):
         steps = steps[: len(steps) // 2]
     return steps
@@ -61,7 +61,7 @@ def shorten(steps: Sequence[Step], fails: Fails) -> list[Step]:
 
 
 def calmed(knobs: Knobs, fails: Callable[[Knobs], bool]) -> Knobs:
-    """As many of what was turned as possible is as usual again, and it still fails."""
+    """Reset as many knobs as possible to their defaults while the run still fails."""
     size = max(1, len(knobs.names()) // 2)
     while True:
         before, at = knobs, 0
@@ -77,7 +77,7 @@ def calmed(knobs: Knobs, fails: Callable[[Knobs], bool]) -> Knobs:
 
 
 def fault_of(seed: int, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None) -> str:
-    """What is not true in this run; empty when all is."""
+    """Return the violated invariant of this run; empty if it passes."""
     try:
         run_swarm(seed, schedule=schedule, knobs=knobs)
     except Exception as fault:
@@ -98,7 +98,7 @@ def shrunk(seed: int) -> tuple[Knobs, list[Step], str]:
 
 
 def as_test(knobs: Knobs, steps: Sequence[Step], fault: str) -> str:
-    """To be pasted into tests/replica/test_cluster_swarm.py."""
+    """Format the run as a case for tests/replica/test_cluster_swarm.py."""
     lines = [
         f"    ({knobs!r}, [  # {fault.splitlines()[0][:100]}",
         *(f"        {step!r}," for step in steps),

@@ -1,6 +1,5 @@
-"""An object store that all simulated nodes share, and that fails as S3 does: late, with 503, with a
-write that happened and was not told, with listings of a while ago, with 409 for what nobody else
-did."""
+"""An object store shared by all simulated nodes. It fails as S3 does: late, with 503, with a write
+whose response is lost, with stale listings, with a spurious 409."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ class Weather(msgspec.Struct, frozen=True):
 
     away: float = 0.0  # 503, and nothing happened
     untold: float = 0.0  # a time-out, and it happened; perhaps later
-    conflict: float = 0.0  # 409 or 412 to a write that races with nobody
+    conflict: float = 0.0  # 409 or 412 to a write without a race
     stale: float = 0.0  # a listing that knows nothing of the last seconds
     delay: tuple[float, float] = (0.001, 0.01)
 
@@ -34,7 +33,7 @@ STALE_SECONDS = 5.0
 
 
 class SimStore(MemoryStore):
-    """Of one world. A write that is under way happens even if who asked for it dies."""
+    """The store of one world. A write in flight happens even if its sender crashes."""
 
     def __init__(self, seed: int, wall_ms: Callable[[], int]) -> None:
         super().__init__()
@@ -47,7 +46,8 @@ class SimStore(MemoryStore):
         self._born: dict[str, float] = {}
 
     def on(self, node: int, dies: Callable[[str, str], bool]) -> ObjectStore:
-        """As this node reaches it. `dies`: whether it does, at this moment of this call."""
+        """Return this node's view of the store. `dies`: whether the node crashes at this moment of
+        this call."""
         return _Refusing(self, node, dies)
 
     def _store(self, key: str, data: bytes) -> str:
@@ -148,7 +148,8 @@ class _Refusing:
 
     async def _lives(self, moment: str) -> None:
         if self._dies("put", moment):
-            await asyncio.get_running_loop().create_future()  # nobody lives to see the end of it
+            # the caller does not live to see the end
+            await asyncio.get_running_loop().create_future()
 
     async def get(self, key: str) -> bytes:
         return await self._open().get(key)

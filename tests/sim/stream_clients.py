@@ -29,7 +29,9 @@ from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo, TrimQuery
-from polynya.stream.commands import Append, Create, Delete, Encoding, Producer
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
 
@@ -58,7 +60,7 @@ OF_SOURCE = (Code.NOT_FOUND, Code.TRIMMED, Code.OFFSET_BEYOND_TAIL, Code.FORK_DE
 
 
 class Past:
-    """What was asked of one name."""
+    """The operations on one name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -73,7 +75,8 @@ class Past:
         self.there = False  # as far as was last heard
 
     def saw(self, uid: int, at: tuple[int, int], content: bytes) -> None:
-        """Each record of a life is one payload, and begins at one byte, for ever."""
+        """Check that each record of an incarnation has one payload and one first byte,
+        permanently."""
         record, byte = at
         for piece in content.split(b";")[:-1]:
             place, payload = (uid, record), piece + b";"
@@ -93,19 +96,19 @@ class Past:
         )
 
     def tail(self, uid: int, at: tuple[int, int]) -> None:
-        """It was seen."""
+        """Record a tail that was seen."""
         self.ends(uid, at)
         self.places = [*self.places[-5:], at]
 
     def lives(self, uid: int, began: float) -> None:
-        """It was seen by what began then."""
+        """Check that an operation which began then may see this incarnation."""
         assert began <= self.over.get(uid, FOREVER), (
             f"{self.name}: life {uid} was over, and is seen"
         )
 
 
 class Lives:
-    """Of one episode."""
+    """The streams of one episode."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode, self._world = episode, episode.world
@@ -121,7 +124,7 @@ class Lives:
         return [asyncio.ensure_future(self._client(number)) for number in range(CLIENTS)]
 
     async def finish(self) -> None:
-        """When all is well: how each name is now, and whether all of it can be."""
+        """Read every name on a healthy cluster and judge its whole history."""
         for name in self.pasts:
             for node in self._world.alive()[:2]:
                 await Worker(self, node, Random(name), "end").whole(name)
@@ -144,7 +147,7 @@ class Lives:
         )
 
     def _trace(self, past: Past) -> None:
-        """What a fork inherits is what some life of its source was."""
+        """Check that a fork inherited the content of some incarnation of its source."""
         for operation in past.operations:
             asked, told = operation.what.asked, operation.what.told  # type: ignore[attr-defined]
             if (
@@ -172,7 +175,7 @@ class Lives:
                 isinstance(each.what.asked, Created) and each.what.asked.source
                 for each in source.operations
             )  # type: ignore[attr-defined]
-            # perhaps of a life of which nobody was told more
+            # perhaps of an incarnation without any other response
             found = found or inherits or all(one is None or one in sent for one in mine)
             assert found, (
                 f"{past.name}: the fork {told.uid} of {source.name} has what that never had: {mine}"
@@ -197,7 +200,7 @@ class Lives:
         return found
 
     def payload(self, random: Random) -> bytes:
-        """Of any length, and told from all others."""
+        """Return a unique payload of random length."""
         self._count += 1
         return b"n%06d%s;" % (self._count, b"." * random.choice((0, 0, 0, 1, 3, 30)))
 
@@ -299,7 +302,7 @@ class Worker:
             self._lives.pasts[name].saw(told.uid, (0, 0), asked.payload)
 
     async def fork(self, name: str) -> None:
-        """Of another name, mostly at the tail that was seen last."""
+        """Fork another name, mostly at the last seen tail."""
         source = self._random.choice([each for each in NAMES if each != name])
         past = self._lives.pasts[source]
         record, byte = self._random.choice(
@@ -356,7 +359,7 @@ class Worker:
                 self._note(each, began, Listed(), Refusal(Code.NOT_FOUND))
 
     async def page(self, name: str) -> None:
-        """From the beginning, or from somewhere."""
+        """Read some pages from the start or from a random position."""
         past = self._lives.pasts[name]
         at = self._random.choice(
             ((-1, 0), (-1, 0), past.places[-1], self._random.choice(past.places))
@@ -365,7 +368,7 @@ class Worker:
             await self._read(name, at, 5)
 
     async def whole(self, name: str) -> None:
-        """When all is well: all of it must be there."""
+        """Read the whole stream on a healthy cluster, where all of it must be there."""
         await self.look(name)
         for tries in count():
             try:
@@ -376,7 +379,7 @@ class Worker:
                 await asyncio.sleep(0.2)
 
     async def _read(self, name: str, at: tuple[int, int], pages: int) -> None:
-        """Page by page, each of which is true by itself. Raises Unavailable, OutcomeUnknown."""
+        """Read page by page, each judged alone. Raises Unavailable, OutcomeUnknown."""
         past = self._lives.pasts[name]
         for _ in range(pages):
             began = self._time()
@@ -521,7 +524,7 @@ class Worker:
 
 
 class Ear:
-    """What a live reader hears of one life has no gap, and ends with it."""
+    """A live reader of one incarnation: its data has no gap and ends with the incarnation."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,8 +1,8 @@
-"""Episodes whose world is drawn anew for each seed: how many nodes, how bad network, disks and
-object store are, and which mishaps come how often.
+"""Episodes whose world is drawn per seed: the number of nodes, the quality of network, disks and
+object store, and the frequency of mishaps.
 
-What happens is a schedule, drawn before the start; each step has chance of its own, so that one can
-be left out (`sim/shrink.py`)."""
+The events are a schedule, drawn before the start. Each step has a random stream of its own, so
+that it can be left out (`sim/shrink.py`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sim.workers import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import LiveEvent, StreamInfo
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code
 
 WIDE = 1 << 40  # a disk's capacity
@@ -112,7 +112,7 @@ def _edged(steps: list[Step], knobs: Knobs) -> Iterator[Step]:
 
 
 class Ear:
-    """What one live reader hears."""
+    """The data that one live reader receives."""
 
     def __init__(self) -> None:
         self.events: list[LiveEvent] = []
@@ -233,7 +233,7 @@ class SwarmEpisode(Episode):
         await self.tidy.finish()
 
     async def _new_disk(self) -> None:
-        """In some worlds: a node that begins with an empty disk has everything, too."""
+        """Give a node an empty disk in some worlds; it must recover everything."""
         random = Random(f"new disk {self.seed}")
         if random.random() > NEW_DISKS:
             return
@@ -245,14 +245,14 @@ class SwarmEpisode(Episode):
         await world.wait_moving(lambda: node.remembers)
         await world.wait_equal()
         for name, content in self.whole.items():
-            # an append whose outcome nobody knows may come late
+            # an append of unknown outcome may come late
             assert (await node.read(name, local=True)).startswith(content), (
                 f"{name}: node {node.number} has not all of it on its new disk"
             )
 
     def _start(self, node: Node) -> None:
-        """As an operator does: a node whose disk cannot be read is tried again on one that can; one
-        that refuses its damaged data comes back without."""
+        """Start a node as an operator does: retry after a read error of the disk; wipe a node that
+        refuses its damaged data."""
         why = node.start_or_say()
         if why == "OSError" and node.disk.bad_reads:
             self.counts["unread at start"] += 1
@@ -270,7 +270,7 @@ class SwarmEpisode(Episode):
         node.disk.misdirected = self.swarm.misdirected
 
     async def _refuse(self, draw: Random) -> None:
-        """In some worlds the object store refuses one of the nodes for a while."""
+        """Let the object store refuse one node for a while in some worlds."""
         store, loop = self.world.store, asyncio.get_running_loop()
         if store is None or draw.random() > 0.3:
             return
@@ -300,8 +300,8 @@ class SwarmEpisode(Episode):
         ]
 
     async def _rare(self, name: str) -> None:
-        """What comes back for a write is as it was; a read does not need it back; a PUT of what is
-        there changes nothing."""
+        """Use rarely touched streams. A write rehydrates one unchanged, a read leaves it evicted,
+        and a PUT of an existing one changes nothing."""
         random, sequence = Random(f"{name} {self.seed}"), 0
         while not self.over:
             await asyncio.sleep(random.expovariate(1 / 2.5))
@@ -352,7 +352,7 @@ class SwarmEpisode(Episode):
                     continue
 
     async def _follow(self, node: Node, name: str, content: bytearray) -> None:
-        """Until the node dies, or time is over."""
+        """Follow a stream until the node dies or the time is over."""
         ear, life, service = Ear(), node.life, node.engine.service
         info = await node.process.drive(service.attach(name, ear))
         assert isinstance(info, StreamInfo), f"{name} is not there on node {node.number}"

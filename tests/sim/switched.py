@@ -21,7 +21,7 @@ from sim.store import GOOD, SimStore, Weather
 
 from polynya.base import levels
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.stream.commands import Producer
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wire.kafka.batches import batches_of, header_of
 
@@ -110,7 +110,7 @@ class SandwichClient:
                 history.acknowledged[payload] = reply.record, asyncio.get_running_loop().time()
 
     async def refused(self, node: Node, name: str) -> None:
-        """Append as an idempotent producer that nobody knows, and whose first batch is lost."""
+        """Append as an unknown idempotent producer whose first batch is lost."""
         payload = self.payload()
         self.episode.histories[name].refused.add(payload)
         with contextlib.suppress(Unavailable, OutcomeUnknown):

@@ -45,8 +45,8 @@ from polynya.local import forks
 from polynya.objectstore import WatchedStore
 from polynya.service import outbox_sender, retention_job
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.diskless import commits
-from polynya.stream.rules import paging
+from polynya.stream.features.pages import rules as paging
+from polynya.stream.features.profiles import commits
 from polynya.subscriptions import keys, operations, wakes
 from polynya.tiering import state_copies
 from polynya.tiering.copy_deltas import CopyDeltaWorker
@@ -75,7 +75,7 @@ LATE_MS = 2 * WRITE_MS_MAX
 
 
 class Way(StoreLeadershipTransport, Protocol):
-    """To the other nodes of the world."""
+    """The connection to the other nodes of the world."""
 
     node: Any
 
@@ -89,7 +89,7 @@ async def _owned() -> bool:
 
 
 class SimTier:
-    """Of one life: its tasks are cancelled when that ends."""
+    """The tiering of one incarnation: its tasks are cancelled when that ends."""
 
     def __init__(self, engine: CoreRuntime, shared: SimStore, way: Way) -> None:
         assert engine.replicated is not None
@@ -142,7 +142,7 @@ class SimTier:
         self._flushes: set[asyncio.Task[None]] = set()
 
     def ended(self) -> list[asyncio.Task[None]]:
-        """What it does when its node dies."""
+        """Return the tasks to cancel when the node crashes."""
         return [*self.writer._running(), *self._flushes]
 
     def _flush_soon(self, name: str) -> None:
@@ -168,7 +168,7 @@ class SimTier:
         return [asyncio.ensure_future(each) for each in work]
 
     async def _snapshots(self) -> None:
-        """As a core's: releases of packs wait for them."""
+        """Write snapshots as a core does: releases of packs wait for them."""
         snapshotter = self._engine.snapshotter
         while True:
             await asyncio.sleep(0.5)
@@ -185,8 +185,8 @@ class SimTier:
 
 @contextmanager
 def chance_of(seed: int) -> Iterator[None]:
-    """What the parts draw and measure comes from the seed and from virtual time; what the product
-    does once a minute happens within an episode."""
+    """Seed the parts' random draws and clocks with the seed and virtual time; bring work of once a
+    minute into an episode."""
     random, more, aside = (
         Random(f"tier {seed}"),
         Random(f"beside {seed}"),

@@ -15,9 +15,10 @@ import msgspec
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import canonical_name, spelled_name
 from polynya.base.offsets import format_token, parse_token
-from polynya.stream.commands import Command, SubscriptionConfig
+from polynya.stream.command import Command
+from polynya.stream.features.subscriptions.commands import SubscriptionConfig
+from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.stream.replies import Reply
-from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.subscriptions.messages import ClaimWork, Get, OperationResult, Put, Work
 from polynya.subscriptions.wakes import HOME_PREFIX
 from polynya.subscriptions.webhooks import DeliveryOutcome
@@ -47,7 +48,7 @@ class Held(msgspec.Struct):
 
 
 class Shift:
-    """Of one subscription: who had it when, and what was shown and acknowledged."""
+    """The leases of one subscription: its holders, and the announced and acknowledged work."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -65,7 +66,7 @@ class Shift:
         assert known == wake_id, f"{self.key}: generation {generation} is {known} and {wake_id}"
 
     def give(self, generation: int, wake_id: str, held: Held) -> None:
-        """Once, and when nobody else has one."""
+        """Grant a wake once, without a second holder."""
         assert generation not in self.held, (
             f"{self.key}: {held.worker} and {self.held[generation].worker} got the same wake "
             f"{generation}"
@@ -75,7 +76,7 @@ class Shift:
         self.check(generation)
 
     def check(self, generation: int) -> None:
-        """Of the one before, and the one behind."""
+        """Check a lease against its predecessor and its successor."""
         known = sorted(self.held)
         at = known.index(generation)
         for older, newer in zip(
@@ -91,8 +92,8 @@ class Shift:
     def show(
         self, began: dict[str, tuple[int, int]], links: list[dict[str, Any]]
     ) -> dict[str, tuple[int, int]]:
-        """What a worker is told is pending: nothing of it was acknowledged before (`began`: as that
-        was when it asked). Returns the tails."""
+        """Check that pending work was not acknowledged before (`began`: the cursors at the
+        request). Returns the tails."""
         tails = {}
         for link in links:
             name, cursor, tail = (
@@ -157,7 +158,7 @@ class Shop:
         raise AssertionError(f"nobody hears of what is pending though all is well: {left}")
 
     async def _left(self) -> list[str]:
-        """What is not done, as the subscriptions are shown, and as their workers know."""
+        """List unfinished work, as the subscriptions report it and as their workers know it."""
         found = []
         for key, shift in self.shifts.items():
             answer = await self._ask(self._world.alive()[-1], Get(key, BASE))
@@ -289,7 +290,7 @@ class Shop:
                 )
 
     async def _say(self, shift: Shift, node: Node, work: Work) -> bool:
-        """Whether the wake is still this worker's."""
+        """Send the acknowledgement and report whether the worker still holds the wake."""
         acks = (
             {name: parse_token(offset) or (0, 0) for name, offset in work.acks}
             if work.verb != "release"
@@ -358,7 +359,7 @@ class Shop:
             await self._say(shift, node, work)
 
     async def _ask(self, node: Node | None, operation: Any) -> OperationResult | None:
-        """None: nobody knows."""
+        """Send an operation. None: the outcome is unknown."""
         if node is None:
             return None
         try:
@@ -377,7 +378,8 @@ class Shop:
         )
 
     def _oldest_ms(self) -> int:
-        """What comes into the home of the pull-wake subscription from now on is not earlier."""
+        """Return a lower bound for the time of new records in the home of the pull-wake
+        subscription."""
         return self.stamps[self._world.group_of(HOME_PREFIX + PULL)]
 
 

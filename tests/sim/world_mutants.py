@@ -10,8 +10,9 @@ from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
 from polynya.cold.collector import Collector
-from polynya.stream.consumer_groups import rules
-from polynya.stream.rules import profiles, segments
+from polynya.stream.features.consumer_groups import rules
+from polynya.stream.features.profiles import rules as profiles
+from polynya.stream.features.segments import rules as segments
 
 WORLD: dict[str, tuple[Any, str, Any]] = {
     "a rollover of an older epoch is taken": (

@@ -1,5 +1,5 @@
-"""What a Spark task reads, without Spark: plans of a real node, packs that are gone, and the server
-as a source; and what `POST /v1/ranges` refuses."""
+"""Reads of a Spark task, without Spark: plans of a real node, deleted packs, the server as a
+source; and refusals of `POST /v1/ranges`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def test_wrong_requests_for_ranges_are_refused(node: PipeWorld) -> None:
 
 
 def names_parts(node: PipeWorld, stream: str) -> bool:
-    """Whether an index entry names a part of its slice: a repeat lay in the same pack."""
+    """Report whether an index entry covers only a part of its slice: the same pack held a
+    duplicate."""
     (slab,) = planned(node, stream=stream)
     assert slab.store is not None
     blobs = open_blobs(store_settings(slab.store))

@@ -1,22 +1,21 @@
-"""Story scripts of a group: commands in, trace out. A line is a command; the lines under it,
-indented, are what happened.
+"""Story scripts of a group: commands in, trace out. A line is a command; the indented lines below
+it are its effects.
 
-group 1 2 3 [learners=4] [readers=5] [auto=1]   members are born, and old enough to vote; they campaign when told, or by themselves
-time MS                                 pass: messages arrive and writes are synced at once (heartbeats are not shown)
-wait MS                                 pass: nothing arrives, nothing is synced; timers go off
-run                                     until nothing is in flight, at once
-deliver [A>B …]                         what was sent arrives: all, or that of a link
-drop [A>B …]                            or is lost
-cut A>B … | heal                        from now on all of a link is lost
-sync N                                  what N has written becomes durable
-full N                                  or is undone, for want of room
-crash N [KEPT] | wipe N | start N       what was not synced is lost, KEPT frames of it aside; or all, of a member that never votes
-propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M [silent=MS] |
-found N M
-sends N M | takes N M                   N is told that something large of M arrives, or leaves for M
-change N voters=1,2 [learners=3] [readers=4]
-show N …                                part, term, log, peers
-"""
+    group 1 2 3 [learners=4] [readers=5] [auto=1]   create members, old enough to vote; they campaign on command, or on their own
+    time MS                                 pass: messages arrive, writes are synced at once (heartbeats are not shown)
+    wait MS                                 pass: nothing arrives, nothing is synced; timers fire
+    run                                     run until nothing is in flight, in no time
+    deliver [A>B …]                         deliver all messages, or those of a link
+    drop [A>B …]                            lose them
+    cut A>B … | heal                        lose all later messages of a link
+    sync N                                  make the writes of N durable
+    full N                                  undo the writes of N: its disk is full
+    crash N [KEPT] | wipe N | start N       lose unsynced writes except KEPT frames; or all, of a member that never votes
+    propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K]
+    lost N M [silent=MS] | found N M        report M lost or found to N
+    sends N M | takes N M                   tell N that a large message from M is arriving, or one to M is leaving
+    change N voters=1,2 [learners=3] [readers=4]
+    show N …                                part, term, log, peers"""
 
 from __future__ import annotations
 

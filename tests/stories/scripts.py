@@ -1,5 +1,5 @@
-"""Story scripts in files: lines of commands, each followed by what it answered, indented.
-`REWRITE=1` writes the answers anew."""
+"""Story scripts in files: command lines, each followed by its indented response. `REWRITE=1`
+rewrites the responses."""
 
 from __future__ import annotations
 

@@ -29,59 +29,52 @@ from stories.scripts import traced
 from worlds.packed import commit_of
 from worlds.stream import World, json_batch, kafka_batch, kafka_producer, position_of, raw_batch
 
-from polynya.stream.commands import (
+from polynya.stream.features.appends.commands import Append, AppendIf, Produce, ProducerIds
+from polynya.stream.features.forks.commands import (
     Acknowledge,
-    Append,
-    AppendIf,
-    Batch,
-    BucketRetention,
-    ClaimRanges,
-    ColdSlice,
     ConfirmPin,
-    Create,
-    Delete,
-    Encoding,
-    Expire,
-    Fork,
-    PackDeleted,
-    PackWritten,
     PinSource,
-    Produce,
-    Producer,
-    ProducerIds,
-    PublishSlices,
     RefuseAttempt,
-    ReleasePack,
-    ReplaceSlices,
-    Retention,
-    SetRetention,
-    TableAbandon,
-    TableCommit,
-    TableCreate,
-    TableOpen,
-    TablePlanned,
-    Touch,
-    Trim,
-    TrimTo,
     Unpin,
 )
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
-from polynya.stream.read_plan import HotPiece, ReadRefused, Want
-from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.retention import cut_of, retention_of
-from polynya.stream.rules.table_failures import Failure
-from polynya.stream.rules.tables import lag_of
-from polynya.stream.sense import fault_of
-from polynya.stream.state import index
-from polynya.stream.state.model import Stream
-from polynya.stream.table_commands import (
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.packs.commands import (
+    PackDeleted,
+    PackWritten,
+    PublishSlices,
+    ReleasePack,
+    ReplaceSlices,
+)
+from polynya.stream.features.profiles.commands import (
+    CommitSlices,
+    Profile,
+    SealProfileEpoch,
+    SetProfile,
+)
+from polynya.stream.features.retention.commands import BucketRetention, SetRetention, Trim, TrimTo
+from polynya.stream.features.retention.rules import cut_of, retention_of
+from polynya.stream.features.tables.commands import (
+    ClaimRanges,
     ForgetTable,
+    TableAbandon,
     TableAlter,
+    TableCommit,
+    TableCreate,
     TableDrop,
     TableFail,
+    TableOpen,
+    TablePlanned,
     TableRetry,
     WatchStreams,
 )
+from polynya.stream.features.tables.rules import lag_of
+from polynya.stream.features.tables.state import Failure
+from polynya.stream.parts import Batch, ColdSlice, Encoding, Fork, Producer, Retention
+from polynya.stream.read_plan import HotPiece, ReadRefused, Want
+from polynya.stream.replies import Code, Reply
+from polynya.stream.sense import fault_of
+from polynya.stream.state import index
+from polynya.stream.state.model import Stream
 
 
 def run(text: str) -> str:
@@ -381,7 +374,7 @@ class _Story:
         ]
 
     def do_due(self, words: _Words) -> list[str]:
-        """What the stream's own retention asks for now."""
+        """Print the trim that the stream's own retention currently requires."""
         stream = self.stream(words.group, words.plain[0])
         retention = retention_of(stream)
         assert retention is not None

@@ -14,48 +14,49 @@ from worlds.packed import commit_of
 from worlds.stream import World, raw_batch
 
 from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS
-from polynya.stream.commands import (
-    AckLinks,
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import (
     Acknowledge,
-    Append,
-    ClaimRanges,
-    ColdSlice,
-    Command,
     ConfirmPin,
-    Create,
-    Delete,
-    Expire,
-    Fork,
-    LinkSubscription,
+    PinSource,
+    RefuseAttempt,
+    Unpin,
+)
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
-    PinSource,
-    Producer,
     PublishSlices,
-    RefuseAttempt,
     ReplaceSlices,
-    Retention,
-    SetRetention,
+)
+from polynya.stream.features.profiles.commands import (
+    CommitSlices,
+    Profile,
+    SealProfileEpoch,
+    SetProfile,
+)
+from polynya.stream.features.retention.commands import SetRetention, Trim
+from polynya.stream.features.subscriptions.commands import (
+    AckLinks,
+    LinkSubscription,
     SubscriptionConfig,
     SubscriptionDelete,
     SubscriptionEvent,
     SubscriptionLinked,
     SubscriptionPut,
     SubscriptionStreams,
-    Touch,
-    Trim,
     UnlinkSubscription,
-    Unpin,
 )
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
+from polynya.stream.features.subscriptions.rules import Event
+from polynya.stream.features.subscriptions.state import Subscription
+from polynya.stream.features.tables.commands import ClaimRanges, WatchStreams
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice, Fork, Producer, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import profile_epoch_of
-from polynya.stream.subscriptions.rules import Event
-from polynya.stream.subscriptions.state import Subscription
-from polynya.stream.table_commands import WatchStreams
 
 NAMES = [*(f"test/{letter}" for letter in "abcde"), "other/x"]
 HOME = 1  # of packs and subscriptions

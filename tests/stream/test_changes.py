@@ -6,39 +6,35 @@ from collections.abc import Callable
 
 from worlds.stream import World, json_batch
 
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import (
     Acknowledge,
-    Append,
-    BucketRetention,
-    Command,
     ConfirmPin,
-    Create,
-    Delete,
-    Encoding,
-    LinkSubscription,
-    MetaSet,
+    PinSource,
+    RefuseAttempt,
+    Unpin,
+)
+from polynya.stream.features.lifetimes.commands import Create, Delete, Touch
+from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
-    PinSource,
     PublishSlices,
-    RefuseAttempt,
     ReleasePack,
-    Retention,
-    SetRetention,
+)
+from polynya.stream.features.retention.commands import BucketRetention, SetRetention, Trim
+from polynya.stream.features.settings.commands import MetaSet
+from polynya.stream.features.subscriptions.commands import (
+    LinkSubscription,
     SubscriptionConfig,
     SubscriptionDelete,
     SubscriptionLinked,
     SubscriptionPut,
     SubscriptionStreams,
-    TopicDrop,
-    TopicGone,
-    TopicPut,
-    TopicReady,
-    Touch,
-    Trim,
     UnlinkSubscription,
-    Unpin,
 )
+from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut, TopicReady
+from polynya.stream.parts import Encoding, Retention
 from polynya.stream.replies import Code
 
 A = "a"

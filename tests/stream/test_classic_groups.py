@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from polynya.stream.consumer_groups import classic
-from polynya.stream.consumer_groups.calls import (
+from polynya.stream.features.consumer_groups import classic
+from polynya.stream.features.consumer_groups.calls import (
     Answer,
     GroupError,
     Heartbeat,
@@ -18,10 +18,10 @@ from polynya.stream.consumer_groups.calls import (
     Sync,
     Synced,
 )
-from polynya.stream.consumer_groups.classic import ClassicGroup, Log, State
-from polynya.stream.consumer_groups.state import ConsumerGroup
-from polynya.stream.consumer_groups.subscription import topics_of
-from polynya.stream.group_commands import ConsumerGroupPut
+from polynya.stream.features.consumer_groups.classic import ClassicGroup, Log, State
+from polynya.stream.features.consumer_groups.commands import ConsumerGroupPut
+from polynya.stream.features.consumer_groups.state import ConsumerGroup
+from polynya.stream.features.consumer_groups.subscription import topics_of
 
 SESSION, REBALANCE = 10_000, 60_000
 DELAY = classic.INITIAL_DELAY_MS

@@ -11,24 +11,19 @@ from worlds.stream import World, json_batch, kafka_batch, raw_batch
 
 from polynya.base import limits
 from polynya.base.levels import RECEIPT_LEVEL
-from polynya.stream.commands import (
-    Append,
-    Create,
-    Encoding,
-    LinkSubscription,
-    Producer,
-    PublishSlices,
-    Retention,
-    SegmentLimits,
-    SetLevel,
-    SetRetention,
-)
-from polynya.stream.diskless import commits
-from polynya.stream.diskless_commands import CommitSlices, Profile, SetProfile
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.features.pages.eviction import evicted_view
+from polynya.stream.features.profiles import commits
+from polynya.stream.features.profiles.commands import CommitSlices, Profile, SetProfile
+from polynya.stream.features.profiles.rules import profile_of
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.features.retention.rules import cut_of
+from polynya.stream.features.settings.commands import SetLevel
+from polynya.stream.features.subscriptions.commands import LinkSubscription
+from polynya.stream.parts import Encoding, Producer, Retention, SegmentLimits
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.eviction import evicted_view
-from polynya.stream.rules.profiles import profile_of
-from polynya.stream.rules.retention import cut_of
 from polynya.stream.snapshots.encode import decode_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage

@@ -6,10 +6,9 @@ from __future__ import annotations
 import pytest
 
 from polynya.base import limits
-from polynya.stream.commands import Command, TopicDrop, TopicGone, TopicPut
-from polynya.stream.consumer_groups import rules
-from polynya.stream.consumer_groups.state import ConsumerGroups
-from polynya.stream.group_commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups import rules
+from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
     ConsumerGroupMember,
@@ -19,6 +18,8 @@ from polynya.stream.group_commands import (
     ForgetTopic,
     OffsetEntry,
 )
+from polynya.stream.features.consumer_groups.state import ConsumerGroups
+from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.sense import fault_of

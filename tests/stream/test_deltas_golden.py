@@ -2,8 +2,9 @@
 
 import pytest
 
-from polynya.stream.commands import Create, Delete, Encoding
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.snapshots import deltas
 
 FIRST = (

@@ -10,17 +10,12 @@ from msgspec import structs
 from worlds.packed import Packable, commit_of
 from worlds.stream import World, json_batch, kafka_batch, kafka_producer
 
-from polynya.stream.commands import (
-    Append,
-    Command,
-    Create,
-    Delete,
-    Encoding,
-    Produce,
-    Producer,
-    Trim,
-)
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.parts import Encoding, Producer
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.sense import fault_of

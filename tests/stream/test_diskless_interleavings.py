@@ -10,17 +10,17 @@ from msgspec import structs
 from worlds.packed import commit_of
 from worlds.stream import World, check_invariants, raw_batch
 
-from polynya.stream.commands import (
-    Append,
-    Batch,
-    Create,
-    Encoding,
-    PackWritten,
-    Producer,
-    PublishSlices,
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PackWritten, PublishSlices
+from polynya.stream.features.profiles.commands import (
+    CommitSlices,
+    Profile,
+    SealProfileEpoch,
+    SetProfile,
 )
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.profile_epochs import profile_epoch_of

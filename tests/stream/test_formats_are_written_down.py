@@ -1,22 +1,24 @@
 """The tables of docs/formats are what the code writes: each row's fields, in order."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from polynya.stream import (
-    commands,
-    diskless_commands,
-    group_commands,
-    placement,
-    table_commands,
-)
-from polynya.stream.consumer_groups import state as consumer_groups
-from polynya.stream.rules import table_failures, table_watches, tables
+from polynya.stream.any_command import AnyCommand
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups import state as consumer_groups
+from polynya.stream.features.consumer_groups.commands import ConsumerGroupMember, OffsetEntry
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, Placement
+from polynya.stream.features.profiles.commands import PackedAppend, PackedSlice
+from polynya.stream.features.subscriptions import state as subscriptions_model
+from polynya.stream.features.subscriptions.commands import SubscriptionConfig
+from polynya.stream.features.tables.state import Failure, Table, Watch
+from polynya.stream.parts import Batch, ColdSlice, Fork, Producer, Retention, SegmentLimits
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state import model
-from polynya.stream.subscriptions import state as subscriptions_model
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 
@@ -37,38 +39,29 @@ def fields(kind: type) -> str:
 @pytest.mark.parametrize(
     "kind",
     [
-        kind
-        for kind in (
-            *vars(commands).values(),
-            *vars(table_commands).values(),
-            *vars(group_commands).values(),
-            *vars(diskless_commands).values(),
-        )
-        if isinstance(kind, type)
-        and issubclass(kind, commands.Command)
-        and kind is not commands.Command
+        *get_args(AnyCommand),
     ],
 )
-def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
+def test_command_is_in_the_page(kind: type[Command]) -> None:
     assert (str(kind.__struct_config__.tag), kind.__name__, fields(kind)) in rows("commands.md")
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        commands.Batch,
-        commands.Producer,
-        commands.Fork,
-        commands.ColdSlice,
-        commands.Retention,
-        commands.SegmentLimits,
-        commands.NodeRecord,
-        commands.Placement,
-        commands.SubscriptionConfig,
-        group_commands.ConsumerGroupMember,
-        group_commands.OffsetEntry,
-        diskless_commands.PackedAppend,
-        diskless_commands.PackedSlice,
+        Batch,
+        Producer,
+        Fork,
+        ColdSlice,
+        Retention,
+        SegmentLimits,
+        NodeRecord,
+        Placement,
+        SubscriptionConfig,
+        ConsumerGroupMember,
+        OffsetEntry,
+        PackedAppend,
+        PackedSlice,
     ],
 )
 def test_part_is_in_the_page(kind: type) -> None:
@@ -93,11 +86,11 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.Evicted,
         model.PackReference,
         model.Pack,
-        tables.Table,
-        table_failures.Failure,
-        table_watches.Watch,
+        Table,
+        Failure,
+        Watch,
         consumer_groups.ConsumerGroup,
-        placement.ClusterMap,
+        ClusterMap,
     ],
 )
 def test_state_is_in_the_page(kind: type) -> None:

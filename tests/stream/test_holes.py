@@ -10,19 +10,16 @@ from worlds.stream import World, json_batch, raw_batch
 
 from polynya.base.names import group_of
 from polynya.cold.planner import cut_runs
-from polynya.stream.commands import (
-    Append,
-    ClaimRanges,
-    Create,
-    Encoding,
-    PinSource,
-    PublishSlices,
-    ReplaceSlices,
-    Trim,
-)
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PublishSlices, ReplaceSlices
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.tables.commands import ClaimRanges
+from polynya.stream.features.tables.rules import lag_of
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code
-from polynya.stream.rules.tables import lag_of
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream
 from polynya.stream.state.record_gaps import JUMP
@@ -77,7 +74,7 @@ class Holey:
             record, byte = record + 1, byte + len(text) + 1
 
     def flush(self) -> None:
-        """As the flusher would: runs without a hole, one after the other."""
+        """Flush as the flusher does: gapless runs, one after the other."""
         for run in cut_runs(self.stream.hot, 1 << 20) if self.stream.hot else ():
             cold = self.world.slice_of(self.stream, len(run), f"p{self.world.place}")
             reply = self.world.apply(

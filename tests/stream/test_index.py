@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData
-from polynya.stream.commands import ColdSlice
+from polynya.stream.parts import ColdSlice
 from polynya.stream.state import chunked, index
 from polynya.stream.state import entries as form
 

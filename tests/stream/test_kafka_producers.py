@@ -14,11 +14,13 @@ from long_tests import examples
 from worlds.stream import kafka_batch, kafka_producer, raw_batch
 
 from polynya.base.limits import PRODUCER_EVICT_IDLE_MS
-from polynya.stream.commands import Append, Batch, Bundle, Create, Encoding, Produce, Producer
+from polynya.stream.features.appends import producers
+from polynya.stream.features.appends.commands import Append, Bundle, Produce
+from polynya.stream.features.appends.producers import cut_receipts
+from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules import producers
-from polynya.stream.rules.producers import cut_receipts
 from polynya.stream.sense import fault_of
 from polynya.stream.snapshots.encode import decode_image
 from polynya.stream.snapshots.restore_history import PRODUCER_ID_JUMP, Survey, reborn
@@ -105,7 +107,7 @@ def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(
 
 
 def test_a_producer_that_is_older_than_the_stream_begins_anywhere() -> None:
-    """As one that runs while its topic is deleted and created again."""
+    """Continue as a producer that runs while its topic is deleted and created again."""
     machine = Machine(1)
     create = Create(NAME, 0, "", Encoding.KAFKA, producer_id_max=7)
     assert not fault_of(create)

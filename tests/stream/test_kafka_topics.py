@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from polynya.stream.commands import Command, TopicDrop, TopicGone, TopicPut, TopicReady
+from polynya.stream.command import Command
+from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut, TopicReady
+from polynya.stream.features.topics.state import TopicState
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import TopicState
 
 FIRST, SECOND = bytes([1]) * 16, bytes([2]) * 16
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from stories.stream import run
 
 from polynya.base.errors import CorruptData
-from polynya.stream.commands import ColdSlice
+from polynya.stream.parts import ColdSlice
 from polynya.stream.state import chunked, closed_chunks, index
 from polynya.stream.state.entries import ENTRY_BYTES
 

@@ -1,4 +1,4 @@
-"""What stories do not tell: cost, bounds, snapshots that are damaged, and agreement with
+"""Properties that stories do not show: cost, bounds, damaged snapshots, and agreement with
 neighbours."""
 
 import tracemalloc
@@ -11,16 +11,12 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.local.api import Position
 from polynya.stream import read_plan
-from polynya.stream.commands import (
-    Append,
-    Batch,
-    Create,
-    Fork,
-    Producer,
-    PublishSlices,
-    RefuseAttempt,
-)
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import RefuseAttempt
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Fork, Producer
 from polynya.stream.replies import Code
 from polynya.stream.state import changes as changes_module
 

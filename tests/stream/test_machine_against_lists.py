@@ -16,25 +16,22 @@ from worlds.stream import World, json_batch, raw_batch
 from polynya.base.limits import RAW_STEP_BYTES
 from polynya.base.names import group_of
 from polynya.stream import read_plan
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import (
     Acknowledge,
-    Append,
-    Command,
     ConfirmPin,
-    Create,
-    Delete,
-    Encoding,
-    Fork,
     PinSource,
-    PublishSlices,
     RefuseAttempt,
-    ReplaceSlices,
-    Trim,
     Unpin,
 )
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.packs.commands import PublishSlices, ReplaceSlices
+from polynya.stream.features.pages.eviction import evicted_view, needed_by
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.parts import Encoding, Fork
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.eviction import evicted_view, needed_by
 from polynya.stream.state import chunked, pack_tables
 from polynya.stream.state.index import ENTRY_BYTES
 from polynya.stream.state.model import Stream
@@ -71,7 +68,8 @@ class Naive:
 
 
 class EvictingWorld(World):
-    """What needs a stream that is evicted is told so, and done when the stream is back."""
+    """A world with evicted streams: a command that needs one is told so, and succeeds after the
+    rehydration."""
 
     def apply(self, group: int, command: Command) -> Reply:
         reply = super().apply(group, command)

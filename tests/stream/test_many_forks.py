@@ -8,23 +8,18 @@ from random import Random
 import pytest
 from google_crc32c import value
 
-from polynya.stream.commands import (
-    Append,
-    Batch,
-    ColdSlice,
-    Command,
-    ConfirmPin,
-    Create,
-    Delete,
-    PackWritten,
-    PinSource,
-    PublishSlices,
-    Trim,
-    Unpin,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks import rules as forks
+from polynya.stream.features.forks.commands import ConfirmPin, PinSource, Unpin
+from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.packs.commands import PackWritten, PublishSlices
+from polynya.stream.features.retention import trimming
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, ColdSlice
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules import forks, lifetimes, trimming
 
 NAME = "a/b"
 covers = forks._covers

@@ -6,8 +6,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import ClusterMap, born, voters_wanted
+from polynya.stream.features.placement.commands import (
     GroupPlaced,
     NodeAdd,
     NodeAnnounce,
@@ -20,7 +21,6 @@ from polynya.stream.commands import (
     SetBalancing,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import ClusterMap, born, voters_wanted
 from polynya.stream.replies import Code, Reply
 
 

@@ -8,10 +8,13 @@ from worlds.stream import kafka_batch, raw_batch
 
 from polynya.base.levels import RECEIPT_LEVEL
 from polynya.base.limits import PRODUCER_EVICT_IDLE_MS, PRODUCER_IDLE_MS, PRODUCER_RECEIPTS
-from polynya.stream.commands import Append, Create, Producer, SetLevel
+from polynya.stream.features.appends import producers
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.settings.commands import SetLevel
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules import producers
 
 
 @pytest.fixture

@@ -6,30 +6,26 @@ from __future__ import annotations
 from worlds.stream import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
-from polynya.stream.commands import (
-    Append,
-    ConfirmPin,
-    Create,
-    Delete,
-    Encoding,
-    Fork,
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import ConfirmPin, PinSource
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.packs.commands import PackWritten, PublishSlices
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.subscriptions.commands import (
     LinkSubscription,
-    PackWritten,
-    PinSource,
-    PublishSlices,
     SubscriptionConfig,
     SubscriptionEvent,
     SubscriptionPut,
-    TableCreate,
-    Trim,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.rules import Event
+from polynya.stream.features.subscriptions.state import State
+from polynya.stream.features.tables.commands import TableCreate
+from polynya.stream.parts import Encoding, Fork
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import decode_image, write_image
 from polynya.stream.snapshots.restore_history import UID_JUMP, StreamLoss, Survey, reborn
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.subscriptions.rules import Event
-from polynya.stream.subscriptions.state import State
 
 GROUPS = 2
 SOURCE = next(f"docs/{n}" for n in range(9) if group_of(f"docs/{n}", GROUPS) == 1)
@@ -279,7 +275,7 @@ def test_links_of_a_subscription_that_is_not_there_go() -> None:
 
 
 def with_a_pack() -> Copied:
-    """Of group 2, which holds all of the source."""
+    """Publish a pack of group 2 that holds the whole source."""
     copied = Copied()
     copied.source()
     stream = copied.world.machines[1].directory.streams[SOURCE]

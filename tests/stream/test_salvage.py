@@ -1,5 +1,5 @@
-"""After the loss of everything but the object store: what was in a pack is there again, at its
-offset; what was not is said."""
+"""Recovery from the object store alone: records in packs are back at their offsets; missing ones
+are reported."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from hypothesis import strategies as st
 from worlds.stream import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
-from polynya.stream.commands import (
-    Append,
-    ColdSlice,
-    Create,
-    Delete,
-    Encoding,
-    PinSource,
-    Producer,
-    PublishSlices,
-    Trim,
-    Unpin,
-)
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import PinSource, Unpin
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice, Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import decode_image, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
@@ -108,7 +102,7 @@ class Lost:
                 self.world.apply(GROUP, PublishSlices(cold.pack, GROUP, 1, [(stream.uid, cold)]))
 
     def recovered(self) -> tuple[Machine, list[str]]:
-        """And what it says is lost."""
+        """Return the recovered machine and the names reported as lost."""
         image = decode_image(self.copy)
         named = set(image.held)
         others = {
@@ -196,7 +190,7 @@ def assert_held(machine: Machine) -> bool:
 
 
 def test_what_was_flushed_behind_a_trim_is_found() -> None:
-    """What lay before it was never in a pack: the trim came first."""
+    """Trim before the flush: the records before the trim were never in a pack."""
     lost = Lost()
     for what in (
         "append",
@@ -274,7 +268,8 @@ def test_what_a_fork_needs_of_what_was_trimmed_is_kept() -> None:
 
 
 def test_what_follows_a_trim_is_chosen_by_how_far_it_reaches() -> None:
-    """What was put behind the trim and never named is longer, and nothing begins where it ends."""
+    """Prefer the candidate that reaches furthest behind the trim. The unpublished one is longer,
+    but nothing continues at its end."""
     lost = Lost()
     for what in ("append", "flush", "copy", "append", "append", "trim", "append", "put"):
         lost.do(what, "docs/a")
@@ -319,7 +314,7 @@ def test_a_stream_with_forks_goes_on_behind_what_was_put_and_never_named() -> No
 
 
 def test_a_pin_of_records_that_were_trimmed_since_the_copy_is_forgotten() -> None:
-    """Its fork was deleted: records that a fork needs are stored, also behind a trim."""
+    """Drop the pin of a deleted fork: records that a fork needs are stored, also behind a trim."""
     lost = Lost()
     for what in ("append", "flush", "append"):
         lost.do(what, "docs/a")

@@ -5,18 +5,14 @@ from __future__ import annotations
 from worlds.stream import raw_batch
 
 from polynya.base.limits import SEGMENTS_KEPT_MAX
-from polynya.stream.commands import (
-    Append,
-    Create,
-    Delete,
-    Encoding,
-    Rollover,
-    SegmentLimits,
-    Trim,
-)
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.segments.rules import open_segments, segments_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding, SegmentLimits
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.segments import open_segments, segments_of
 from polynya.stream.state.model import Segments
 
 NAME = "test/a"

@@ -9,8 +9,12 @@ from typing import Any
 import msgspec
 from worlds.stream import World, raw_batch
 
-from polynya.stream.commands import Append, Create, Encoding, PublishSlices, Trim
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
 from polynya.stream.state.entries import ENTRY_BYTES, HEAD_BYTES, as_v1
 from polynya.stream.state.index import time_ms_max
 

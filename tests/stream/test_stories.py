@@ -1,4 +1,4 @@
-"""Every script under scripts/ says what the machine answers. `REWRITE=1` writes the traces anew."""
+"""Every script under scripts/ states the machine's responses. `REWRITE=1` rewrites the traces."""
 
 from pathlib import Path
 

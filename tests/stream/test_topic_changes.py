@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from polynya.base import limits
-from polynya.stream.commands import (
-    Retention,
+from polynya.stream.features.topics import state as topics
+from polynya.stream.features.topics.commands import (
     TopicChange,
     TopicDrop,
     TopicGone,
     TopicPut,
     TopicReady,
 )
+from polynya.stream.features.topics.rules import retention_of_topic
+from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
-from polynya.stream.rules import topics
-from polynya.stream.rules.topics import Topic, TopicNews, TopicState, retention_of_topic
 
 ID = bytes(15) + b"1"
 

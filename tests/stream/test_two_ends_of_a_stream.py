@@ -10,30 +10,25 @@ from worlds.transactions import plant_end
 
 from polynya.base.errors import ConfigError
 from polynya.base.names import group_of
-from polynya.stream.commands import (
-    AckLinks,
-    Append,
-    ClaimRanges,
-    Create,
-    Encoding,
-    LinkSubscription,
-    PinSource,
-    PublishSlices,
-    Retention,
-    Touch,
-    Trim,
-)
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.lifetimes.commands import Create, Touch
+from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.features.pages.eviction import is_evictable
+from polynya.stream.features.retention import rules as retention
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.subscriptions.commands import AckLinks, LinkSubscription
+from polynya.stream.features.subscriptions.links import oldest_links, pending_watches
+from polynya.stream.features.tables.commands import ClaimRanges
+from polynya.stream.features.tables.rules import lag_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding, Retention
 from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code
-from polynya.stream.rules import retention
-from polynya.stream.rules.eviction import is_evictable
-from polynya.stream.rules.tables import lag_of
 from polynya.stream.snapshots.encode import Image, decode_image
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
-from polynya.stream.subscriptions.links import oldest_links, pending_watches
 
 NAME = "docs/a"
 GROUP = group_of(NAME, 2)
@@ -85,7 +80,7 @@ def test_the_two_ends() -> None:
 
 @pytest.mark.parametrize("flushed", [0, 1, 2, 3])
 def test_reads_stop_at_it(flushed: int) -> None:
-    """Also where a slice reaches into the transaction."""
+    """Stop also where a slice reaches into the transaction."""
     planted = Planted()
     if flushed:
         planted.flush(flushed)

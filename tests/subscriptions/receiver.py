@@ -20,8 +20,8 @@ class Received(msgspec.Struct):
 
 
 class Receiver:
-    """`answers` are used in turn, the last one for ever: (status, body, further header lines). None
-    is given while `free` is cleared."""
+    """A webhook receiver. It gives `answers` in turn and repeats the last one: (status, body,
+    further header lines). It gives none while `free` is cleared."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes, str]] = [(200, b"", "")]

@@ -1,16 +1,15 @@
 """Story scripts of subscriptions: commands in, trace out, over the machines of four groups. A line
-is a command, the lines under it its answer.
+is a command, the lines below it its response.
 
-at 1000                                           the log's time from here on
-put ID [pull] [pattern=P] [streams=A,B] [wake=W] [lease=MS]       in the home group
-tell ID [GROUP …]                                 the groups (default: all) are told what it watches
-add ID NAME, remove ID NAME, delete ID, forget ID UID             membership; the groups are told by `tell`
-create NAME [ttl=S] [body=B] [fork=SOURCE@RECORD_BYTE], append NAME BODY, gone NAME
-news                                              what the groups have to tell, taken from them
-event ID EVENT [gen=N] [wake=W] [text=T] [until=MS]
-ack ID NAME TOKEN                                 in the stream's group
-show ID, links ID [after=NAME] [limit=N], page ID [after=NAME] [limit=N]
-"""
+    at 1000                                 set the log's time
+    put ID [pull] [pattern=P] [streams=A,B] [wake=W] [lease=MS]       in the home group
+    tell ID [GROUP …]                       send the watch to the groups (default: all)
+    add ID NAME, remove ID NAME, delete ID, forget ID UID             membership; `tell` sends it to the groups
+    create NAME [ttl=S] [body=B] [fork=SOURCE@RECORD_BYTE], append NAME BODY, gone NAME
+    news                                    take the groups' pending updates
+    event ID EVENT [gen=N] [wake=W] [text=T] [until=MS]
+    ack ID NAME TOKEN                       in the stream's group
+    show ID, links ID [after=NAME] [limit=N], page ID [after=NAME] [limit=N]"""
 
 from __future__ import annotations
 
@@ -20,12 +19,10 @@ from stories.scripts import traced
 from worlds.stream import World, raw_batch
 
 from polynya.base.names import canonical_name, group_of, spelled_name
-from polynya.stream.commands import (
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Append,
-    Create,
-    Delete,
-    Fork,
     LinkSubscription,
     SubscriptionConfig,
     SubscriptionDelete,
@@ -34,10 +31,11 @@ from polynya.stream.commands import (
     SubscriptionStreams,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.features.subscriptions.rules import Event
+from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription
+from polynya.stream.parts import Fork
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions.rules import Event
-from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 
 GROUPS = 4
 
@@ -58,7 +56,7 @@ def home_of(key: str) -> int:
 
 
 def check_links(world: World) -> None:
-    """What the indexes say is what the streams' links say."""
+    """Check the indexes against the streams' links."""
     for machine in world.machines.values():
         state = machine.subscriptions
         for key, watch in state.watches.items():

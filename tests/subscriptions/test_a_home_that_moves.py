@@ -13,10 +13,10 @@ from polling import turns, wait_for
 from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown
+from polynya.stream.features.subscriptions.rules import Event
+from polynya.stream.features.subscriptions.state import Subscription
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.rules import Event
-from polynya.stream.subscriptions.state import Subscription
 
 ANNOUNCED_MAX = 3
 
@@ -85,7 +85,7 @@ async def test_who_leads_no_more_announces_no_more(node: Shell) -> None:
     await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
 
     async def elsewhere(subscription: Subscription, what: Event, *rest: Any, **more: Any) -> Reply:
-        """It is applied at the new leader; this member lags."""
+        """Apply the event at the new leader; this member lags."""
         if what != Event.DELIVERED:
             return await event(subscription, what, *rest, **more)  # type: ignore[no-any-return]
         local.led = {}

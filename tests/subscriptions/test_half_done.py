@@ -1,5 +1,5 @@
-"""What a subscription was asked for and could be done in part alone is not called refused, which
-would say that nothing was done."""
+"""Partial success of a subscription request is not reported as a refusal, which would claim that
+nothing was done."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.settings.commands import MetaSet
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Command,
     LinkSubscription,
-    MetaSet,
     SubscriptionEvent,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.rules import Event
 from polynya.stream.replies import Reply
-from polynya.stream.subscriptions.rules import Event
 from polynya.wal import DiskFull
 
 FIRST, SECOND = (
@@ -35,8 +35,8 @@ TAIL = "0000000000000001_0000000000000003"
 def refuse(
     node: Shell, unless: Callable[[int, Command], bool], fault: type[Exception] = Unavailable
 ) -> Callable[[], None]:
-    """What the groups are told is refused from now on, for want of a leader. Returns what ends
-    that."""
+    """Refuse commands to the groups from now on, as without a leader. Returns the function that
+    ends it."""
     service: Any = node.world.service
     call = service.call
 

@@ -1,10 +1,9 @@
-"""Random lives of a subscription against a naive model: cursors are exact, and what is pending
-never waits for a wake that nobody sends.
+"""Random lives of a subscription against a naive model: cursors are exact, and pending work never
+waits for a wake that no group sends.
 
-The groups' logs are real machines; the shell is played by hand, one step at a time, in any order. A
-crash forgets everything that is not in the machines: news, what was to be looked at, which wake is
-being delivered.
-"""
+The groups' logs are real machines; the test plays the shell by hand, one step at a time, in any
+order. A crash loses everything outside the machines: updates, the queue of streams to scan,
+wakes in delivery."""
 
 from __future__ import annotations
 
@@ -18,22 +17,21 @@ from subscription_script import GROUPS, check_links, home_of
 from worlds.stream import World, raw_batch
 
 from polynya.base.names import group_of, spelled_name
-from polynya.stream.commands import (
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Append,
-    Create,
-    Delete,
     LinkSubscription,
     SubscriptionConfig,
     SubscriptionEvent,
     SubscriptionPut,
     SubscriptionStreams,
 )
+from polynya.stream.features.subscriptions.links import oldest_links, pending_watches
+from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.links import oldest_links, pending_watches
-from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 
 KEY = "sub"
 NAMES = [f"test/s{number}" for number in range(6)] + ["test/other/x"]
@@ -163,7 +161,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def claim(self) -> None:
-        """As the shell does: the links are asked first."""
+        """Claim as the shell does: ask the links first."""
         if self.home.config.kind != PULL_WAKE or self.home.state == State.LEASED:
             return
         if any(info.pending for info in self.links()):
@@ -277,8 +275,8 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def pending_work_has_somebody_who_comes_back(self) -> None:
-        """Without a crash since the last sweep: news are on their way, or a look is due, or a wake
-        or lease runs whose end leads to one."""
+        """Check that pending work has a future event, without a crash since the last sweep:
+        pending updates, a due scan, or a wake or lease whose end triggers one."""
         if KEY not in self.world.machines[home_of(KEY)].subscriptions.homes or not self.lossless:
             return
         if not any(self.tails[name] > acked for name, acked in self.acked.items()):
@@ -301,7 +299,8 @@ TestLives.settings = settings(max_examples=examples(100), stateful_step_count=40
 
 
 def test_a_machine_that_forgets_to_tell_is_caught(monkeypatch: Any) -> None:
-    """The check can fail: without news of appends, pending work waits for ever."""
+    """Prove that the check can fail: without updates about appends, pending work waits without
+    end."""
     lives = Lives()
     lives.put(WEBHOOK, [])
     lives.create(NAMES[0], True)

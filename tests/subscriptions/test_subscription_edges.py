@@ -1,5 +1,5 @@
-"""What happens at the edges of wakes: other lives, other subscriptions, work that goes away or
-comes meanwhile, slow receivers, schedules."""
+"""Edge cases of wakes: other incarnations, other subscriptions, work that vanishes or arrives
+meanwhile, slow receivers, schedules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from polling import wait_for
 from receiver import receiver
 from worlds.subscriptions import Shell, shell
 
+from polynya.stream.features.subscriptions.rules import Event
+from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.subscriptions.rules import Event
-from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 from polynya.subscriptions import wakes
 from polynya.subscriptions.keys import TOKEN_MS
 from polynya.subscriptions.wakes import Wakes
@@ -48,7 +48,7 @@ async def pulled(node: Shell, key: str = "s", **more: Any) -> Any:
 
 
 def without_sweeps(node: Shell) -> None:
-    """Nothing is found later that was not told at once."""
+    """Disable the sweeps: only immediate updates remain."""
 
     async def nothing() -> None:
         pass
@@ -124,7 +124,8 @@ def test_a_holder_without_pending_work_still_has_the_lease() -> None:
 
 
 def test_who_has_read_all_before_numbers_that_were_jumped_over_has_nothing_pending() -> None:
-    """As after a restore: the next record gets a number that no lost one can have had."""
+    """Jump over record numbers as a restore does: the next record gets a number that no lost one
+    can have had."""
 
     async def story() -> None:
         async with shell() as node:
@@ -207,7 +208,7 @@ def test_a_deleted_subscription_is_forgotten_everywhere_before_its_answer() -> N
 
 
 def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
-    """For a webhook that fails, a wake event that nobody takes, and a worker that claims."""
+    """Remove the work of a failing webhook, of an unclaimed wake event, and of a claiming worker."""
 
     async def story() -> None:
         async with receiver() as hook, shell() as node:
@@ -283,7 +284,7 @@ def test_a_lease_that_is_over_wakes_again_at_once() -> None:
 
 
 async def looking_by_hand(node: Shell) -> Wakes:
-    """From now on what is due happens when the test looks for it; nothing is under way."""
+    """Scan only on the test's command from now on, with nothing in progress."""
     wakes = node.subscriptions._wakes
     assert node.subscriptions._task
     node.subscriptions._task.cancel()
@@ -333,8 +334,8 @@ def test_a_lease_does_not_run_out_under_what_its_holder_asks(
 
 
 def test_a_holder_that_spoke_while_the_core_stood_still_has_its_lease() -> None:
-    """What it sent is read after the clock has gone on, and perhaps after the leases were looked
-    at."""
+    """Keep the lease of a holder whose message is read after a pause of the core, perhaps after
+    the lease check."""
 
     async def story() -> None:
         async with shell() as node:
@@ -360,7 +361,8 @@ def test_a_holder_that_spoke_while_the_core_stood_still_has_its_lease() -> None:
 
 
 def test_work_that_is_cancelled_before_it_begins_is_not_left_behind() -> None:
-    """Python warns of a coroutine that nobody awaited, and such a warning fails a test."""
+    """Close the coroutine: Python warns of one that was never awaited, and such a warning fails a
+    test."""
 
     async def story() -> None:
         async with shell() as node:
@@ -454,7 +456,7 @@ def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> N
             await world.append("test/a", b"one")
 
             async def pauses(count: int) -> list[int]:
-                """In minutes, after each announcement."""
+                """Return the pauses in minutes after each announcement."""
                 found = []
                 for _ in range(count):
                     await wait_for(lambda: home(node).next_attempt_ms > world.clock.ms)

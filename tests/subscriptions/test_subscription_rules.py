@@ -11,30 +11,29 @@ from worlds.stream import World, raw_batch
 
 from polynya.base.limits import PATH_BYTES_MAX
 from polynya.base.names import canonical_name
-from polynya.stream.commands import (
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import PinSource
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.settings.commands import MetaSet
+from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions import rules as subscriptions
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
-    Append,
-    Create,
-    Delete,
     LinkSubscription,
-    MetaSet,
-    PinSource,
     SubscriptionConfig,
     SubscriptionDelete,
     SubscriptionEvent,
     SubscriptionLinked,
     SubscriptionPut,
     SubscriptionStreams,
-    Trim,
     UnlinkSubscription,
 )
+from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
+from polynya.stream.features.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.features.subscriptions.state import State, Subscription
 from polynya.stream.replies import Code
-from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions import rules as subscriptions
-from polynya.stream.subscriptions.globs import BadPattern, check_pattern, compile_pattern
-from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions.state import State, Subscription
 
 A, B, C = "test/a", "test/b", "test/c"
 

@@ -14,8 +14,8 @@ from receiver import receiver
 from worlds.service import World
 from worlds.subscriptions import BASE, Shell, shell
 
-from polynya.stream.commands import LinkSubscription
-from polynya.stream.subscriptions.state import State
+from polynya.stream.features.subscriptions.commands import LinkSubscription
+from polynya.stream.features.subscriptions.state import State
 
 TAIL = "0000000000000001_0000000000000003"
 START = "0000000000000000_0000000000000000"
@@ -409,8 +409,8 @@ def test_pages_of_a_subscription_with_many_streams() -> None:
 
 
 def test_what_a_crash_left_between_groups_is_repaired() -> None:
-    """A wake that nobody heard of, a PUT that reached only its home, and links of a life that is
-    over."""
+    """Repair an undelivered wake, a PUT that reached only its home, and links of an ended
+    incarnation."""
 
     async def story() -> None:
         world = World().start()
@@ -444,7 +444,8 @@ def test_what_a_crash_left_between_groups_is_repaired() -> None:
 
 
 def test_whoever_started_it_hears_when_it_comes_to_an_end() -> None:
-    """Else nothing that is due would ever happen again, and nobody would know."""
+    """Report the end of the background task to its creator: otherwise due work would silently
+    stop."""
 
     async def story() -> None:
         async with shell() as node:

@@ -1,4 +1,4 @@
-"""What a webhook may call: nothing private, whatever name or spelling leads there (R141)."""
+"""Permitted webhook targets: no private address, under any name or spelling."""
 
 from __future__ import annotations
 

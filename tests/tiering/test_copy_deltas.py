@@ -19,8 +19,11 @@ from polynya.cold.verifier import DAMAGED
 from polynya.engine.snapshots.encode import encode_delta
 from polynya.objectstore import claim_root
 from polynya.recovery.from_store import FromStore
-from polynya.stream.commands import Append, Create, Delete, Encoding, Produce, Producer, Trim
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.profiles.commands import Profile, SetProfile
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.parts import Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import Image, write_image
 from polynya.stream.state.model import HotBatch

@@ -32,8 +32,8 @@ async def copied(store: ObjectStore, group: int, index: int, *, history: int = 1
 
 
 def test_an_older_copy_of_a_data_folder_does_not_get_the_root(tmp_path: Path) -> None:
-    """As of a machine that was put back: it would begin with less than was acknowledged, and sweep
-    what the store has of the rest."""
+    """Refuse the root to a restored machine: it would start without some acknowledged data and
+    sweep the rest from the store."""
 
     async def run() -> None:
         store = MemoryStore()
@@ -77,7 +77,7 @@ class Away(MemoryStore):
 def test_a_root_whose_store_was_away_is_claimed_soon_after_its_return(
     tmp_path: Path, seconds: float
 ) -> None:
-    """Nothing is flushed before, so appends at the bound of hot bytes wait for this."""
+    """Claim the root before any flush: appends at the limit of hot bytes wait for this."""
 
     async def run() -> float:
         store, loop = Away(), asyncio.get_running_loop()

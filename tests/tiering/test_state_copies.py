@@ -1,5 +1,5 @@
-"""Copies of states in the store: when they are made, which releases wait for them, and which of
-them a recovery begins with (F20)."""
+"""Copies of states in the store: their schedule, the releases that wait for them, and the ones
+that a recovery starts from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.objectstore import StoreUnavailable
-from polynya.stream.commands import Append, Create, Encoding
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Encoding
 from polynya.tiering.state_copies import EVERY_SECONDS, StateCopyWorker
 
 

@@ -35,7 +35,7 @@ class Unit(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a run comes to: units that passed when repeated, that failed again, that were not
+    """The result of a run: units that passed on repetition, that failed again, that were not
     repeated, and failures in quarantine."""
 
     flaky: list[Unit]

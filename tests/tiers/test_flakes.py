@@ -1,4 +1,4 @@
-"""What failed and passed when repeated is kept once, and the page shows it."""
+"""Flaky tests, which failed and passed on repetition, are recorded once and shown on the page."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ async def passes(count: int, asked: list[asyncio.Task[bytes]]) -> None:
 async def closed(
     first: list[Transport], second: list[Transport], asked: list[asyncio.Task[bytes]]
 ) -> int:
-    """How many of the calls of `first`, which closes first, were answered. All are, in one way or
-    another, and no task stays."""
+    """Close `first`, then `second`, and count the answered calls of `first`. Every call ends, and
+    no task stays."""
     async with asyncio.timeout(SECONDS):
         await asyncio.gather(*(each.close() for each in first))
         answers = await asyncio.gather(*asked, return_exceptions=True)

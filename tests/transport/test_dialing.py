@@ -1,5 +1,5 @@
-"""A connection that breaks while it is made costs nobody else a descriptor, on either side, and
-whoever dials goes on dialing."""
+"""A connection that breaks during its handshake leaks no descriptor on either side, and the dialer
+keeps dialing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""When a connection between nodes is given up: never while much moves on it, and as soon as nothing
-does."""
+"""Loss of a connection between nodes: never while much data moves, and soon after nothing does."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ TICK = 0.25
 
 
 class Wire:
-    """As much of a link as a keepalive sees. The other side's kernel takes `rate` bytes between two
-    ticks, and its process says nothing."""
+    """The part of a link that a keepalive sees. The peer's kernel takes `rate` bytes per tick; its
+    process is silent."""
 
     def __init__(self) -> None:
         self.quiet = self.up = True
@@ -41,7 +40,7 @@ class Wire:
 
 
 def ticks_until_lost(wire: Wire, keepalive: Keepalive, begin: int) -> tuple[int, int]:
-    """How many ticks it lasts, and how many of them say that much is taken."""
+    """Count the ticks until the link is lost, and those that report progress."""
     moving = 0
     for tick in range(begin, begin + 1000):
         wire.pass_tick()
@@ -84,7 +83,7 @@ def test_what_is_given_while_nothing_is_taken_is_no_life():
 
 
 class Ends:
-    """As much of a connected link as a lane sees."""
+    """The part of a connected link that a lane sees."""
 
     up, full, quiet, handed, unsent = True, False, False, 0, 0
 

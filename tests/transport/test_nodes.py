@@ -506,8 +506,8 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
 def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nodes(
     tmp_path, caplog
 ):
-    """Who was away while it was removed hears it from whoever refuses it; who is only on its way
-    out, or of another history, does not."""
+    """Tell a node that was removed while down, through the peer that rejects it. A leaving node,
+    or one of another history, ignores that."""
 
     async def story():
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
@@ -547,7 +547,7 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
             )
         )
         assert heard == []
-        await one.links.remove_node(2)  # nobody forgets why
+        await one.links.remove_node(2)  # the reason is kept
         assert one.links._port._dismissed == {2: 7}
         for node in (one, pending):
             await node.stop()
@@ -616,7 +616,7 @@ def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):
 
 
 def _raw(port: int, data: bytes) -> bytes:
-    """What a raw client gets until the connection ends."""
+    """Return the bytes that a raw client gets until the connection ends."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(data)
         got = b""

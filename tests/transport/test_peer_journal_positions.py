@@ -1,5 +1,5 @@
-"""A core that comes with less of its journal than it had is not let in; one that lost its disk, or
-only a tail that nobody had heard of, is."""
+"""A core with a shorter journal than recorded is rejected. One that lost its disk, or only a tail
+that no peer knew, is accepted."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_what_a_journal_that_was_lost_had_said_is_not_asked_of_the_new_one() -> 
 def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of_the_one_that_lives() -> (
     None
 ):
-    """As where this node stood still meanwhile: the life before was short, and has written nothing,
-    or its journal is lost."""
+    """Deliver a late handshake after a pause of this node: the previous incarnation was short and
+    wrote nothing, or its journal is lost."""
     found = PeerJournalPositions()
     living = comes(opened=100)
     for late in (ABOUT, structs.replace(ABOUT, journal=76, opened=5, incarnation=3)):
@@ -100,7 +100,7 @@ def test_a_node_of_before_that_does_not_say_it_changes_nothing() -> None:
 
 
 def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -> None:
-    """Over TCP: what it said of its journal with its messages and pings is remembered."""
+    """Remember over TCP the journal positions in a peer's messages and pings."""
 
     async def story() -> None:
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)

@@ -46,8 +46,8 @@ def test_a_node_closes_though_somebody_is_just_coming_in(tmp_path, run):
 
 
 def test_a_connection_that_is_just_ending_may_be_asked_what_is_unsent():
-    """Of one with TLS the socket is gone a pass before uvloop tells its end, and a tick may come in
-    between."""
+    """Ask for the unsent bytes of a closing TLS connection: its socket is gone one loop pass
+    before uvloop reports the end."""
 
     class Ending:
         def get_write_buffer_size(self) -> int:

@@ -31,7 +31,7 @@ ECHO, HOLD, FAIL, COUNT = 1, 2, 3, 4
 
 
 def head(length: int, type_: int, kind: int, ident: int) -> bytes:
-    """Of a frame between cores of one node."""
+    """Return the header of a frame between cores of one node."""
     return HEADER.pack(length, type_, kind, ident, 0)
 
 
@@ -82,7 +82,7 @@ def test_calls_are_answered_each_with_its_own(tmp_path):
 
 
 def test_one_who_cannot_take_an_answer_costs_nobody_else_theirs(tmp_path):
-    """Whether it is an answer, a connection that breaks, or a peer that does not come back."""
+    """Lose one response, one connection or one peer; the others still get their responses."""
 
     async def story():
         faults = []
@@ -244,7 +244,7 @@ def test_a_peer_that_dies_mid_call_leaves_the_outcome_unknown(tmp_path):
             await answering.close()
             with pytest.raises(OutcomeUnknown, match="broke before it answered"):
                 await call
-            held[0](b"too late")  # nobody is there: ignored
+            held[0](b"too late")  # no peer is up: ignored
 
     run(story())
 
@@ -480,7 +480,7 @@ def test_a_subscriber_that_does_not_read_is_cut(tmp_path, monkeypatch):
 
 
 def _drops(directory: os.PathLike[str], data: bytes) -> bytes:
-    """What a raw client gets until the connection ends."""
+    """Return the bytes that a raw client gets until the connection ends."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(60)
         client.connect(str(directory) + "/core-1.sock")

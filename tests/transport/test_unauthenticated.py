@@ -1,5 +1,5 @@
-"""Whoever reaches the peer port and does not belong there costs a node little, and others nothing;
-in one process, most of it without sockets."""
+"""Outsiders at the peer port cost a node little and others nothing. In one process, mostly without
+sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NUMBERS = (0, 1, 2, 255, 2**16 - 1, 2**31, 2**32 - 1)
 
 
 class Wire:
-    """What a link has instead of a connection."""
+    """The stand-in for a link's connection."""
 
     def __init__(self, link: FrameLink) -> None:
         self.link, self.sent, self.ended = link, b"", False

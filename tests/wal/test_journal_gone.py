@@ -71,7 +71,7 @@ def move(folder: Path) -> None:
 
 
 def cover(folder: Path) -> None:
-    """As another file system that is mounted there, and as a copy that is put back."""
+    """Replace the folder, as a new mount or a restored copy does."""
     move(folder)
     shutil.copytree(folder.with_name("elsewhere"), folder)
 
@@ -155,7 +155,7 @@ def kept(turns: int) -> Life:
 def test_the_newest_segments_that_are_deleted_between_two_lives_refuse_the_start(
     empty: bool,
 ) -> None:
-    """Without a word of them the start would go on with less than was acknowledged."""
+    """Refuse the start: otherwise it would continue without some acknowledged data."""
     for count in (1, 2):
         life = kept(6)
         segments = sorted(life.disk.files)
@@ -172,8 +172,8 @@ def test_the_newest_segments_that_are_deleted_between_two_lives_refuse_the_start
 
 
 def test_a_write_that_is_undone_over_segments_takes_its_farewells_back_at_every_crash() -> None:
-    """What the disk had no room for leaves no word of segments that are not there, wherever the
-    undoing is cut short."""
+    """Undo the writes of a full disk at every step: no mark of a missing segment remains, wherever
+    the undo is interrupted."""
     undone = 0
     for steps in range(200):
         life = kept(3)

@@ -21,7 +21,7 @@ FOLDER = Path("/snapshots")
 
 
 def newest(store: SnapshotStore) -> dict[int, SnapshotFile]:
-    """Of each group with a single file."""
+    """Return the only snapshot file of each group."""
     found = {}
     for group in store.groups():
         (found[group],) = store.chain(group)
@@ -135,7 +135,7 @@ def test_a_newer_format_and_an_unknown_kind_are_named() -> None:
 
 
 def body_of(parts: list[SnapshotFile]) -> bytes:
-    """As deltas that are appended to a base would be merged."""
+    """Merge deltas that are appended to a base."""
     return b"".join(part.body for part in parts)
 
 
@@ -221,7 +221,8 @@ def test_fail_the_nth_call_of_a_chain_until_it_passes(error: int) -> None:
 def test_what_is_written_counts_though_the_older_ones_cannot_be_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else who asked would go on from the chain of before, of which a part may be gone."""
+    """Count the new snapshot: otherwise the caller would continue from the old chain, which may be
+    partly deleted."""
     disk = FakeDisk(Random(1))
     store = SnapshotStore(FOLDER, files=disk)
     store.write(1, 1, 10, b"a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import google_crc32c
 import pytest
 
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import AT_BYTE, ReadPlan, Want, cut
 from polynya.stream.state.model import HotBatch
 from polynya.wire.slices import build_slice, parse_slice

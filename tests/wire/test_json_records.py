@@ -170,7 +170,7 @@ def test_brackets_count_only_where_they_nest() -> None:
 
 
 def depth_of(text: bytes) -> int:
-    """How deep a parser goes that reads byte by byte, until it meets what cannot be."""
+    """Return the depth that a bytewise parser reaches before the first error."""
     depth = deepest = 0
     inside = escaped = False
     for byte in text:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from long_tests import examples
 
 from polynya.base.errors import CorruptData
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import Want, cut
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import (
@@ -244,8 +244,8 @@ def check_runs(runs: Sequence[HotBatch], batches: list[HotBatch], records: list[
 def test_pages_cut_from_runs_are_those_cut_from_batches(
     streams: list[list[bytes]], data: st.DataObject
 ) -> None:
-    """Of records that are not empty; no protocol lets those in, and a page might end before or
-    after them."""
+    """Compare pages of non-empty records: no protocol accepts empty ones, at which a page might
+    end on either side."""
     batches = run_of(streams, record=5, byte=50)
     meta, parts = build_slice(Encoding.BYTES, 5, 50, batches)
     runs = parse_slice(b"".join(parts), meta.crc).hot_batches(
@@ -287,8 +287,8 @@ def small_pack() -> bytes:
 
 
 def test_every_bit_flip_is_noticed(small_pack: bytes) -> None:
-    """In slices by their CRC, in footer and tail by theirs; only the padding and the leading magic
-    mean nothing."""
+    """Flip each bit: slices, footer and tail have CRCs. Only the padding and the leading magic are
+    unchecked."""
     entries = read_footer(small_pack).entries
     covered = [range(entry.offset, entry.offset + entry.stored) for entry in entries]
     for at in range(len(small_pack)):

@@ -13,7 +13,7 @@ from worlds.gaps import GappedRuns, Run, runs, spread
 from worlds.slices import encodings, without_producer
 
 from polynya.base.errors import CorruptData
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import AT_BYTE, HotPart, ReadPlan, Want, cut
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, read_footer

@@ -10,7 +10,7 @@ from msgspec import structs
 from worlds.slices import Choice, StoredRuns, choices, encodings, without_producer
 
 from polynya.base.errors import CorruptData
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.slices import build_slice, built_slice, merge_slices, parse_run, parse_slice
 
 TAKEN: list[Choice] = [(True, 2), (False, 1), (True, 1), (True, 3), (False, 2), (True, 1)]

@@ -126,7 +126,7 @@ class Bystander:
         self._failed: list[BaseException] = []
         self._http = http.client.HTTPConnection(*node.http, timeout=60)
         self._line, self._member = node.line(), node.line()
-        self._group = f"bystander-{time.monotonic_ns()}"  # of its own: nobody is waited for
+        self._group = f"bystander-{time.monotonic_ns()}"  # of its own: no other test waits for it
         self._generation, self._name = self._joined()
         self._append("PUT", 201)
         self._produce()

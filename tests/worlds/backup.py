@@ -42,7 +42,7 @@ def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> b
 
 
 class BackedUp(Tier):
-    """With the meta group, too."""
+    """A backed-up world that includes the meta group."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ async def taken(source: FakeSource, repository: MemoryStore) -> tuple[Manifest, 
 async def restored(
     folder: Path, repository: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2
 ) -> RestoreResult:
-    """The data folder of a node by itself."""
+    """Return the restored data folder of a single node."""
     rename = renaming(manifest.cluster, manifest.cluster)
     origin = RestoreOrigin(
         cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups

@@ -37,7 +37,7 @@ class Unavailable(Exception):
 
 
 class BareMachine:
-    """Its folders are made below `shared`, which all users can reach; the programs there serve
+    """A machine whose folders lie below `shared`, which all users can reach; its programs serve
     several machines."""
 
     def __init__(self, shared: Path, *, as_root: bool, cpus: int) -> None:
@@ -112,8 +112,8 @@ def cpus_library(folder: Path) -> Path:
 
 
 def ordinary_user() -> list[str]:
-    """What root puts before a command. Where Python or the tests lie in a folder of root's own, the
-    user may read everything. Raises Unavailable."""
+    """Return the command prefix that drops root's privileges. The user may read everything if
+    Python or the tests lie in a private folder of root. Raises Unavailable."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise Unavailable("not installed: setpriv, with which root becomes another user")
@@ -130,5 +130,5 @@ def ordinary_user() -> list[str]:
 
 
 def one_cpu() -> None:
-    """In the child: the first of the CPUs that it may use."""
+    """Pin the child to its first permitted CPU."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

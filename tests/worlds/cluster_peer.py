@@ -26,7 +26,8 @@ def cluster_peer(
     groups: int = 4,
     removed: int = 0,
 ) -> Iterator[None]:
-    """It knows node 1; `removed`: as one that its map of that epoch has no more."""
+    """Run a peer that knows node 1. `removed`: the epoch of the map in which it is no longer
+    listed."""
     directory.mkdir(exist_ok=True)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -23,17 +23,12 @@ from polynya.cold import (
     MergeSettings,
 )
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable
-from polynya.stream.commands import (
-    Acknowledge,
-    Append,
-    Batch,
-    ColdSlice,
-    Command,
-    Create,
-    Delete,
-    Encoding,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
+from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, ColdSlice, Encoding
 from polynya.stream.read_plan import ColdPiece, HotPiece, ReadPlan, cold_pieces, cut
 from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import HotBatch
@@ -171,7 +166,7 @@ async def opened(piece: Any, reader: ColdReader) -> list[Any]:
 
 
 class FaultyStore(MemoryStore):
-    """Its N-th call fails, before it takes effect or after."""
+    """A store whose N-th call fails, before or after its effect."""
 
     def __init__(self, fail_at: int = 0, *, after: bool = False) -> None:
         super().__init__()
@@ -339,7 +334,7 @@ class Tier:
         } == self.live()
 
     async def settle_all(self) -> None:
-        """What a quiet hour does."""
+        """Run the background work of a quiet hour."""
         self.flusher._failures = 0
         for _ in range(3):
             self.world.now += 4_000_000
@@ -354,8 +349,8 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 
 def play_each(story: Callable[[int], Awaitable[int]], *, over: int) -> None:
-    """With the first call failing, with the second, and so on, until there was none that late: a
-    story gives the number of its calls, which must be `over` this."""
+    """Play a story with its first call failing, then with its second, and so on. The story returns
+    its number of calls, which must be `over` this."""
     number = 1
     while asyncio.run(story(number)) >= number:  # type: ignore[arg-type]
         number += 1

@@ -14,9 +14,12 @@ from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS
 from polynya.cold import FaultedStreams
 from polynya.diskless import DisklessSettings, Writer
 from polynya.objectstore import MemoryStore, StoreUnavailable
-from polynya.stream.commands import Append, Batch, Command, Encoding, PackWritten
-from polynya.stream.diskless_commands import CommitSlices
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.packs.commands import PackWritten
+from polynya.stream.features.profiles.commands import CommitSlices
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import read_footer

@@ -120,7 +120,7 @@ class FakeDisk:
         self.files, self.durable_files = names, dict(names)
 
     def flip(self, path: Path, at: int) -> None:
-        """A bit of that byte is another, on the platter and for whoever reads it."""
+        """Flip a bit of that byte, on the medium and in the cache."""
         for content in (self.files[path].durable, self.files[path].cached):
             content[at] ^= 1
 

@@ -30,7 +30,7 @@ class FaultyStore:
 
     @property
     def met(self) -> Counter[str]:
-        """How often each thing was done to a request."""
+        """Count the injected faults by kind."""
         return self._store.met
 
     def turn(self, weather: Weather) -> None:

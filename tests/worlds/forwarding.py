@@ -12,12 +12,12 @@ from polling import wait_for
 
 from polynya.replica.log import decode_command
 from polynya.routing import messages
-from polynya.routing.diskless import DisklessRoutes
-from polynya.routing.forwarding import Forwarding
-from polynya.routing.forwarding_appender import ForwardingAppender
+from polynya.routing.forwarding import Forwarding, ForwardingAppender
 from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.any_command import AnyCommand
-from polynya.stream.commands import Acknowledge, Append, Command
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.forks.commands import Acknowledge
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 
@@ -60,16 +60,9 @@ class World:
             CoreAddress(1, 0, 2, 4),
             self,
             self,
-            self.local,
-            diskless=DisklessRoutes(self._propose),
-            address=lambda node, core: node << 8 | core,
-            group_locations=GroupLocations(
-                1, BirthMap((1, 2, 3)), lambda node: node not in self.gone
-            ),
+            self.local,  # type: ignore[arg-type]
+            GroupLocations(1, BirthMap((1, 2, 3)), lambda node: node not in self.gone),
         )
-
-    def _propose(self, group: int, command: Command, done: Done) -> None:
-        self.forwarding.propose(group, command, done)
 
     def leader_of(self, group: int) -> int:
         return self.leaders.get(group, 0)
@@ -128,7 +121,7 @@ class World:
         return self.protocols
 
     def passed(self) -> list[tuple[int, int, Any]]:
-        """What was to be passed on, of what was asked: kind, group, numbers."""
+        """Return the forwarded requests: kind, group, numbers."""
         return self._passed
 
     def answer_all(self, index: int, replies: list[Reply]) -> None:
@@ -140,7 +133,7 @@ class World:
         return answers
 
     def appender(self, group: int) -> tuple[list[tuple[int, Any]], Callable[[int], list[Any]]]:
-        """What reaches the stream straight, as (number, done), and a function that appends a
+        """Return the list of direct appends as (number, done), and a function that appends a
         number."""
         straight: list[tuple[int, Any]] = []
         to = ForwardingAppender(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from worlds.slices import Choice, StoredRuns
 
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.slices import (
     Slice,

@@ -1,4 +1,4 @@
-"""A process that appends for ever and prints what it may acknowledge: to be killed."""
+"""A process that appends without end and prints its acknowledged records, until it is killed."""
 
 import os
 import subprocess

@@ -146,7 +146,12 @@ class KafkaWorld:
         topic = self.front.context.topics.known(name)
         assert topic is not None
         for partition in range(topic.partitions):
-            assert await self.front.context.tails.follow(topic.stream(partition)) is not None
+            assert (
+                await self.front.context.tails.follow(
+                    self.front.context.service.open(topic.stream(partition))
+                )
+                is not None
+            )
 
 
 def play(

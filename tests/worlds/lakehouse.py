@@ -25,9 +25,9 @@ from polynya.lakehouse.jobs.worker import compact
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs
 from polynya.lakehouse.server.coordinator import NoSuchTable, StreamRanges
 from polynya.objectstore import StoreSettings
-from polynya.stream.commands import Encoding
-from polynya.stream.rules.table_failures import TRIES
-from polynya.stream.rules.tables import folder_of
+from polynya.stream.features.tables.failures import TRIES
+from polynya.stream.features.tables.state import folder_of
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder
 from polynya.wire.slices import build_slice

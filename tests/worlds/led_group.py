@@ -11,7 +11,9 @@ from worlds.stream import World, raw_batch
 from polynya.backup.copies import CompleteMark
 from polynya.base.names import group_of
 from polynya.service.outbox_sender import OutboxSender
-from polynya.stream.commands import Create, Delete, Encoding, PublishSlices, ReleasePack
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.packs.commands import PublishSlices, ReleasePack
+from polynya.stream.parts import Encoding
 
 GROUPS = 2
 NAME = next(f"docs/{n}" for n in range(9) if group_of(f"docs/{n}", GROUPS) == 1)

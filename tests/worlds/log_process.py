@@ -1,5 +1,5 @@
-"""A process that appends to an embedded log for ever and prints what it may acknowledge: to be
-killed."""
+"""A process that appends to an embedded log without end and prints its acknowledged records, until
+it is killed."""
 
 import subprocess
 import sys

@@ -26,7 +26,7 @@ NO_LOG_FLUSH = 2
 
 
 def run(*command: str | Path) -> str:
-    """What went wrong, or ""."""
+    """Run a command and return the error, or ""."""
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return "" if done.returncode == 0 else f"{command[0]}: {done.stderr.strip() or done.returncode}"
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from msgspec import structs
 from worlds.stream import World
 
-from polynya.stream.commands import Append, Produce
-from polynya.stream.diskless_commands import CommitSlices, PackedAppend, PackedSlice
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.profiles.commands import CommitSlices, PackedAppend, PackedSlice
 from polynya.stream.state.model import HotBatch
 
 Packable = Append | Produce

@@ -10,15 +10,18 @@ from google_crc32c import value as crc32c
 
 from polynya.cold import ColdReader
 from polynya.objectstore import ObjectStore
-from polynya.routing.service import NodeService
-from polynya.stream.commands import Append, Batch, Command, Encoding, PackWritten, Produce
-from polynya.stream.diskless_commands import (
+from polynya.service.node_service import NodeService
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.packs.commands import PackWritten
+from polynya.stream.features.profiles.commands import (
     CommitSlices,
     PackedAppend,
     PackedSlice,
     Profile,
     SetProfile,
 )
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, pack_key

@@ -154,7 +154,7 @@ class PipeWorld:
         ]
 
     def wait_no_strays(self, seconds: float = 60.0) -> None:
-        """Nothing that a driver had started is left."""
+        """Wait until no process of a driver is left."""
         wait_until(
             lambda: not self.processes(),
             what=f"the driver's processes to end; left: {self.processes()}",
@@ -219,7 +219,7 @@ class PipeWorld:
         del self.tails[stream]
 
     def note(self, stream: str, records: list[bytes]) -> None:
-        """These were acknowledged as the stream's next records."""
+        """Record acknowledged records as the stream's next ones."""
         first = self.tails[stream]
         self.rows.update((stream, first + number, record) for number, record in enumerate(records))
         self.tails[stream] = first + len(records)
@@ -227,7 +227,7 @@ class PipeWorld:
     # --- tables -----------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """As `GET /v1/tables` lists them, by name."""
+        """Return the tables of `GET /v1/tables`, by name."""
         return {
             table["name"]: table
             for table in self.http.get(f"{self.node.url}/v1/tables").json()["tables"]
@@ -238,7 +238,7 @@ class PipeWorld:
         return {table.name: table for table in listed}[name]
 
     def compact_here(self, *names: str) -> list[JobOutcome]:
-        """What `polynya table sync` does, in this process and without Spark."""
+        """Sync tables as `polynya table sync` does, in this process and without Spark."""
         coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
         store = coordinator.tables()[0].store
         assert store is not None
@@ -251,7 +251,8 @@ class PipeWorld:
             )
 
     def replay_here(self, name: str) -> JobOutcome | None:
-        """What `polynya table replay-dlq` does, in this process and without Spark."""
+        """Replay dead letters as `polynya table replay-dlq` does, in this process and without
+        Spark."""
         coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
         store = self.table(name).store
         assert store is not None

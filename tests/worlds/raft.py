@@ -47,8 +47,7 @@ SETTINGS = Settings(
 
 
 class Disk:
-    """What one member has: frames in the order they were written. Only `frames[:synced]` is sure to
-    outlive a crash."""
+    """A member's disk: frames in write order. Only `frames[:synced]` surely survives a crash."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, Any]] = []
@@ -83,7 +82,7 @@ class Disk:
         self.synced = max(self.synced, place)
 
     def crash(self, kept: int) -> None:
-        """Of what was not synced, `kept` frames happen to be there."""
+        """Crash: `kept` of the unsynced frames survive."""
         place = min(self.synced + kept, len(self.frames))
         del self.frames[place:]
         self.sync(place)
@@ -211,7 +210,7 @@ class Member:
             self.finish_install()
 
     def keep_install(self) -> None:
-        """Its file is durable; what is applied is still as before."""
+        """Make the installed file durable; the applied state stays."""
         if self.installing is not None:
             snapshot = self.installing[0]
             self.disk.snapshots = {snapshot.index: self.installing}
@@ -222,7 +221,7 @@ class Member:
             self.live.snapshots.install_failed(snapshot.identity, self.now_ms)
 
     def finish_install(self) -> None:
-        """In one step: durable, and in place of what was applied."""
+        """Install in one step: durable, and as the new applied state."""
         if self.installing is None:
             return
         self.keep_install()
@@ -232,7 +231,8 @@ class Member:
         self.live.snapshots.installed(snapshot.identity, self.now_ms)
 
     def take_snapshot(self, *, keep: int = 0) -> None:
-        """Of what is applied; `keep` entries before its end stay for members that lag."""
+        """Take a snapshot of the applied state; `keep` entries before its end stay for lagging
+        members."""
         raft = self.live
         if self.applied > raft.snapshot.index:
             body = self.world.checks.body(self)
@@ -305,7 +305,7 @@ class World:
         self.checks.always(self)
 
     def next_deadline(self) -> float:
-        """In true time."""
+        """Return the next deadline in true time."""
         times = [
             (m.raft.deadline_ms - 1000 * m.node) / m.rate
             for m in self.members.values()
@@ -330,7 +330,7 @@ class World:
         self.now = max(self.now, end)
 
     def run_quiet(self) -> None:
-        """Until nothing is in flight."""
+        """Run until nothing is in flight."""
         self.settle()
         while self.network or any(member.pending for member in self.members.values()):
             messages, self.network = self.network, []

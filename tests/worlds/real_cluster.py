@@ -1,5 +1,5 @@
-"""What asks, writes to and follows a cluster of real processes, in which at any moment a leader may
-change and a node not answer."""
+"""Requests, writes and readers on a cluster of real processes, in which a leader may change and a
+node may not answer at any time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worlds.dev_cluster import DevCluster
 from polynya.base.names import group_of
 
 JSON = {"Content-Type": "application/json"}
-AGAIN = (500, 502, 503, 504)  # nobody leads just now, or what became of it is not known
+AGAIN = (500, 502, 503, 504)  # no leader at the moment, or an unknown outcome
 ASK_SECONDS = 60.0
 STREAMS_TRIED = 200
 PAUSE_SECONDS = 0.02  # of a writer, after each record
@@ -96,7 +96,8 @@ def _first_status(method: str, status: int, *, again: bool) -> int:
 
 
 def run(*arguments: str, server: str, seconds: float = 60.0, **variables: str) -> Ran:
-    """The command line; again while nobody leads, which is said to have changed nothing."""
+    """Run the command line; repeat it while a group has no leader and the command reports no
+    change."""
 
     def once() -> Ran | None:
         ran = polynya(*arguments, server=server, seconds=seconds, **variables)

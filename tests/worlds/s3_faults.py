@@ -21,8 +21,8 @@ BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, from 0 to 1. `refuse`: 503 or 500, or no answer, and nothing happened. `slow`: the
-    answer comes late. `lose`: a write happens, and its answer is a cut connection or a 500."""
+    """Probabilities from 0 to 1. `refuse`: 503 or 500, or no response, and no effect. `slow`: a
+    late response. `lose`: a write takes effect; its response is a cut connection or a 500."""
 
     refuse: float = 0.0
     slow: float = 0.0

@@ -29,7 +29,10 @@ from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, StreamInfo
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.table_jobs import TableJobs
-from polynya.stream.commands import Append, Batch, Command, Create, Delete, Encoding, Producer
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.transport import Transport
 
@@ -238,7 +241,7 @@ class World:
         return found.code if isinstance(found, Refusal) else 0
 
     async def settle(self) -> None:
-        """Until nothing is in flight in the log, outboxes included."""
+        """Wait until nothing is in flight in the log and the outboxes."""
         while True:
             await self.engine.core.drain()
             if not any(machine.outbox.messages for machine in self.local.machines.values()):
@@ -247,7 +250,7 @@ class World:
             await asyncio.sleep(0)
 
     async def evict(self) -> int:
-        """What an idle time does; the number of streams that went."""
+        """Pass the idle time and return the number of evicted streams."""
         await self.flusher.flush_now()
         self.clock.ms += IDLE_MS
         return await self.evictor.evict_due()
@@ -266,7 +269,7 @@ class World:
         return sum(machine.directory.hot_bytes for machine in self.local.machines.values())
 
     def state(self) -> dict[int, bytes]:
-        """Of all machines."""
+        """Return the state of all machines."""
         return {number: machine.snapshot() for number, machine in self.local.machines.items()}
 
 
@@ -299,7 +302,7 @@ class Node:
             await world.transport.wait_connected()
 
     async def restart_core(self, number: int) -> World:
-        """Its process dies and is started again."""
+        """Kill and restart a core's process."""
         await self.kill_core(number)
         world = await self.start_core(number)
         await self.wait_connected()
@@ -317,7 +320,7 @@ class Node:
         world.disk.locks = locks
 
     async def settle(self) -> None:
-        """Until all outboxes are empty."""
+        """Wait until all outboxes are empty."""
 
         async def are_empty() -> bool:
             for world in self.worlds:

@@ -11,7 +11,7 @@ from google_crc32c import value as crc32c
 from hypothesis import strategies as st
 from msgspec import structs
 
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.pack import PackBuilder
 from polynya.wire.slices import build_slice

@@ -68,7 +68,7 @@ class SparkCluster:
             raise
 
     def settings(self) -> dict[str, str]:
-        """What a driver on the loopback gives `--conf`."""
+        """Return the `--conf` settings of a driver on the loopback."""
         return {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping
 from google_crc32c import value as crc32c
 from msgspec import structs
 
-from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Producer, Return
-from polynya.stream.machine import Machine
-from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
-from polynya.stream.replies import Reply
-from polynya.stream.rules.eviction import (
+from polynya.stream.command import Command
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.pages.eviction import (
     evicted_view,
     ghosts,
     is_evictable,
@@ -21,8 +19,12 @@ from polynya.stream.rules.eviction import (
     state_of,
     whole_of,
 )
-from polynya.stream.rules.retention import retention_of
-from polynya.stream.rules.trimming import past_of
+from polynya.stream.features.retention.rules import retention_of
+from polynya.stream.features.retention.trimming import past_of
+from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer
+from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
+from polynya.stream.replies import Reply
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image, write_image
 from polynya.stream.state import index
@@ -160,7 +162,7 @@ class World:
         machine.kept.put_back(taken)
 
     def restart(self, group: int) -> None:
-        """Only what the chain says is left."""
+        """Restart a machine with only the content of its chain."""
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
         self.machines[group] = Machine.restore(
@@ -173,7 +175,7 @@ class World:
     # Idle streams.
 
     def evict(self, group: int, names: Iterable[str], now_ms: int = 0) -> list[str]:
-        """Those of them that may go, in one command that is sent twice."""
+        """Evict the evictable ones in one command, sent twice, and return their names."""
         machine = self.machines[group]
         pack, slots = f"block{self.place}", []
         for stream in [machine.directory.streams[name] for name in names]:
@@ -349,7 +351,7 @@ class _Page:
 def check_invariants(
     machine: Machine, states: Mapping[tuple[str, int], bytes] | None = None
 ) -> None:
-    """What the machine promises of its own state. `states`: of the blocks in the store."""
+    """Check the machine's invariants. `states`: of the blocks in the store."""
     assert not machine.directory.streams.keys() & machine.directory.evicted.keys()
     assert all(
         (stream.extras is None or stream.extras.evicted is None)
@@ -395,8 +397,8 @@ def check_invariants(
 
 
 def _check_contiguous(machine: Machine, stream: Stream) -> None:
-    """What is stored begins where the inherited part ends, or at the first kept record or before
-    it."""
+    """Check that stored data begins at the end of the inherited part, or at or before the first
+    kept record."""
     begin = (stream.fork.record, stream.fork.byte) if stream.fork else (0, 0)
     first = (stream.first_record, stream.first_byte)
     pieces = [*machine.packs.index_of(stream)[:1], *(stream.hot or ())[:1]]
@@ -416,7 +418,8 @@ def _check_contiguous(machine: Machine, stream: Stream) -> None:
 
 
 def _follows(at: tuple[int, int], end: tuple[int, int]) -> bool:
-    """Nothing lies between, but for numbers that a new history jumped over, or a small gap."""
+    """Check that records follow without a gap, apart from numbers skipped by a new history, or a
+    small gap."""
     return at[1] == end[1] and at[0] >= end[0] and (at[0] - end[0]) % JUMP < 200
 
 
@@ -431,7 +434,7 @@ def position_of(text: str) -> tuple[int, int]:
 
 
 def _check_front(machine: Machine, stream: Stream) -> None:
-    """Nothing is stored that is neither kept nor inherited by a fork."""
+    """Check that all stored records are kept, or inherited by a fork."""
     spans = [
         (pin.first_record, pin.record + (pin.prefix > 0)) for pin in (stream.pins or {}).values()
     ]

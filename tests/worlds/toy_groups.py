@@ -23,8 +23,9 @@ from polynya.replica.planner import (
     moving,
     plan,
 )
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap, born
+from polynya.stream.features.placement.commands import (
     GroupPlaced,
     NodeRecord,
     NodeSet,
@@ -33,7 +34,6 @@ from polynya.stream.commands import (
     SetBalancing,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP, ClusterMap, born
 from polynya.stream.replies import Code
 
 ROUNDS_MAX = 400
@@ -105,7 +105,7 @@ class Toy:
         return ClusterObservation(self.up, seen, frozenset(self.lost))
 
     def carry_out(self, step: Step) -> None:
-        """As the controller and the groups would, with what must never happen."""
+        """Carry out a step as the controller and the groups would, and check its preconditions."""
         match step:
             case SetVoters(group, goal, first, epoch):
                 new = set(goal) - set(self.map.placed_on(group))
@@ -207,7 +207,7 @@ class Toy:
         return steps
 
     def settle(self, share: float = 1.0) -> None:
-        """Until there is nothing more to do."""
+        """Run rounds until there is nothing more to do."""
         for _ in range(ROUNDS_MAX):
             done = not self.round(share) and not self.leaving
             # who has just caught up may be waited for
@@ -222,7 +222,7 @@ class Toy:
         }
 
     def check_rest(self) -> None:
-        """After `settle`: what has been asked for is so."""
+        """Check after `settle` that every request was fulfilled."""
         for group, placement in self.map.groups.items():
             assert placement.voters == placement.goal == self.configurations[group].voters
             assert set(self.configurations[group].readers) == set(self.map.readers_of(group))

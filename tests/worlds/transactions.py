@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from polynya.stream import machine as rules
-from polynya.stream.commands import Touch
+from polynya.stream.features.appends.transactions import end_transaction
+from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.transactions import end_transaction
 
 
 def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:

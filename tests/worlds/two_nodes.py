@@ -136,7 +136,7 @@ class Node:
 
     @property
     def links(self) -> NodeLinks:
-        """Those of core 0."""
+        """Return the links of core 0."""
         assert self.transports[0].node_links is not None
         return self.transports[0].node_links
 
@@ -146,8 +146,7 @@ class Node:
 
 
 async def answer_of(asking: Node, body: bytes) -> bytes:
-    """Of core 0 of node 2, which has just been found: the connection for calls may need a moment
-    more."""
+    """Call core 0 of node 2. It was just found, so the connection for calls may need a moment."""
 
     async def answer() -> list[bytes]:
         try:
@@ -160,8 +159,8 @@ async def answer_of(asking: Node, body: bytes) -> bytes:
 
 
 class Proxy:
-    """Stands between two nodes, and holds little. It lets pass what it was allowed, at first all;
-    what is held up nobody is told."""
+    """A proxy between two nodes with a small buffer. It passes the permitted number of bytes, at
+    first all, and holds back the rest silently."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -215,7 +214,7 @@ class Proxy:
 
 @asynccontextmanager
 async def one_way(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
-    """Nodes 1 and 2, of which 1 looks for 2 where nobody is."""
+    """Run nodes 1 and 2; node 1 has a wrong address of node 2."""
     one, two = Node(tmp_path, 1), Node(tmp_path, 2)
     nowhere = take_port("127.0.0.1", 0, name="nowhere")
     await one.start({2: nowhere.getsockname()[1]})

@@ -16,7 +16,7 @@
    sync      engine: a member confirms an entry after its disk has it
    claim     service/streams/segments.py: a leader appends only if the open segment names it
    full      the same: appends wait while a full segment is rolled over
-   cas       stream/rules/segments.py: a Rollover closes only the epoch that it names
+   cas       stream/features/segments/rules.py: a Rollover closes only the epoch that it names
    applied   service/streams/reads/local_reads.py: a replica serves segments whose Rollover it has applied
    lease     raft: a leader serves a read only if a majority is not in a later term *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC

@@ -19,8 +19,8 @@ from polynya.config.model import Config
 from polynya.config.tls import Tls
 from polynya.front.http.api.tokens import Tokens
 from polynya.observability.metrics import Samples
-from polynya.routing.service import NodeService
-from polynya.stream.placement import META_GROUP
+from polynya.service.node_service import NodeService
+from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.transport import Reply, Transport
 
 TICK_SECONDS = 0.25  # delay until a revoked token is rejected, at most

@@ -20,11 +20,10 @@ from polynya.base.errors import NotLeader, Unavailable
 from polynya.config.core_start import CoreStart
 from polynya.engine.snapshots.capture import captured
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
-from polynya.routing.service import NodeService
 from polynya.service.assembly import CoreRuntime
+from polynya.service.node_service import NodeService
 from polynya.tiering.tier import Tier
 
 CAPTURE = 52  # message kinds between cores
@@ -92,8 +91,8 @@ class Backups:
         self._service: NodeService = engine.service
         self._held: dict[str, _Held] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._service.core_requests.serve(CAPTURE, CaptureRequest, Captured, self._capture)
-        self._service.core_requests.serve(PART, PartRequest, CapturedPart, self._part)
+        self._service.rpc.serve(CAPTURE, CaptureRequest, Captured, self._capture)
+        self._service.rpc.serve(PART, PartRequest, CapturedPart, self._part)
 
     async def handle(self, request: Request) -> Response:
         """Answer a request; `request.segments` follow `/v1/admin/backup`. Raise `Failure` or
@@ -132,9 +131,7 @@ class Backups:
         return Response(
             200,
             msgspec.json.encode(
-                await self._service.group_requests.at_home(
-                    asked.group, CAPTURE, asked, self._capture
-                )
+                await self._service.rpc.at_home(asked.group, CAPTURE, asked, self._capture)
             ),
         )
 
@@ -191,9 +188,7 @@ class Backups:
         if group > self._start.groups:
             raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
         question = PartRequest(group, request.query.get("token", ""), offset)
-        part: CapturedPart = await self._service.group_requests.at_home(
-            group, PART, question, self._part
-        )
+        part: CapturedPart = await self._service.rpc.at_home(group, PART, question, self._part)
         if part.data is None:
             raise Failure("NOT_FOUND", "this capture has expired: capture the group again")
         return Response(200, part.data, _BYTES)

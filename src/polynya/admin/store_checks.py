@@ -15,10 +15,9 @@ from polynya.base.names import spelled_name
 from polynya.cold import Swept, VerifiedPart
 from polynya.front.http.api.tables import ReadObject
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import StoreUnavailable
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.stream.machine import Machine
 from polynya.tiering.tier import Tier
 
@@ -69,9 +68,9 @@ class StoreChecks:
     def __init__(self, service: NodeService, tier: Tier | None) -> None:
         self._service = service
         self._tier = tier
-        service.core_requests.serve(VERIFY, VerifyRequest, VerifiedPart, self._verify)
-        service.core_requests.serve(SWEEP, SweepRequest, Swept, self._sweep)
-        service.core_requests.serve(SETTLE, SettleRequest, None, self._settle)
+        service.rpc.serve(VERIFY, VerifyRequest, VerifiedPart, self._verify)
+        service.rpc.serve(SWEEP, SweepRequest, Swept, self._sweep)
+        service.rpc.serve(SETTLE, SettleRequest, None, self._settle)
         if tier is not None:
             tier.collector.elsewhere = self._ask_to_settle
 
@@ -105,13 +104,13 @@ class StoreChecks:
             try:
                 shares.setdefault(
                     (
-                        service.leaders.home_of(group, through=True),
-                        service.leaders.leader_of(group),
+                        service.rpc.home_of(group, through=True),
+                        service.directory.leader(group),
                     ),
                     [],
                 ).append(group)
             except NotLeader:
-                leaderless.setdefault(_why(service.leaders.voters_of(group)), []).append(group)
+                leaderless.setdefault(_why(service.directory.voters_of(group)), []).append(group)
         return {
             "shares": [{"node": node, "groups": groups} for (_, node), groups in shares.items()],
             "leaderless": [{"why": why, "groups": groups} for why, groups in leaderless.items()],
@@ -119,7 +118,7 @@ class StoreChecks:
 
     async def _answer_verify(self, body: bytes) -> dict[str, Any]:
         asked = self._read(body, VerifyRequest)
-        part: VerifiedPart = await self._service.group_requests.at_home(
+        part: VerifiedPart = await self._service.rpc.at_home(
             asked.groups[0], VERIFY, asked, self._verify
         )
         faults = [
@@ -136,9 +135,7 @@ class StoreChecks:
 
     async def _answer_sweep(self, body: bytes) -> dict[str, Any]:
         asked = self._read(body, SweepRequest)
-        swept: Swept = await self._service.group_requests.at_home(
-            asked.groups[0], SWEEP, asked, self._sweep
-        )
+        swept: Swept = await self._service.rpc.at_home(asked.groups[0], SWEEP, asked, self._sweep)
         return {
             "left": swept.left,
             "next": "" if swept.left else None,
@@ -180,7 +177,7 @@ class StoreChecks:
         return Swept([], left=left) if left and not swept.deleted else swept
 
     async def _ask_to_settle(self, group: int, home: int, packs: list[str]) -> None:
-        await self._service.group_requests.at_home(
+        await self._service.rpc.at_home(
             group, SETTLE, SettleRequest(group, home, packs), self._settle
         )
 
@@ -202,7 +199,7 @@ class StoreChecks:
         """Return the tier of a core that leads at least the first group. Raise NotLeader or
         Unavailable."""
         if groups[0] not in self._service.local.led:
-            raise NotLeader(self._service.leaders.leader_of(groups[0]))
+            raise NotLeader(self._service.directory.leader(groups[0]))
         if self._tier is None:
             raise Unavailable("the leader of the group has no object store: cold.backend is none")
         return self._tier

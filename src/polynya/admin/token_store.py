@@ -26,10 +26,10 @@ from polynya.access.token_file import (
     tidied,
 )
 from polynya.base.errors import ConfigError, PolynyaError, Unavailable
-from polynya.routing.requests.meta_group import MetaGroup
-from polynya.stream.commands import MetaChange
+from polynya.routing.answers import MetaGroup
+from polynya.stream.features.settings.commands import MetaChange
+from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code
-from polynya.stream.rules.meta import values_of, version_of
 
 ATTEMPTS = 8  # optimistic retries against concurrent changes
 AGAIN_SECONDS = 2.0  # pause after a failure

@@ -14,10 +14,10 @@ from polynya.backup.repository import RepositoryReader
 from polynya.backup.verifying import read_group
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
-from polynya.stream.commands import ColdSlice, Encoding
+from polynya.stream.features.pages.eviction import ghosts, slice_of, where_of, whole_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.read_plan import record_lengths
-from polynya.stream.rules.eviction import ghosts, slice_of, where_of, whole_of
 from polynya.stream.state import record_gaps
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wire.page import Page, read_page, spread

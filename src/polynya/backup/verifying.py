@@ -13,9 +13,9 @@ from polynya.backup.manifest import CopiedObject, FileEntry, Manifest, decode_ro
 from polynya.backup.repository import READ_BYTES, RepositoryReader, parts_of
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
-from polynya.stream.commands import ColdSlice
+from polynya.stream.features.pages.eviction import ghosts, slice_of, where_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import ghosts, slice_of, where_of
+from polynya.stream.parts import ColdSlice
 from polynya.wire.pack import damaged_slices
 from polynya.wire.page import Page, read_page
 

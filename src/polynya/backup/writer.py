@@ -35,7 +35,7 @@ from polynya.backup.source import About, BackupSource, Captured, Lost
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.msgpack import UNREADABLE
 from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 from polynya.stream.state.model import PackReference
 from polynya.stream.state.pack_tables import is_page_key
 from polynya.wire.pack import damaged_slices

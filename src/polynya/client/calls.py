@@ -8,15 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
-from polynya.client.errors import (
-    AnswerDamaged,
-    ClientError,
-    Outcome,
-    OutcomeUnknown,
-    Unavailable,
-    refused,
-    said,
-)
+from polynya.client import errors
 from polynya.client.messages import (
     Backoff,
     Broken,
@@ -53,7 +45,7 @@ def judge(what: HttpResponse | Broken) -> Verdict | None:
         return None
     outcome = what.headers.get("stream-outcome", "")
     if what.status in LATER:
-        if said(what).code in NOT_LATER:
+        if errors.said(what).code in NOT_LATER:
             return Verdict.NEVER
         return (
             Verdict.NOTHING
@@ -84,18 +76,18 @@ def call(
         effect_result = yield Send(request)
         outcome = answer_of(effect_result)
         verdict = judge(outcome)
-        damage: AnswerDamaged | None = None
+        damage: errors.AnswerDamaged | None = None
         if verdict is None:
             assert isinstance(outcome, HttpResponse)
             try:
                 return take(outcome)
-            except AnswerDamaged as damaged:
+            except errors.AnswerDamaged as damaged:
                 damage, verdict = damaged, Verdict.PERHAPS
         if verdict is Verdict.NEVER:
             assert isinstance(outcome, HttpResponse)
-            error = refused(outcome, what)
+            error = errors.refused(outcome, what)
             if perhaps and not reads:
-                error.outcome = Outcome.UNKNOWN  # an earlier attempt may have been applied
+                error.outcome = errors.Outcome.UNKNOWN  # an earlier attempt may have been applied
             raise error
         perhaps |= verdict is Verdict.PERHAPS
         pause = (
@@ -121,15 +113,15 @@ def retry_after(what: HttpResponse | Broken) -> float:
     return float(text) if text.isdecimal() and text.isascii() and len(text) < 7 else 0.0
 
 
-def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> ClientError:
+def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> errors.ClientError:
     """Return the error to raise when retries are exhausted. `perhaps`: an attempt may have been
     applied."""
-    kind = OutcomeUnknown if perhaps else Unavailable
+    kind = errors.OutcomeUnknown if perhaps else errors.Unavailable
     if isinstance(last, Broken):
         return kind(
             f"{what}: {'no response' if last.sent else 'the server is unreachable'}: {last.why}"
         )
-    told = said(last)
+    told = errors.said(last)
     error = kind(
         f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id
     )
@@ -141,7 +133,7 @@ def header(answer: HttpResponse, name: str, what: str) -> str:
     """Return a header that a success must have. Raises `AnswerDamaged`."""
     value = answer.headers.get(name)
     if value is None:
-        raise AnswerDamaged(
+        raise errors.AnswerDamaged(
             f"{what}: the response lacks {name}; check that the URL is a Durable Streams server",
             status=answer.status,
         )

@@ -19,17 +19,7 @@ from polynya.base.limits import PAGE_BYTES_DEFAULT
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import partition_of
 from polynya.base.offsets import parse_token
-from polynya.client.calls import (
-    Verdict,
-    answer_of,
-    call,
-    failure,
-    header,
-    is_true,
-    judge,
-    retry_after,
-    stream_target,
-)
+from polynya.client import calls
 from polynya.client.errors import AnswerDamaged, refused
 from polynya.client.events import EventParser
 from polynya.client.messages import (
@@ -115,16 +105,19 @@ class ReadPosition:
         if self.incarnation:
             headers["stream-incarnation"] = self.incarnation
         return HttpRequest(
-            "GET", stream_target(self.name, query), headers, silence_seconds=SILENCE_SECONDS
+            "GET", calls.stream_target(self.name, query), headers, silence_seconds=SILENCE_SECONDS
         )
 
     def page(self, answer: HttpResponse) -> Page:
         """Convert a response into a page without advancing. Raises `AnswerDamaged`."""
         self.content_type = answer.headers.get("content-type", self.content_type)
-        offset = header(answer, "stream-next-offset", self.what)
-        up_to_date = is_true(answer, "stream-up-to-date")
+        offset = calls.header(answer, "stream-next-offset", self.what)
+        up_to_date = calls.is_true(answer, "stream-up-to-date")
         page = self._checked(
-            answer.body, offset, up_to_date=up_to_date, closed=is_true(answer, "stream-closed")
+            answer.body,
+            offset,
+            up_to_date=up_to_date,
+            closed=calls.is_true(answer, "stream-closed"),
         )
         self.incarnation = self.incarnation or answer.headers.get("stream-incarnation", "")
         self.cdn_cursor = answer.headers.get("stream-cursor", self.cdn_cursor)
@@ -140,7 +133,7 @@ class ReadPosition:
             )
             return self.request(live)
 
-        page = yield from call(
+        page = yield from calls.call(
             self.request(live), retry, self.what, self.page, repeatable=True, again=smaller
         )
         if self._shrunk is not None:
@@ -255,8 +248,8 @@ def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool
     without one event."""
     effect_result = yield Open(place.request("sse"))
     began = effect_result.now
-    head = answer_of(effect_result)
-    if judge(head) is Verdict.NEVER:
+    head = calls.answer_of(effect_result)
+    if calls.judge(head) is calls.Verdict.NEVER:
         assert isinstance(head, HttpResponse)
         raise refused(head, place.what)
     last: HttpResponse | Broken = head
@@ -289,9 +282,9 @@ def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool
             last = Broken(sent=True, why=str(damaged))
     if place.closed:
         return False, False
-    pause = backoff.pause(effect_result, retry_after(last))
+    pause = backoff.pause(effect_result, calls.retry_after(last))
     if pause is None:
-        raise failure(last, place.what, perhaps=False)
+        raise calls.failure(last, place.what, perhaps=False)
     yield Pause(pause)
     broke = opened and isinstance(effect_result.what, Broken)
     return (

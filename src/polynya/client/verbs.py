@@ -9,14 +9,8 @@ import msgspec
 
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import LEASED, PROFILES
+from polynya.client import errors
 from polynya.client.calls import call, header, is_true, stream_target
-from polynya.client.errors import (
-    AnswerDamaged,
-    Outcome,
-    Refused,
-    StreamGone,
-    StreamNotFound,
-)
 from polynya.client.messages import Deliver, HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.values import (
     JSON_TYPE,
@@ -186,8 +180,8 @@ def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Operation[bo
         yield from call(
             HttpRequest("DELETE", stream_target(name)), retry, what, lambda _: None, repeatable=True
         )
-    except (StreamNotFound, StreamGone) as error:
-        if error.outcome is Outcome.UNKNOWN:
+    except (errors.StreamNotFound, errors.StreamGone) as error:
+        if error.outcome is errors.Outcome.UNKNOWN:
             return True
         if missing_ok:
             return False
@@ -220,7 +214,7 @@ def _trimmed(answer: HttpResponse) -> Trimming:
     try:
         return msgspec.json.decode(answer.body, type=Trimming)
     except UNREADABLE:
-        raise AnswerDamaged(
+        raise errors.AnswerDamaged(
             "trim: the response does not report what was trimmed", status=answer.status
         ) from None
 
@@ -246,7 +240,7 @@ def head(name: str, retry: Retry, *, local: bool = False) -> Operation[Facts]:
     request = HttpRequest("HEAD", stream_target(name, LOCAL if local else None))
     try:
         return (yield from call(request, retry, what, take, repeatable=True))
-    except Refused as error:
+    except errors.Refused as error:
         if error.code:
             raise
         # a response to HEAD has no body: the same refusal of GET says the reason
@@ -258,7 +252,7 @@ def head(name: str, retry: Retry, *, local: bool = False) -> Operation[Facts]:
 def exists(name: str, retry: Retry) -> Operation[bool]:
     try:
         yield from head(name, retry)
-    except (StreamNotFound, StreamGone):
+    except (errors.StreamNotFound, errors.StreamGone):
         return False
     return True
 
@@ -288,6 +282,6 @@ def _rows(answer: HttpResponse) -> _Listing:
     try:
         return msgspec.json.decode(answer.body, type=_Listing)
     except UNREADABLE:
-        raise AnswerDamaged(
+        raise errors.AnswerDamaged(
             "list: the response is not a list of streams", status=answer.status
         ) from None

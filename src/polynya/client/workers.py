@@ -24,17 +24,8 @@ import msgspec
 from polynya.base.limits import SUBSCRIPTION_STREAMS_MAX
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.offsets import parse_token
-from polynya.client import verbs
+from polynya.client import errors, verbs
 from polynya.client.calls import call
-from polynya.client.errors import (
-    AnswerDamaged,
-    LeaseLost,
-    Refused,
-    StreamGone,
-    StreamNotFound,
-    StreamReplaced,
-    Trimmed,
-)
 from polynya.client.messages import (
     Deliver,
     Effect,
@@ -284,12 +275,12 @@ class Turn:
         while place.offset < link.tail_offset and not self.over:
             try:
                 page, now = yield from _timed(place.get(self._retry))
-            except Trimmed as trimmed:
+            except errors.Trimmed as trimmed:
                 if trimmed.retained_offset <= place.offset:
                     raise
                 place.offset = trimmed.retained_offset  # earlier records were trimmed
                 continue
-            except (StreamNotFound, StreamGone, StreamReplaced):
+            except (errors.StreamNotFound, errors.StreamGone, errors.StreamReplaced):
                 self.lease.handled.pop(link.path, None)  # the stream's deletion removed the cursor
                 return
             place.move(page)
@@ -317,7 +308,7 @@ class Turn:
             if record.offset:
                 self.lease.handled[page.stream] = record.offset
             if self.lease.lost:
-                raise LeaseLost(f"the lease on '{page.stream}' expired")
+                raise errors.LeaseLost(f"the lease on '{page.stream}' expired")
             self.over = now - self.lease.began >= TURN_SECONDS
             if self.over:
                 return
@@ -337,7 +328,7 @@ class Turn:
             answer = yield from call(
                 self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True
             )
-        except Refused as refused:
+        except errors.Refused as refused:
             if refused.code != "INVALID_OFFSET":
                 raise
             yield from self._ack_one_by_one()
@@ -360,7 +351,7 @@ class Turn:
                 yield from call(
                     self.lease.ack(), self._retry, "acknowledge", _done, repeatable=True
                 )
-            except Refused as refused:
+            except errors.Refused as refused:
                 if refused.code != "INVALID_OFFSET":
                     raise
         self.lease.handled = {}
@@ -441,7 +432,7 @@ class Worker:
         self.lease = lease
         try:
             yield from Turn(self._plan, lane, lease, self._retry, self._attempts).work()
-        except LeaseLost:
+        except errors.LeaseLost:
             self.turns_lost += 1
         self.lease = None
         return True
@@ -463,7 +454,7 @@ class Worker:
                     repeatable=True,
                 )
             )
-        except Refused as refused:
+        except errors.Refused as refused:
             if refused.code in ("NO_PENDING_WORK", "ALREADY_CLAIMED"):
                 return None
             raise
@@ -511,7 +502,7 @@ def disband(group: str, retry: Retry) -> Operation[int]:
                 lambda _: None,
                 repeatable=True,
             )
-        except Refused as refused:
+        except errors.Refused as refused:
             if refused.status == 404:
                 break
             raise
@@ -565,6 +556,6 @@ def _decoded(answer: HttpResponse, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(answer.body, type=shape)
     except UNREADABLE:
-        raise AnswerDamaged(
+        raise errors.AnswerDamaged(
             "the response does not describe a subscription", status=answer.status
         ) from None

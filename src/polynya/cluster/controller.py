@@ -29,8 +29,9 @@ from polynya.replica.planner import (
     may_rest,
     plan,
 )
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap
+from polynya.stream.features.placement.commands import (
     GroupPlaced,
     NodeAnnounce,
     NodeRecord,
@@ -39,9 +40,8 @@ from polynya.stream.commands import (
     PlaceGroup,
     ReaderAdd,
     SetBalancing,
-    TopicPut,
 )
-from polynya.stream.placement import META_GROUP, ClusterMap
+from polynya.stream.features.topics.commands import TopicPut
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from polynya.base import levels
 from polynya.engine.replicated import ReplicatedEngine
-from polynya.stream.commands import SetLevel
+from polynya.stream.features.settings.commands import SetLevel
 from polynya.stream.replies import Reply
 
 LOOK_SECONDS = 1.0

@@ -25,12 +25,11 @@ from polynya.engine.replicated import ReplicatedEngine
 from polynya.observability.metrics import Samples
 from polynya.raft import group_of_message
 from polynya.replica.memory import waits
-from polynya.routing.forwarding import Forwarding
-from polynya.routing.group_locations import BirthMap, CoreAddress, GroupLocations
+from polynya.routing.group_locations import BirthMap, GroupLocations
 from polynya.service.assembly import CoreRuntime
 from polynya.service.stale_readers import StaleReaders
-from polynya.stream.commands import NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeState
 from polynya.system.ports import shared_listener
 from polynya.tiering.store_health import StoreAccess
 from polynya.tiering.store_leadership import StoreLeadership
@@ -86,6 +85,19 @@ def cluster_of(
     return ClusterSettings(membership, transport.raft, start.groups, reached=clock.reach)
 
 
+def locations_of(start: CoreStart, transport: Transport | None) -> GroupLocations | None:
+    """Return the initial locations of the groups, or None on a standalone node."""
+    cluster = start.config.cluster
+    if not cluster.is_on:
+        return None
+    assert transport is not None and transport.raft is not None
+    raft, born = transport.raft, initial_map(start.identity, cluster)
+    # a joining node asks these
+    nodes = tuple(sorted(node.id for node in cluster.voting))
+    known = born if born.groups else BirthMap(nodes)
+    return GroupLocations(start.identity.node, known, raft.is_up, raft.seems_up)
+
+
 class _Replication(RaftReceiver):
     """The engine of this core, as the links to other nodes see it."""
 
@@ -128,36 +140,27 @@ class ClusterMember:
         self._waits_for = self._said = ""
         self._core: ReplicatedEngine = engine.replicated
         self._raft = links.raft
-        own = start.identity.node
-        # a joining node asks these
-        nodes = tuple(sorted(node.id for node in start.config.cluster.voting))
-        born = initial_map(start.identity, start.config.cluster)
-        self.forwarding = Forwarding(
-            CoreAddress(own, start.core, start.cores, start.groups),
-            self._core.replicas,
-            transport,
-            engine.local,
-            diskless=engine.service.proposals.diskless,
-            address=address,
-            group_locations=GroupLocations(
-                own, born if born.groups else BirthMap(nodes), self._raft.is_up
-            ),
-        )
-        engine.repairer.join(transport, others_of(self._core, self.forwarding.targets.core_at))
-        service = engine.service
-        service.join(self.forwarding, lambda node: node == own or self._raft.seems_up(node))
-        self.stranded = StaleReaders(service, self.forwarding)
+        service, own = engine.service, start.identity.node
+        assert service.forwarding is not None
+        self.forwarding = forwarding = service.forwarding
+        self.directory = forwarding.directory
+        engine.repairer.join(transport, others_of(self._core, forwarding.targets.core_at))
+        self.stranded = StaleReaders(service.local, self.directory, forwarding.targets, service.rpc)
         urls = {node.id: node.http for node in start.config.cluster.nodes}
-        self._hints = OwnerHints(own, self.forwarding.leaders, service, urls)
+        self._hints = OwnerHints(
+            own,
+            self.directory,
+            urls,
+            group_of=service.group_of,
+            expects_diskless=service.proposals.expects_diskless,
+        )
         service.hint = self._hints.url
         if start.config.cluster.leader_follows_writers:
             self._core.leadership.follow(
-                self.forwarding.demand,
-                self.forwarding.group_locations.may_lead,
-                self.forwarding.targets.core_at,
+                forwarding.demand, self.directory.locations.may_lead, forwarding.targets.core_at
             )
-        self._core.on_leadership.append(self.forwarding.led)
-        self._core.replicas.on_dropped.append(self.forwarding.gone)
+        self._core.on_leadership.append(forwarding.led)
+        self._core.replicas.on_dropped.append(forwarding.gone)
         self._core.leadership.listen(transport)
         self._raft.join(_Replication(self._core))
         # (reporting node, epoch of its map)
@@ -229,7 +232,7 @@ class ClusterMember:
 
     def samples(self) -> Samples:
         forwarding = self.forwarding
-        now, own = forwarding.group_locations.map, self._start.identity.node
+        now, own = self.directory.locations.map, self._start.identity.node
         return {
             "polynya_nodes_down": sum(
                 node != own and not self._raft.is_up(node) for node in now.members
@@ -300,7 +303,7 @@ class ClusterMember:
 
     def _leaderless(self) -> str | None:
         without = leaderless(
-            self._core.members, self._core.replicas.leader_of, self.forwarding.group_locations
+            self._core.members, self._core.replicas.leader_of, self.directory.locations
         )
         waiting = self._waiting() if without else ""
         return f"{without}; this node {waiting}" if waiting else without

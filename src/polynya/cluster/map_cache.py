@@ -14,8 +14,8 @@ from polynya.base.errors import PolynyaError
 from polynya.base.msgpack import UNREADABLE
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
-from polynya.stream.commands import ClusterBorn, NodeRecord
-from polynya.stream.placement import ClusterMap, born
+from polynya.stream.features.placement.cluster_map import ClusterMap, born
+from polynya.stream.features.placement.commands import ClusterBorn, NodeRecord
 from polynya.transport import Hello, Reply, Transport, address, node_of
 from polynya.wire.hosts import bare_host
 

@@ -17,8 +17,9 @@ from polynya.config.cluster_settings import checked_node
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.replica import refusals
 from polynya.replica.planner import ClusterObservation
-from polynya.stream.commands import (
-    Command,
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP, NODE_NUMBER_MAX, ClusterMap
+from polynya.stream.features.placement.commands import (
     NodeAdd,
     NodePromote,
     NodeRecord,
@@ -28,7 +29,6 @@ from polynya.stream.commands import (
     ReaderAdd,
     SetBalancing,
 )
-from polynya.stream.placement import META_GROUP, NODE_NUMBER_MAX, ClusterMap
 from polynya.stream.replies import Code
 
 STATES = {

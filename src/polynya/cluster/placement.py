@@ -11,7 +11,7 @@ from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.routing.group_locations import GroupLocations, GroupMap
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
 
 AGAIN_SECONDS = 1.0  # retry interval
 log = logging.getLogger("polynya.placement")

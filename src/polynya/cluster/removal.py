@@ -13,8 +13,8 @@ from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import EXIT_REMOVED, CoreStart
 from polynya.config.node_identity import REMOVED
 from polynya.files import sync_folder
-from polynya.stream.commands import NodeState
-from polynya.stream.placement import ClusterMap
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.placement.commands import NodeState
 
 log = logging.getLogger("polynya.cluster")
 

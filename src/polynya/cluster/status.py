@@ -23,8 +23,8 @@ from polynya.raft import Configuration, Role, Settings, Status
 from polynya.replica import zones
 from polynya.replica.memory import waits
 from polynya.replica.planner import ClusterObservation, GroupView, is_at_rest
-from polynya.stream.commands import NodeState
-from polynya.stream.placement import META_GROUP, ClusterMap
+from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap
+from polynya.stream.features.placement.commands import NodeState
 from polynya.transport import Reply, Transport
 
 KIND_STATUSES = 1004  # message kind between cores

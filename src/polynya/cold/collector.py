@@ -20,10 +20,11 @@ from polynya.cold.settings import CollectorSettings
 from polynya.cold.table_sweeper import TableSweeper
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.proof import time_of
-from polynya.stream.commands import PackDeleted, PublishSlices, ReleasePack, ReleasePaged
+from polynya.stream.features.packs.commands import PackDeleted, PublishSlices, ReleasePack
+from polynya.stream.features.pages.commands import ReleasePaged
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables.commands import ForgetTable
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP
-from polynya.stream.table_commands import ForgetTable
 from polynya.wire.pack import owner_group_of
 from polynya.wire.page import read_page
 

@@ -17,9 +17,10 @@ from polynya.cold.groups import Groups, survey
 from polynya.cold.settings import EvictSettings
 from polynya.cold.steps import Steps, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
-from polynya.stream.commands import Encoding, Evict
+from polynya.stream.features.pages.commands import Evict
+from polynya.stream.features.pages.eviction import is_evictable, mark_of, state_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import is_evictable, mark_of, state_of
+from polynya.stream.parts import Encoding
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, pack_key

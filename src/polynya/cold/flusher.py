@@ -34,7 +34,7 @@ from polynya.cold.steps import (
     pause_after,
 )
 from polynya.objectstore.api import ObjectStore, StoreError
-from polynya.stream.commands import PublishSlices
+from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.pack import PackBuilder, pack_key

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from polynya.cold.faults import FaultedStreams
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import HotBatch

@@ -50,8 +50,9 @@ from polynya.cold.sparse_packs import (
 )
 from polynya.cold.steps import Steps, entries_for, let_the_loop_run, pause_after
 from polynya.objectstore.api import NotFound, ObjectStore, StoreError
-from polynya.stream.commands import ColdSlice, ReplaceSlices
+from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream

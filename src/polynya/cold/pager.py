@@ -14,10 +14,10 @@ from polynya.cold.groups import Groups
 from polynya.cold.merge_planner import PAGE_FULL_SHARE, next_page
 from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import Steps
-from polynya.stream.commands import PageEntries
+from polynya.stream.features.pages.commands import PageEntries
+from polynya.stream.features.pages.rules import LATE_MS, mark_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
-from polynya.stream.rules.paging import LATE_MS, mark_of
 from polynya.stream.state import index
 from polynya.stream.state.entries import ENTRY_BYTES
 from polynya.stream.state.feature_level import level_of

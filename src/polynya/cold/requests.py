@@ -10,7 +10,7 @@ import msgspec
 
 from polynya.base import limits
 from polynya.objectstore.api import ObjectStore
-from polynya.stream.commands import ColdSlice
+from polynya.stream.parts import ColdSlice
 
 GAP_BYTES_MAX = 64 * limits.KIB  # largest gap between two slices that one request fetches
 REQUEST_BYTES_MAX = 4 * limits.MIB

@@ -26,8 +26,8 @@ from polynya.cold.groups import SURVEY_STREAMS, Groups
 from polynya.cold.requests import cut_requests
 from polynya.cold.settings import EvictSettings
 from polynya.objectstore.api import NotFound, ObjectStore
+from polynya.stream.features.pages.eviction import evicted_view, slice_of, stub_of, whole_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import evicted_view, slice_of, stub_of, whole_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 

@@ -14,7 +14,7 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import STATE_CACHE_BYTES
 from polynya.cold.fetches import Fetches, gone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
-from polynya.stream.commands import ColdSlice
+from polynya.stream.parts import ColdSlice
 
 LOAD_SECONDS = 10.0  # then waiting readers get Unavailable
 

@@ -12,8 +12,10 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import WRITE_MS_MAX
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
-from polynya.stream.commands import ColdSlice, Command, PackWritten
+from polynya.stream.command import Command
+from polynya.stream.features.packs.commands import PackWritten
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.entries import as_v1
 from polynya.stream.state.feature_level import ENTRY_LEVEL

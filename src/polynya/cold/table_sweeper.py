@@ -47,7 +47,7 @@ from polynya.base.limits import DELTA_LOG_KEPT_MS, FOREIGN_DATA_KEPT_MS
 from polynya.base.msgpack import UNREADABLE
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import NotFound, ObjectInfo, ObjectStore
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 from polynya.wire.avro import blocks
 
 log = logging.getLogger("polynya.cold")

@@ -16,8 +16,8 @@ from polynya.base.limits import MIB
 from polynya.cold.groups import SURVEY_STREAMS, Groups, survey
 from polynya.cold.requests import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
+from polynya.stream.features.pages.eviction import ghosts, slice_of, stubs, whole_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import ghosts, slice_of, stubs, whole_of
 from polynya.stream.state.index import Index, pack_numbers
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.page import read_page

@@ -11,8 +11,9 @@ from msgspec import structs
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import COMMIT_APPENDS_MAX, SLICE_BYTES_MAX
-from polynya.stream.commands import Append, Batch, Encoding, Produce
-from polynya.stream.diskless_commands import PackedAppend, PackedSlice
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.profiles.commands import PackedAppend, PackedSlice
+from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Done
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, PackEntry

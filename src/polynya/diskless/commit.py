@@ -16,8 +16,8 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import WRITE_MS_MAX
 from polynya.diskless.buffer import BuiltSlice, taken_of
-from polynya.stream.commands import Command
-from polynya.stream.diskless_commands import CommitSlices
+from polynya.stream.command import Command
+from polynya.stream.features.profiles.commands import CommitSlices
 from polynya.stream.replies import Code, Done, Reply
 
 GIVE_UP_SECONDS = 30.0  # while the log fails

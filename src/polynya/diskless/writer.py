@@ -34,7 +34,7 @@ from polynya.diskless.buffer import (
 from polynya.diskless.commit import GIVE_UP_SECONDS, Commits, StoredPack
 from polynya.diskless.homes import LedGroups, OwnerGroups
 from polynya.objectstore.api import ObjectStore, StoreError
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.pack import pack_key
 from polynya.wire.slices import Slice, built_slice

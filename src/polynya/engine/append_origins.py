@@ -3,7 +3,7 @@ all of a group's writes."""
 
 from __future__ import annotations
 
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.transport.handshake import node_of
 
 MANY = 20  # appends in two intervals that justify a transfer; a group with fewer stays

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection
 from polynya.raft import Entry, EntryKind
 from polynya.replica.log import decode_command
 from polynya.replica.member import Bundled, Member, Proposal, ReceivedEntry
-from polynya.stream.commands import Append, Bundle, Command
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Bundle
 from polynya.stream.replies import Reply
 
 _COMMAND = EntryKind.COMMAND

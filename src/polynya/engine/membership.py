@@ -11,7 +11,7 @@ import msgspec
 
 from polynya.base.limits import MIB
 from polynya.raft import Configuration, Settings
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
 
 LOG_BYTES = 64 * MIB  # of a core: payload of applied entries kept in memory for followers that lag
 # of a core, shared by its groups; higher than the engine's admission limit

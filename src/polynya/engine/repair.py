@@ -15,7 +15,7 @@ from polynya.engine.leadership import LeadershipTransport
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.transfer import batch_at
 from polynya.replica import Group
-from polynya.stream.commands import Batch
+from polynya.stream.parts import Batch
 from polynya.stream.state.model import HotBatch
 from polynya.transport import Reply
 from polynya.wal import Journal

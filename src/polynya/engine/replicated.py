@@ -48,14 +48,10 @@ from polynya.raft import (
 )
 from polynya.replica.log import ENTRY_BYTES_MAX, encode_command, encode_proposal
 from polynya.replica.member import Member, Proposal, bundled, parts_of
-from polynya.stream.commands import (
-    Append,
-    Bundle,
-    Command,
-    Encoding,
-    PublishSlices,
-    ReplaceSlices,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Bundle
+from polynya.stream.features.packs.commands import PublishSlices, ReplaceSlices
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.feature_level import level_for, level_of
 
@@ -86,7 +82,7 @@ class ReplicatedEngine:
         self.watched: Collection[
             int
         ] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
-        self.on_turn: Callable[[], None] = lambda: None
+        self.after_turn: list[Callable[[], None]] = []  # called after a turn that applied entries
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
         self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
         self.on_leadership: list[Callable[[int], None]] = []
@@ -370,7 +366,8 @@ class ReplicatedEngine:
         if self._applied:
             self._applied = False
             self.counters.turns += 1
-            self.on_turn()
+            for look in self.after_turn:
+                look()
         self._ends.tell()
 
     def _hand_in(self, now_ms: int) -> None:

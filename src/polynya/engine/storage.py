@@ -29,8 +29,8 @@ from polynya.raft import (
 from polynya.raft import EntryKind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import CoreReplicas, Group
+from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP
 from polynya.wal import (
     Files,
     FrameKind,

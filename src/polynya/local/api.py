@@ -8,7 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.stream.commands import Append, Produce, Retention
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Done, KnownCode
 from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import profile_of

@@ -13,12 +13,13 @@ from polynya.local.hot_memory import HotMemory
 from polynya.local.lifetimes.lifecycle import StreamLifecycle
 from polynya.local.profile_changes import ProfileChanges
 from polynya.local.segments import SegmentWriter
-from polynya.stream.commands import Append, Command, Produce
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.appends.repeats import adds_nothing
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.features.profiles.rules import profile_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.profiles import profile_of
-from polynya.stream.rules.repeats import adds_nothing
 
 
 class Waiting(Protocol):

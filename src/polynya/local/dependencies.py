@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from polynya.local.api import ReadLimits, Span
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Done
 from polynya.stream.state.index import Index

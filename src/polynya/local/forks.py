@@ -19,16 +19,10 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.offsets import format_token
 from polynya.local.api import Page, Position, ReadQuery, Refusal
-from polynya.stream.commands import (
-    Batch,
-    Command,
-    ConfirmPin,
-    Create,
-    Encoding,
-    Fork,
-    PinSource,
-    Unpin,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.forks.commands import ConfirmPin, PinSource, Unpin
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.parts import Batch, Encoding, Fork
 from polynya.stream.replies import Code, Reply
 
 _RECORD, _ENCODING, _PREFIX = 0, 3, 7  # indexes into the detail of a `PinSource` reply

@@ -24,25 +24,15 @@ from polynya.local.profile_changes import ProfileChanges
 from polynya.local.reads.local_reads import LocalReads
 from polynya.local.rehydration import Rehydration
 from polynya.local.segments import SEGMENT_LIMITS, SegmentWriter
-from polynya.stream.commands import (
-    Append,
-    AppendIf,
-    Command,
-    ConfirmPin,
-    Create,
-    Delete,
-    Evict,
-    Expire,
-    PinSource,
-    Produce,
-    Return,
-    SegmentLimits,
-    Trim,
-    TrimTo,
-    Unpin,
-)
-from polynya.stream.diskless_commands import CommitSlices, SetProfile
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, AppendIf, Produce
+from polynya.stream.features.forks.commands import ConfirmPin, PinSource, Unpin
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.profiles.commands import CommitSlices, SetProfile
+from polynya.stream.features.retention.commands import Trim, TrimTo
 from polynya.stream.machine import Machine
+from polynya.stream.parts import SegmentLimits
 from polynya.stream.replies import Code, Done, Reply
 
 

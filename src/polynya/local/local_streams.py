@@ -12,9 +12,9 @@ from polynya.local.feeds import Feeds
 from polynya.local.lifetimes.lifecycle import StreamLifecycle
 from polynya.local.lifetimes.ttl import Lifetimes
 from polynya.local.name_index import SortedNames
+from polynya.stream.features.pages.eviction import evicted_view
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
-from polynya.stream.rules.eviction import evicted_view
 from polynya.stream.state.model import Stream
 
 LIST_STEP = 256  # names per loop pass

@@ -16,8 +16,14 @@ import msgspec
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import PROFILE_WAITING_BYTES_MAX
 from polynya.local.dependencies import LedGroups
-from polynya.stream.commands import Append, Command, Produce
-from polynya.stream.diskless_commands import CommitSlices, Profile, SealProfileEpoch, SetProfile
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.profiles.commands import (
+    CommitSlices,
+    Profile,
+    SealProfileEpoch,
+    SetProfile,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import Stream

@@ -28,21 +28,17 @@ from polynya.base.limits import (
 from polynya.base.names import spelled_name
 from polynya.cold import PackGone
 from polynya.local.dependencies import StateReader
-from polynya.stream.commands import (
-    Append,
-    ClaimRanges,
-    Command,
-    Create,
-    Evict,
-    LinkSubscription,
-    Produce,
-    Return,
-    Trim,
-)
-from polynya.stream.diskless_commands import CommitSlices
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.pages.commands import Evict, Return
+from polynya.stream.features.pages.eviction import evicted_view, needed_by, slice_of, whole_of
+from polynya.stream.features.profiles.commands import CommitSlices
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.subscriptions.commands import LinkSubscription
+from polynya.stream.features.tables.commands import ClaimRanges
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.eviction import evicted_view, needed_by, slice_of, whole_of
 from polynya.stream.state.model import Stream
 
 log = logging.getLogger("polynya.service")

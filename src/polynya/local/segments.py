@@ -16,10 +16,14 @@ from msgspec import structs
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.limits import SEGMENT_BYTES, SEGMENT_RECORDS, SEGMENT_WAITING_BYTES_MAX
 from polynya.local.dependencies import LedGroups
-from polynya.stream.commands import Append, Command, Create, Produce, Rollover, SegmentLimits
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.segments.rules import open_segments, segments_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import SegmentLimits
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.segments import open_segments, segments_of
 from polynya.stream.state.model import Segments, Stream
 
 WAITING_COST = 512  # assumed bytes of a waiting append, besides its payload

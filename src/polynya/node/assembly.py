@@ -9,17 +9,16 @@ from typing import Any
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
-from polynya.admin.admin_routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.backup_routes import Backups
 from polynya.admin.disk_health import DataDisk
 from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
-from polynya.admin.listeners import Listeners, connection_shares
+from polynya.admin.listeners import Listeners, connection_shares, text_listeners
+from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
 from polynya.admin.table_watcher import TableWatcher
-from polynya.admin.text_listener import text_listeners
 from polynya.base.limits import HOT_BYTES_PER_CORE
-from polynya.cluster.join import cluster_of, transport_of
+from polynya.cluster.join import cluster_of, locations_of, transport_of
 from polynya.cluster.map_cache import NodeHosts
 from polynya.config.core_start import CoreStart
 from polynya.engine.log_clock import LogClock, once_per_pass, wall_ms
@@ -35,12 +34,12 @@ from polynya.node.fail_stop import fail_stop, lost_task
 from polynya.node.kafka import brokers_check, kafka_listeners
 from polynya.node.periodic_work import PeriodicWork
 from polynya.node.tier_parts import NoTier, TierParts, tier_parts
-from polynya.routing.service import NodeService
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
-from polynya.stream.commands import SegmentLimits
-from polynya.stream.placement import META_GROUP
+from polynya.service.node_service import NodeService
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.parts import SegmentLimits
 from polynya.subscriptions import Subscriptions
 from polynya.transport import Transport
 
@@ -227,4 +226,5 @@ def runtime_of(start: CoreStart, storage: Storage, transport: Transport | None) 
         transport=transport,
         fatal=fail_stop,
         cluster=cluster_of(start, transport, clock),
+        locations=locations_of(start, transport),
     )

@@ -31,7 +31,7 @@ from polynya.node.periodic_work import SWEEP_SECONDS, every
 from polynya.observability.metrics import Samples
 from polynya.replica.planner import moving
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.tiering.store_health import StoreAccess
 from polynya.tiering.store_leadership import StoreLeadership
 from polynya.transport import Transport, node_of
@@ -212,7 +212,7 @@ class ClusterParts:
             replicated,
             lifecycle,
             reconfiguration,
-            self._member.forwarding.group_locations,
+            self._member.directory.locations,
             groups,
         )
         reconciler.adopt(self.maps.now)
@@ -227,7 +227,7 @@ class ClusterParts:
             self._member.links.traffic.sent,
             (
                 lambda: replicated.payload,
-                lambda: _by_node(service.core_requests.payload),
+                lambda: _by_node(service.rpc.payload),
                 lambda: _by_node(forwarding.payload),
             ),
         )

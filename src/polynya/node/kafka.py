@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
@@ -19,9 +19,9 @@ from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.server import KafkaFront
-from polynya.routing.leaders import Leaders
+from polynya.routing.directory import Leaders
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.commands import NodeState
+from polynya.stream.features.placement.commands import NodeState
 
 LEADERS_SECONDS = 1.0  # between two looks for the leaders of groups without a replica here
 CORES_MAX = 256  # of a node, in the ids of brokers
@@ -34,14 +34,21 @@ class NodeBrokers:
     """The brokers: the cores of the nodes that serve Kafka, or such a node itself if it has one
     port for all cores. This core answers for a node without an address: it forwards."""
 
-    def __init__(self, start: CoreStart, leaders: Leaders, maps: ClusterMapCache | None) -> None:
+    def __init__(
+        self,
+        start: CoreStart,
+        directory: Leaders,
+        maps: ClusterMapCache | None,
+        refresh: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Read the brokers. `refresh` asks for the leaders of groups without a replica here."""
         self.cluster_id = start.identity.cluster_id
         self._node = start.identity.node
         ports = tuple(address.port for address in start.kafka_direct)
         self._own_ports = (start.kafka_advertised, ports)
         self._own_zone = start.config.cluster.own.zone if start.config.cluster.is_on else ""
         self.own = self._node * CORES_MAX + (start.core if ports else 0)
-        self._leaders = leaders
+        self._directory, self._refresh = directory, refresh
         self._maps = maps
         self._epoch = -1
         self._ports: dict[int, int] = {}  # node -> the number of its brokers
@@ -59,16 +66,16 @@ class NodeBrokers:
     def leader_of(self, group: int) -> int:
         """Return the broker that leads the group, or this one if that is not known."""
         self.all()
-        leader = self._leaders.leader_of(group) or (self._node if self._maps is None else -1)
+        leader = self._directory.leader(group) or (self._node if self._maps is None else -1)
         return self._at(leader, group) if leader in self._ports else self.own
 
     def epoch_of(self, group: int) -> int:
         """Return the epoch of the group's leader; -1: unknown."""
-        return self._leaders.epoch_of(group)
+        return self._directory.epoch_of(group)
 
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
         """Return the brokers of the group's voters, and those of nodes that this node reaches."""
-        voters = self._leaders.voters_of(group) or {self._node: True}
+        voters = self._directory.voters_of(group) or {self._node: True}
         there = {self._at(node, group): is_up for node, is_up in voters.items()}
         listed = sorted({*there, self.leader_of(group)})
         return listed, [broker for broker in listed if there.get(broker, True)]
@@ -94,12 +101,12 @@ class NodeBrokers:
 
     def _there(self) -> tuple[int, ...]:
         self.all()
-        return tuple(node for node in self._active if self._leaders.seems_up(node))
+        return tuple(node for node in self._active if self._directory.seems_up(node))
 
     async def follow(self) -> None:
         """Learn now and then who leads the groups without a replica here. Run until cancelled."""
         while True:
-            await self._leaders.refresh()
+            await self._refresh()
             await asyncio.sleep(LEADERS_SECONDS)
 
     def _at(self, node: int, group: int) -> int:
@@ -182,7 +189,7 @@ def kafka_listeners(
     )
     front = KafkaFront(
         engine.service,
-        NodeBrokers(start, engine.service.leaders, maps),
+        NodeBrokers(start, engine.service.directory, maps, engine.service.refresh_leaders),
         engine.group_coordinator,
         new_id=lambda: secrets.token_bytes(16),
         defaults=TopicDefaults(

@@ -30,10 +30,10 @@ from polynya.config.node_identity import NodeIdentity
 from polynya.engine.standalone import KIND_COPY, copy_of
 from polynya.files import sync_folder
 from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, read_root
+from polynya.stream.features.pages.eviction import where_of, whole_of
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables.state import Table
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP
-from polynya.stream.rules.eviction import where_of, whole_of
-from polynya.stream.rules.tables import Table
 from polynya.stream.snapshots.encode import Image, write_image
 from polynya.stream.snapshots.restore_history import StreamLoss, Survey, reborn
 from polynya.stream.snapshots.store_recovery import whole_again

@@ -9,7 +9,8 @@ import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.replica.log import decode_command, encode_bundle
-from polynya.stream.commands import Append, Bundle, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Bundle, Produce
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 

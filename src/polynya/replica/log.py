@@ -8,7 +8,7 @@ from polynya.base.errors import InvalidMessage
 from polynya.base.limits import APPEND_BYTES_MAX, MIB
 from polynya.base.msgpack import array_head
 from polynya.stream.any_command import AnyCommand
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.sense import fault_of
 
 # the largest append plus its record lengths; also the limit of messages between nodes

@@ -13,13 +13,13 @@ import msgspec
 from polynya.raft import Entry, Raft, Role
 from polynya.replica.core_replicas import Group
 from polynya.replica.log import encode_bundle
-from polynya.stream.commands import (
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import (
     BUNDLE_BYTES,
     BUNDLE_COMMANDS_MAX,
     PRODUCE_BUNDLE_BYTES,
     Append,
     AppendIf,
-    Command,
     Produce,
 )
 

@@ -15,8 +15,8 @@ import msgspec
 
 from polynya.raft.configuration import Configuration
 from polynya.replica import zones
-from polynya.stream.commands import NodeRecord, NodeState, Placement
-from polynya.stream.placement import META_GROUP, ClusterMap
+from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap
+from polynya.stream.features.placement.commands import NodeRecord, NodeState, Placement
 
 MOVES_AT_ONCE = 4  # groups whose voters change at the same time
 ARRIVALS_AT_ONCE = 2  # of these moves, to the same node

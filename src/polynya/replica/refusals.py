@@ -7,8 +7,13 @@ from collections.abc import Iterable
 
 from polynya.replica import zones
 from polynya.replica.planner import ClusterObservation, is_at_rest
-from polynya.stream.commands import NodeState
-from polynya.stream.placement import META_GROUP, META_VOTERS_MAX, ClusterMap, voters_wanted
+from polynya.stream.features.placement.cluster_map import (
+    META_GROUP,
+    META_VOTERS_MAX,
+    ClusterMap,
+    voters_wanted,
+)
+from polynya.stream.features.placement.commands import NodeState
 
 REPLICAS = (1, 3, 5)
 _HOLDING = (NodeState.ACTIVE, NodeState.CORDONED, NodeState.DRAINING)

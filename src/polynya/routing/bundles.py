@@ -21,8 +21,9 @@ from polynya.base.errors import NotLeader, OutcomeUnknown
 from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
 from polynya.replica.log import check_proposal
-from polynya.routing import messages, relay
-from polynya.stream.commands import Append, AppendIf, Command, Produce
+from polynya.routing import messages, send
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, AppendIf, Produce
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
@@ -31,7 +32,7 @@ PROTOCOL = 2  # peer protocol version that introduced PROPOSE_ALL
 Answer = Callable[[bytes | BaseException], None]
 
 
-class BundleRpc(Protocol):
+class BundleTransport(Protocol):
     """The part of `polynya.transport` that bundles need."""
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None: ...
@@ -94,21 +95,21 @@ class AppendBundle:
         self.tried: dict[int, Any] = {}
 
 
-Landed = Callable[[AppendBundle, list[Reply | BaseException]], None]
+OnResult = Callable[[AppendBundle, list[Reply | BaseException]], None]
 
 
 class Bundles:
     """The sending side. `done` receives the errors of `call_nowait`: Unavailable (not applied),
-    OutcomeUnknown, or NotLeader from the receiver. `landed` receives the results of a whole bundle,
+    OutcomeUnknown, or NotLeader from the receiver. `on_result` receives the results of a whole bundle,
     in its order, and replaces the `done` of each.
 
     Invariant: a bundle in `open` accepts appends until the end of this pass of the loop."""
 
-    def __init__(self, way: BundleRpc, landed: Landed | None = None) -> None:
+    def __init__(self, transport: BundleTransport, on_result: OnResult | None = None) -> None:
         self.open: dict[int, AppendBundle] = {}  # by group
         self.payload: defaultdict[int, int] = defaultdict(int)  # bytes sent, by core
-        self._way = way
-        self._landed = landed or _hand_out
+        self._transport = transport
+        self._on_result = on_result or _hand_out
         self._loop = asyncio.get_running_loop()
 
     def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
@@ -118,14 +119,14 @@ class Bundles:
             return
         bundle = self.open.pop(group, None)
         if bundle is not None:
-            self._leave(bundle)
-        relay.ask(
-            self._way,
+            self._send(bundle)
+        send.ask(
+            self._transport,
             target,
             group,
             messages.PROPOSE,
             group.to_bytes(2, "little") + body,
-            partial(_one_came, done),
+            partial(_on_one_response, done),
         )
 
     def bundle(self, target: int, group: int, *, grows: bool = True) -> AppendBundle:
@@ -136,11 +137,11 @@ class Bundles:
             return bundle
         if bundle is not None:
             del self.open[group]
-            self._leave(bundle)
+            self._send(bundle)
         bundle = AppendBundle(target, group)
-        if grows and (target >= relay.THROUGH or self._way.protocol(target) >= PROTOCOL):
+        if grows and (target >= send.THROUGH or self._transport.protocol(target) >= PROTOCOL):
             if not self.open:
-                self._loop.call_soon(self._leave_all)
+                self._loop.call_soon(self._send_all)
             self.open[group] = bundle
         return bundle
 
@@ -151,37 +152,42 @@ class Bundles:
         bundle.size += len(body)
         if bundle.size > BUNDLE_BYTES_MAX or bundle.group not in self.open:
             self.open.pop(bundle.group, None)
-            self._leave(bundle)
+            self._send(bundle)
 
-    def _leave_all(self) -> None:
+    def _send_all(self) -> None:
         bundles = list(self.open.values())
         self.open.clear()
         for bundle in bundles:
-            self._leave(bundle)
+            self._send(bundle)
 
-    def _leave(self, bundle: AppendBundle) -> None:
-        self.payload[bundle.target % relay.THROUGH] += bundle.size
+    def _send(self, bundle: AppendBundle) -> None:
+        self.payload[bundle.target % send.THROUGH] += bundle.size
         group, bodies, come = (
             bundle.group.to_bytes(2, "little"),
             bundle.bodies,
-            partial(self._came, bundle),
+            partial(self._on_response, bundle),
         )
         if len(bodies) == 1:
-            relay.ask(
-                self._way, bundle.target, bundle.group, messages.PROPOSE, group + bodies[0], come
+            send.ask(
+                self._transport,
+                bundle.target,
+                bundle.group,
+                messages.PROPOSE,
+                group + bodies[0],
+                come,
             )
         elif bodies:
             body = b"".join((group, array_head(len(bodies)), *bodies))
-            relay.ask(self._way, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
+            send.ask(self._transport, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
 
-    def _came(self, bundle: AppendBundle, body: bytes | BaseException) -> None:
+    def _on_response(self, bundle: AppendBundle, body: bytes | BaseException) -> None:
         count = len(bundle.dones)
         if isinstance(body, BaseException):
-            self._landed(bundle, [body] * count)
+            self._on_result(bundle, [body] * count)
         elif count == 1:
-            self._landed(bundle, [messages.decode(messages.PROPOSE, body)])
+            self._on_result(bundle, [messages.decode(messages.PROPOSE, body)])
         else:
-            self._landed(bundle, _outcomes(body, count))
+            self._on_result(bundle, _outcomes(body, count))
 
 
 def _hand_out(bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
@@ -189,7 +195,7 @@ def _hand_out(bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> No
         done(outcome)
 
 
-def _one_came(done: Done, body: bytes | BaseException) -> None:
+def _on_one_response(done: Done, body: bytes | BaseException) -> None:
     done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
 
 

@@ -18,7 +18,8 @@ import msgspec
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import DISKLESS_BYTES_PER_CORE, DISKLESS_NAMES_MAX
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Code, Done, Reply
 
 SETTLE_SECONDS = 0.05  # after the first refusal; later ones are refused within it
@@ -218,24 +219,6 @@ class DisklessRoutes:
 
     def _release(self, each: _Waiting) -> None:
         self._held_bytes -= _size(each.command)
-
-
-class RemoteAppender:
-    """The bound appender of one stream of a group of another core. `through_log` proposes to it."""
-
-    __slots__ = ("_diskless", "_group", "_through_log")
-
-    def __init__(self, diskless: DisklessRoutes, group: int, through_log: Propose) -> None:
-        self._diskless = diskless
-        self._group = group
-        self._through_log = through_log
-
-    def append(self, command: Append | Produce, done: Done) -> None:
-        """Propose an append to the stream."""
-        if command.name in self._diskless.names:
-            self._diskless.append(self._group, command, done)
-        else:
-            self._through_log(self._group, command, done)
 
 
 def _again(done: Done) -> _Again | None:

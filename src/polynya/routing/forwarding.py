@@ -8,96 +8,80 @@ retry timeout exceeds an election. A proposal that may have been accepted is nev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
 from polynya.base.errors import NotLeader
 from polynya.engine.append_origins import AppendOrigins
+from polynya.local.api import AppendTo
+from polynya.local.appends import Appender
+from polynya.local.local import LocalGroups
 from polynya.replica.log import encode_command
-from polynya.routing import messages, relay
-from polynya.routing.attempts import Attempt, WaitingAttempts
-from polynya.routing.bundles import AppendBundle, BundleRpc, Bundles
+from polynya.routing import messages, send
+from polynya.routing.bundles import AppendBundle, Bundles, BundleTransport
+from polynya.routing.directory import Directory, LeaderExchange, LeaderRpc, LocalReplicas
 from polynya.routing.diskless import DisklessRoutes
-from polynya.routing.flights import Flights
 from polynya.routing.group_locations import CoreAddress, GroupLocations
-from polynya.routing.leader_exchange import LeaderExchange, LeaderRpc
-from polynya.routing.leader_map import LeaderMap, LocalReplicas
-from polynya.routing.relay import THROUGH
-from polynya.routing.targets import Target, TargetRpc, Targets
-from polynya.stream.commands import Append, AppendIf, Command, Produce
-from polynya.stream.machine import Machine
+from polynya.routing.in_flight import Attempt, InFlight, WaitingAttempts
+from polynya.routing.send import THROUGH, Target, Targets, TargetTransport
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, AppendIf, Produce
 from polynya.stream.replies import Code, Done, Reply
 
 _WRONG_PROFILE = int(Code.WRONG_PROFILE)
 
 
-class ForwardingRpc(BundleRpc, LeaderRpc, TargetRpc, Protocol):
+class ForwardingTransport(BundleTransport, LeaderRpc, TargetTransport, Protocol):
     """Messages to other cores: of this node by number, of other nodes by address. See
     `polynya.transport`."""
 
 
-class LocalProposals(Protocol):
-    """The part of the local groups that forwarding needs."""
-
-    machines: dict[int, Machine]
-
-    def propose(self, group: int, command: Command, done: Done) -> None:
-        """Propose a command that was stamped in this pass of the loop."""
-        ...
-
-    def stamped(self, command: Command) -> Command:
-        """Stamp a command again that has waited, because log time never goes back."""
-        ...
-
-
 class Forwarding:
-    """The proposal router of one core.
+    """The proposal router of one core of a cluster. `local` proposes to the groups of this core.
 
-    `local` proposes to the groups of this core, `diskless` to its writer of diskless streams.
-    `address(node, core)` returns the transport's number of a core.
-
-    `leaders` has the leaders that this core knows, `targets` chooses the core to send to. A leader
+    `directory` has the leaders that this core knows, `targets` chooses the core to send to. A leader
     that is unknown, or known but unreachable, is looked for with one attempt or bundle at a
     time."""
 
     def __init__(
         self,
         place: CoreAddress,
-        leading: LocalReplicas,
-        way: ForwardingRpc,
-        local: LocalProposals,
-        *,
-        diskless: DisklessRoutes,
-        address: Callable[[int, int], int],
-        group_locations: GroupLocations,
+        replicas: LocalReplicas,
+        transport: ForwardingTransport,
+        local: LocalGroups,
+        locations: GroupLocations,
     ) -> None:
         self._now = now = asyncio.get_running_loop().time
         self.place = place
-        self.group_locations = group_locations
         self.demand = AppendOrigins(place.node, place.groups)
+        self.came = self.demand.came
         self.forwarded = 0
-        self.diskless = diskless
-        self._replicas = local.machines  # of this core, by group
-        self.leaders = LeaderMap(place, leading, group_locations, now)
-        self.targets = Targets(place, self.leaders, group_locations, address=address, way=way)
-        self._bundles = Bundles(way, self._landed)
+        self._local = local
+        self.diskless = DisklessRoutes(self._propose_waited)
+        self.directory = Directory(place, replicas, locations, now)
+        self.targets = Targets(place, self.directory, transport)
+        self._bundles = Bundles(transport, self._on_bundle_result)
         # by group: the bundle for its known leader in this pass of the loop
         self._open = self._bundles.open
-        self._led = leading.led
-        self._here = local.propose
-        self._stamped = local.stamped
+        self._led = replicas.led
         self.attempts = WaitingAttempts(self._free_target, self._go)
         self._waiting = self.attempts.by_group
-        self._flights = Flights(now)
-        self._flying = self._flights.counts  # group → attempts in flight
+        self._in_flight = InFlight(now)
+        self._flying = self._in_flight.counts  # group → attempts in flight
         # Groups led here of which no proposal is in flight or waits. Members are re-judged by
         # `propose`, and leave when the leader may change, or when an attempt sets out or waits.
         self.direct: set[int] = set()
         self.exchange = LeaderExchange(
-            place, self.leaders, way, doubt=self._flights.doubt, retry=self.attempts.retry
+            place,
+            self.directory,
+            transport,
+            core_at=self.targets.core_at,
+            suspect=self._in_flight.suspect,
+            retry=self.attempts.retry,
         )
-        way.on(messages.PASS_ON, relay.handler_of(way, self.targets.leader_at, leading.leader_of))
+        relay = send.handler_of(transport, self.targets.leader_at, replicas.leader_of)
+        transport.on(messages.PASS_ON, relay)
 
     def start(self) -> None:
         """Send the known leaders to the other cores of this node, now and from time to time."""
@@ -114,6 +98,20 @@ class Forwarding:
         return self._bundles.payload
 
     # --- proposals --------------------------------------------------------------------------------
+
+    def appender(self, group: int) -> AppendTo:
+        """Return the bound appender of a stream of a group."""
+        if group % self.place.cores != self.place.core:
+            return partial(self.append, group)
+        here = Appender(self._local.appends, group, self.diskless).append
+        return ForwardingAppender(self, group, here).append
+
+    def append(self, group: int, command: Append | Produce, done: Done) -> None:
+        """Propose an append, or hand it to the writer of diskless streams."""
+        if self.is_diskless(group, command.name):
+            self.diskless.append(group, command, done)
+        else:
+            self.propose(group, command, done)
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Propose as `LocalGroups.propose` does, wherever the leader is. `done` gets OutcomeUnknown
@@ -133,14 +131,14 @@ class Forwarding:
         if bundle is None:
             self.direct.add(group)
         self.demand.here[group] += 1
-        self._here(group, command, partial(self.answered, group, command, done))
+        self._local.propose(group, command, partial(self.answered, group, command, done))
 
     def is_diskless(self, group: int, name: str) -> bool:
         """Report whether this core sends the appends to a stream to its writer. It learns from its
         replica that a stream is diskless, before the payload crosses to the leader in vain."""
         if name in self.diskless.names:
             return True
-        machine = self._replicas.get(group)
+        machine = self._local.machines.get(group)
         if (
             machine is None
             or not machine.diskless.streams
@@ -174,16 +172,16 @@ class Forwarding:
     def led(self, group: int) -> None:
         """Handle a possible change of the leader or role of a local group."""
         self.direct.discard(group)
-        if self.leaders.replica_changed(group):
-            self._flights.doubt(group)
+        if self.directory.replica_changed(group):
+            self._in_flight.suspect(group)
             self.exchange.announce(group)
         self.attempts.notify(group)
 
     def gone(self, group: int) -> None:
         """Handle the removal of the group's replica from this core."""
         self.direct.discard(group)
-        self._flights.doubt(group)
-        self.leaders.forget(group)
+        self._in_flight.suspect(group)
+        self.directory.forget(group)
         self.exchange.announce(group)
 
     # --- attempts ---------------------------------------------------------------------------------
@@ -201,7 +199,7 @@ class Forwarding:
         target, known = self.targets.candidate(group)
         is_local = target == self.place.core
         if not self._flying.get(group) or (
-            known and self._flights.may_join(group, target, is_local=is_local)
+            known and self._in_flight.can_join(group, target, is_local=is_local)
         ):
             return target, known
         bundle = self._open.get(group) if isinstance(attempt.command, (Append, Produce)) else None
@@ -223,10 +221,10 @@ class Forwarding:
                     self._bundles.bundle(target, group, grows=known or target >= THROUGH),
                 )
                 return
-        self._flights.begin(group, target)
+        self._in_flight.begin(group, target)
 
         def answered(answer: Reply | BaseException) -> None:
-            self._flights.end(group)
+            self._in_flight.end(group)
             if type(answer) is NotLeader:
                 self._again(attempt, target, answer)
             else:
@@ -235,25 +233,27 @@ class Forwarding:
 
         try:
             if target == self.place.core:
-                self._here(group, self._stamped(command), answered)
+                self._local.propose(group, self._local.stamped(command), answered)
             else:
                 self._bundles.propose(target, group, command, attempt.body, answered)
         except BaseException:  # it was never sent, and later attempts must not wait for it
-            self._flights.end(group)
+            self._in_flight.end(group)
             raise
 
     def _join(self, attempt: Attempt, command: Append | Produce, bundle: AppendBundle) -> None:
         """Add an append to its group's bundle. A bundle counts as one attempt in flight."""
         if not bundle.dones:
-            self._flights.begin(attempt.group, bundle.target)
+            self._in_flight.begin(attempt.group, bundle.target)
             bundle.deadline = attempt.deadline
         bundle.number = max(bundle.number, attempt.number)
         bundle.tried[len(bundle.dones)] = attempt
         self._bundles.add(bundle, command, attempt.body, attempt.done)
 
-    def _landed(self, bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
+    def _on_bundle_result(
+        self, bundle: AppendBundle, outcomes: list[Reply | BaseException]
+    ) -> None:
         group, target = bundle.group, bundle.target
-        self._flights.end(group)
+        self._in_flight.end(group)
         refused = [
             (index, outcome) for index, outcome in enumerate(outcomes) if type(outcome) is NotLeader
         ]
@@ -276,7 +276,7 @@ class Forwarding:
 
     def _again(self, attempt: Attempt, target: int, fault: NotLeader) -> None:
         """Retry an attempt whose target was not the leader."""
-        self._flights.doubt(attempt.group)
+        self._in_flight.suspect(attempt.group)
         if self._now() >= attempt.deadline:
             attempt.done(fault)
             return
@@ -290,6 +290,31 @@ class Forwarding:
 
     def _found(self, group: int, target: int, *, is_accepted: bool) -> None:
         """Record that the target did not refuse a proposal, and so is the leader."""
-        is_news = is_accepted and self._flights.accept(group, target)
+        is_news = is_accepted and self._in_flight.accept(group, target)
         if self.targets.confirm(group, target) or is_news:
             self.attempts.notify(group)
+
+    def _propose_waited(self, group: int, command: Command, done: Done) -> None:
+        """Propose an append that has waited: log time never goes back."""
+        self.propose(group, self._local.stamped(command), done)
+
+
+class ForwardingAppender:
+    """The bound appender of one stream of a group that this core may lead. While the group is
+    `direct`, an append goes to `here`, the bound appender of the local stream."""
+
+    __slots__ = ("_forwarding", "_group", "_here")
+
+    def __init__(self, forwarding: Forwarding, group: int, here: AppendTo) -> None:
+        self._forwarding = forwarding
+        self._group = group
+        self._here = here
+
+    def append(self, command: Append | Produce, done: Done) -> None:
+        """Propose an append to the stream."""
+        forwarding, group = self._forwarding, self._group
+        if group in forwarding.direct:
+            forwarding.demand.here[group] += 1
+            self._here(command, partial(forwarding.answered, group, command, done))
+        else:
+            forwarding.append(group, command, done)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.stream.commands import NodeState
+from polynya.stream.features.placement.commands import NodeState
 
 
 class CoreAddress(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Node(Protocol):
 
     @property
     def state(self) -> int:
-        """See `polynya.stream.commands.NodeState`."""
+        """See `polynya.stream.features.placement.commands.NodeState`."""
         ...
 
     @property
@@ -106,11 +106,19 @@ class BirthMap(msgspec.Struct, frozen=True):
 
 class GroupLocations:
     """The group locations as one core of node `node` knows them. `is_there` reports whether a node
-    is reachable. Information about other nodes is a hint."""
+    is reachable, `was_there` also one that fell silent a moment ago. Information about other nodes
+    is a hint."""
 
-    def __init__(self, node: int, known: GroupMap, is_there: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        node: int,
+        known: GroupMap,
+        is_there: Callable[[int], bool],
+        was_there: Callable[[int], bool] | None = None,
+    ) -> None:
         self.node, self.map = node, known
         self.is_there = is_there
+        self._was_there = was_there or is_there
 
     def first_of(self, group: int) -> int:
         return self.map.first_of(group)
@@ -123,6 +131,10 @@ class GroupLocations:
     def is_up(self, node: int) -> bool:
         """Report whether this node reaches another one, or is it."""
         return node == self.node or self.is_there(node)
+
+    def seems_up(self, node: int) -> bool:
+        """Report a node that this one reaches, or that fell silent a moment ago, or is it."""
+        return node == self.node or self._was_there(node)
 
     def voters_of(self, group: int) -> dict[int, bool]:
         """Return the voters of the group, each with True if this node reaches it."""

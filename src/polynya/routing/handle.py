@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 from polynya.cold import PackGone
 from polynya.local.api import Page, ReadQuery, Refusal, Sink, StreamInfo
 from polynya.local.local import LocalGroups
 from polynya.local.reads.pieces import PlannedPage
 from polynya.routing import messages
+from polynya.routing.answers import LocalAnswers
 from polynya.routing.proposals import Proposals
-from polynya.routing.remote_tails import RemoteTails
-from polynya.routing.requests.core_requests import CoreTransport
-from polynya.routing.requests.fan_out import ReplicaFanOut
-from polynya.routing.requests.group_requests import GroupRequests
-from polynya.routing.requests.local_answers import LocalAnswers
-from polynya.stream.commands import Append, Command, Produce
+from polynya.routing.rpc import CoreTransport, Rpc
+from polynya.routing.tails import RemoteTails
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Done
 
 
@@ -24,42 +21,25 @@ class StreamReads:
     else of others."""
 
     def __init__(
-        self,
-        local: LocalGroups,
-        replicas: ReplicaFanOut,
-        requests: GroupRequests,
-        answers: LocalAnswers,
-        transport: CoreTransport | None,
+        self, local: LocalGroups, rpc: Rpc, answers: LocalAnswers, transport: CoreTransport
     ) -> None:
         self.read_nowait = local.reads.read_nowait
-        self._local = local
+        self.local = local
         self._machines = local.machines
-        self._replicas = replicas
-        self._requests = requests
+        self._rpc = rpc
         self._answers = answers
+        self._transport = transport
         self._tails: dict[tuple[bool, bool], RemoteTails] = {}  # by local, numbers of `attach`
-        if transport is not None:
-            for local_reads, numbers in product((False, True), repeat=2):
-                tails = RemoteTails(transport, local=local_reads, numbers=numbers)
-                self._tails[local_reads, numbers] = tails
 
     def is_readable(self, group: int) -> bool:
         """Report whether this core may answer reads of the group now, without other nodes."""
-        return group in self._machines and self._local.readable(group)
-
-    def info_nowait(self, group: int, name: str) -> StreamInfo | Refusal | None:
-        """Return facts if the group is local and no create or delete of the name is in flight;
-        None: call `info`."""
-        local = self._local
-        if group in self._machines and local.readable(group) and local.lifecycle.settled(name):
-            return local.streams.info(group, name)
-        return None
+        return group in self._machines and self.local.readable(group)
 
     async def info(self, group: int, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         """Return facts that reflect every append acknowledged before the call. `local`: return this
         node's state without contacting the leader."""
         question = messages.Attach(group, name, local)
-        found: StreamInfo | Refusal = await self._requests.at_replica(
+        found: StreamInfo | Refusal = await self._rpc.at_replica(
             group, messages.INFO, question, self._answers.info, local=local
         )
         return found
@@ -72,12 +52,12 @@ class StreamReads:
             return await self._read(group, query)
 
     async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
-        question = messages.Query(group, query, self._local.reads.cold is not None)
-        answer: Page | Refusal | PlannedPage = await self._requests.at_replica(
+        question = messages.Query(group, query, self.local.reads.cold is not None)
+        answer: Page | Refusal | PlannedPage = await self._rpc.at_replica(
             group, messages.READ, question, self._answers.read, local=query.local
         )
         if isinstance(answer, PlannedPage):
-            return await self._local.reads.pieces.page(answer, query)
+            return await self.local.reads.pieces.page(answer, query)
         return answer
 
     async def attach(
@@ -87,20 +67,24 @@ class StreamReads:
         whose events carry no payload if the stream is on another core."""
 
         async def here() -> StreamInfo | Refusal:
-            await self._local.prepare(group, local=local)
-            return self._local.streams.attach(group, name, sink, local=local)
+            await self.local.prepare(group, local=local)
+            return self.local.streams.attach(group, name, sink, local=local)
 
         async def there(core_id: int) -> StreamInfo | Refusal:
-            return await self._tails[local, numbers].attach(core_id, group, name, sink)
+            tails = self._tails.get((local, numbers))
+            if tails is None:
+                tails = RemoteTails(self._transport, local=local, numbers=numbers)
+                self._tails[local, numbers] = tails
+            return await tails.attach(core_id, group, name, sink)
 
-        return await self._replicas.ask(group, here, there, local=local)
+        return await self._rpc.from_replica(group, here, there, local=local)
 
     def detach(self, uid: int, sink: Sink) -> None:
         """Deliver no more events to `sink`."""
         for tails in self._tails.values():
             tails.detach(uid, sink)
         if uid >> 48 in self._machines:
-            self._local.streams.detach(uid, sink)
+            self.local.streams.detach(uid, sink)
 
 
 class StreamHandle:
@@ -132,8 +116,12 @@ class StreamHandle:
         return self._reads.is_readable(self.group)
 
     def info_nowait(self) -> StreamInfo | Refusal | None:
-        """Return the facts of the stream as `StreamReads.info_nowait` does."""
-        return self._reads.info_nowait(self.group, self.name)
+        """Return the facts of the stream if its group is local and no create or delete of the name
+        is in flight; None: call `info`."""
+        local, group, name = self._reads.local, self.group, self.name
+        if group in local.machines and local.readable(group) and local.lifecycle.settled(name):
+            return local.streams.info(group, name)
+        return None
 
     async def info(self, *, local: bool = False) -> StreamInfo | Refusal:
         """Return the facts of the stream as `StreamReads.info` does."""

@@ -9,10 +9,11 @@ import msgspec
 
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.local.reads.pieces import PlannedPage, PlannedSpans
-from polynya.stream.commands import Retention
+from polynya.stream.features.tables.rules import Lag
+from polynya.stream.features.tables.state import Table
+from polynya.stream.features.topics.state import TopicNews
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
-from polynya.stream.rules.tables import Lag, Table
-from polynya.stream.rules.topics import TopicNews
 
 PROPOSE = 1
 INFO = 2

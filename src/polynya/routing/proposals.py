@@ -6,56 +6,135 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from polynya.base.errors import NotLeader
 from polynya.base.futures import settle
+from polynya.base.names import group_of
 from polynya.local.api import AppendTo
 from polynya.local.appends import Appender
 from polynya.local.local import LocalGroups
 from polynya.replica.log import check_proposal, decode_command, encode_command
 from polynya.routing import messages
 from polynya.routing.bundles import AppendBundle, Bundles, handler_of
-from polynya.routing.diskless import DisklessRoutes, DisklessWriter, RemoteAppender
-from polynya.routing.forwarding import Forwarding
-from polynya.routing.forwarding_appender import ForwardingAppender
-from polynya.routing.leaders import Leaders
-from polynya.routing.requests.core_requests import CoreTransport
-from polynya.routing.stream_groups import StreamGroups
-from polynya.stream.commands import Append, Command, Produce
+from polynya.routing.directory import Leaders, SoleDirectory
+from polynya.routing.diskless import DisklessRoutes, DisklessWriter
+from polynya.routing.rpc import CoreTransport
+from polynya.routing.send import SoleTargets
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wal import DiskFull
 
+_NAMES_MAX = 65_536
 _APPENDS = (Append, Produce)  # `Append | Produce` would be built at each check
 
 
-class Proposals:
-    """The proposals of core `core` of a node with `cores` cores. `transport` is None on a node with
-    one core."""
+class StreamGroups:
+    """The `count` groups of streams, as one core computes them. `known` is the cache: a hot path
+    looks there before it calls `of`."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.known: dict[str, int] = {}
+
+    def of(self, name: str) -> int:
+        """Return the group of a stream."""
+        group = self.known.get(name)
+        if group is None:
+            if len(self.known) >= _NAMES_MAX:
+                self.known.clear()
+            group = self.known[name] = group_of(name, self.count)
+        return group
+
+
+class Router(Protocol):
+    """The routes of proposals to the leaders of their groups: `polynya.routing.forwarding`, or
+    outside a cluster `SoleRouter`."""
+
+    diskless: DisklessRoutes
+
+    def append(self, group: int, command: Append | Produce, done: Done) -> None:
+        """Propose an append, or hand it to the writer of diskless streams."""
+        ...
+
+    def appender(self, group: int) -> AppendTo:
+        """Return the bound appender of a stream of a group."""
+        ...
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """Propose as `LocalGroups.propose` does, wherever the leader is."""
+        ...
+
+
+class SoleRouter:
+    """The router of core `core` of a node with `cores` cores, outside a cluster."""
 
     def __init__(
-        self,
-        local: LocalGroups,
-        groups: StreamGroups,
-        *,
-        core: int,
-        cores: int,
-        transport: CoreTransport | None,
+        self, local: LocalGroups, transport: CoreTransport, *, core: int, cores: int
     ) -> None:
-        self._local = local
-        self._group_of = groups.of
-        self._groups = groups.known
-        self._core = core
-        self._cores = cores
-        self._transport = transport
-        self._bundles: Bundles | None = None
-        self._forwarding: Forwarding | None = None
+        self.directory, self.targets = SoleDirectory(local.machines), SoleTargets(core, cores)
         self.diskless = DisklessRoutes(self._propose_waited)
+        self._local = local
+        self._core, self._cores = core, cores
+        self._bundles = Bundles(transport, self._on_bundle_result)
+
+    def came(self, group: int, sender: int, count: int) -> None:
+        """Do nothing: outside a cluster no leader follows the writers."""
+
+    def appender(self, group: int) -> AppendTo:
+        """Return the bound appender of a stream of a group."""
+        if group % self._cores != self._core:
+            return partial(self.append, group)
+        return Appender(self._local.appends, group, self.diskless).append
+
+    def append(self, group: int, command: Append | Produce, done: Done) -> None:
+        """Propose an append, or hand it to the writer of diskless streams."""
+        if command.name in self.diskless.names:
+            self.diskless.append(group, command, done)
+        elif group % self._cores == self._core:
+            done = partial(self.diskless.answered, group, command, done)
+            self._local.appends.propose(group, command, done)
+        else:
+            self._propose_at(group, command, done)
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """Propose as `LocalGroups.propose` does, on the core that hosts the group."""
+        if group % self._cores != self._core:
+            self._propose_at(group, command, done)
+            return
+        if isinstance(command, _APPENDS):
+            done = partial(self.diskless.answered, group, command, done)
+        self._local.propose(group, command, done)
+
+    def _propose_waited(self, group: int, command: Command, done: Done) -> None:
+        """Propose an append that has waited: log time never goes back."""
+        self.propose(group, self._local.stamped(command), done)
+
+    def _propose_at(self, group: int, command: Command, done: Done) -> None:
+        """Propose to another core of this node, which hosts the group."""
+        self._bundles.propose(group % self._cores, group, command, encode_command(command), done)
+
+    def _on_bundle_result(
+        self, bundle: AppendBundle, outcomes: list[Reply | BaseException]
+    ) -> None:
+        """Hand out the outcomes of appends that another core of this node judged."""
+        for command, done, outcome in zip(bundle.commands, bundle.dones, outcomes, strict=True):
+            self.diskless.answered(bundle.group, command, done, outcome)
+
+
+class Proposals:
+    """The proposals of one core: by the name of a stream, by group, or as a step of a larger
+    operation."""
+
+    def __init__(self, router: Router, groups: StreamGroups) -> None:
+        self.diskless = router.diskless
         # expect appends of a stream that is diskless; if it is not, they only take longer
         self.expect_diskless = self.diskless.expect
-
-    def join(self, forwarding: Forwarding) -> None:
-        """Join a cluster, in which other nodes may lead groups."""
-        self._forwarding = forwarding
+        self.appender = router.appender  # the bound appender of a stream of a group
+        self.propose_to = router.propose  # by group number; the command may name no stream
+        self._append = router.append
+        self._group_of = groups.of
 
     def take_diskless(self, writer: DisklessWriter) -> None:
         """Send the appends of diskless streams to this core's writer."""
@@ -65,35 +144,13 @@ class Proposals:
         """Report whether this core sends appends of a stream to its writer."""
         return name in self.diskless.names
 
-    def appender(self, group: int) -> AppendTo:
-        """Return the bound appender of a stream of a group; see `StreamHandle`."""
-        forwarding = self._forwarding
-        if group % self._cores == self._core:
-            here = Appender(self._local.appends, group, self.diskless).append
-            return (
-                here if forwarding is None else ForwardingAppender(forwarding, group, here).append
-            )
-        there = self._propose_at if forwarding is None else forwarding.propose
-        return RemoteAppender(self.diskless, group, there).append
-
     def propose(self, name: str, command: Command, done: Done) -> None:
         """Propose a command of this stream; see `polynya.service.api.Service`."""
-        group = self._groups.get(name) or self._group_of(name)
+        group = self._group_of(name)
         if isinstance(command, _APPENDS):
             self._append(group, command, done)
         else:
             self.propose_to(group, command, done)
-
-    def propose_to(self, group: int, command: Command, done: Done) -> None:
-        """Propose a command by group number; it may name no stream."""
-        if self._forwarding is not None:
-            self._forwarding.propose(group, command, done)
-        elif group % self._cores != self._core:
-            self._propose_at(group, command, done)
-        else:
-            if isinstance(command, _APPENDS):
-                done = partial(self.diskless.answered, group, command, done)
-            self._local.propose(group, command, done)
 
     async def call(self, group: int, command: Command) -> Reply:
         """Propose a command as one step of a larger operation. Raise the fault that `done` would
@@ -105,65 +162,33 @@ class Proposals:
             raise DiskFull("the journal's disk is full; nothing was applied")
         return reply
 
-    def _append(self, group: int, command: Append | Produce, done: Done) -> None:
-        """Propose an append for which its caller keeps no handle."""
-        diskless, forwarding = self.diskless, self._forwarding
-        if command.name in diskless.names or (
-            forwarding is not None and forwarding.is_diskless(group, command.name)
-        ):
-            diskless.append(group, command, done)
-        elif forwarding is None and group % self._cores == self._core:
-            done = partial(diskless.answered, group, command, done)
-            self._local.appends.propose(group, command, done)
-        else:
-            self.propose_to(group, command, done)
-
-    def _propose_waited(self, group: int, command: Command, done: Done) -> None:
-        """Propose an append that has waited: log time never goes back."""
-        self.propose_to(group, self._local.stamped(command), done)
-
-    def _propose_at(self, group: int, command: Command, done: Done) -> None:
-        """Propose to the core of this node that hosts the group."""
-        if self._bundles is None:
-            assert self._transport is not None
-            self._bundles = Bundles(self._transport, self._landed)
-        self._bundles.propose(group % self._cores, group, command, encode_command(command), done)
-
-    def _landed(self, bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
-        """Hand out the outcomes of appends that another core of this node judged."""
-        for command, done, outcome in zip(bundle.commands, bundle.dones, outcomes, strict=True):
-            self.diskless.answered(bundle.group, command, done, outcome)
-
 
 class ReceivedProposals:
     """The proposals of other cores, for groups that this core leads."""
 
-    def __init__(self, local: LocalGroups, leaders: Leaders, transport: CoreTransport) -> None:
+    def __init__(
+        self,
+        local: LocalGroups,
+        directory: Leaders,
+        transport: CoreTransport,
+        came: Callable[[int, int, int], None],
+    ) -> None:
+        """Take proposals. `came` counts the appends of a group by the core that sent them."""
         self._local = local
-        self._leaders = leaders
-        # counts the appends of a group by the core that sent them
-        self._came: Callable[[int, int, int], None] = _not_counted
+        self._directory = directory
+        self._came = came
         transport.on(messages.PROPOSE, self._propose)
         transport.on(
             messages.PROPOSE_ALL,
-            handler_of(
-                leaders.leads, leaders.leader_here, local.propose, local.now_ms, self._count
-            ),
+            handler_of(directory.leads, directory.leader_here, local.propose, local.now_ms, came),
         )
-
-    def join(self, forwarding: Forwarding) -> None:
-        """Join a cluster, in which a group may follow those who write to it."""
-        self._came = forwarding.demand.came
-
-    def _count(self, group: int, sender: int, count: int) -> None:
-        self._came(group, sender, count)
 
     def _propose(
         self, body: bytes, reply: Callable[[bytes | BaseException], None], peer: int
     ) -> None:
         group = int.from_bytes(body[:2], "little")
-        if not self._leaders.leads(group):
-            reply(NotLeader(self._leaders.leader_here(group)))
+        if not self._directory.leads(group):
+            reply(NotLeader(self._directory.leader_here(group)))
             return
 
         self._came(group, peer, 1)
@@ -174,7 +199,3 @@ class ReceivedProposals:
         command = self._local.stamped(decode_command(body[2:]))
         check_proposal(command)  # the engine trusts appends
         self._local.propose(group, command, done)
-
-
-def _not_counted(group: int, sender: int, count: int) -> None:
-    """Do nothing: outside a cluster no leader follows the writers."""

@@ -4,6 +4,7 @@ Listeners and the object tier build on it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -18,14 +19,16 @@ from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage
 from polynya.local.local import LocalGroups
 from polynya.local.segments import SEGMENT_LIMITS, ClusterRotation
-from polynya.routing.requests.core_requests import CoreTransport
-from polynya.routing.service import NodeService
+from polynya.routing.forwarding import Forwarding, ForwardingTransport
+from polynya.routing.group_locations import CoreAddress, GroupLocations
+from polynya.routing.rpc import CoreTransport
 from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
+from polynya.service.node_service import NodeService
 from polynya.service.outbox_sender import OutboxSender
 from polynya.service.retention_job import RetentionJob
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
-from polynya.stream.commands import SegmentLimits
+from polynya.stream.parts import SegmentLimits
 
 SNAPSHOT_BYTES = 64 << 20  # journal bytes between two rounds of snapshots
 
@@ -42,23 +45,29 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     segment_limits: SegmentLimits = SEGMENT_LIMITS
 
 
+class NodeTransport(CoreTransport, ForwardingTransport, Protocol):
+    """Messages to the other cores of the node, and in a cluster to other nodes; see
+    `polynya.transport`."""
+
+
 class CoreRuntime:
     """The stream engine of one core. Create it on a running loop. `now_ms` returns log time;
     `fatal` is called when the journal fails."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         storage: Storage,
         shape: Shape,
         *,
         now_ms: Callable[[], int],
-        transport: CoreTransport | None,
+        transport: NodeTransport | None,
         fatal: Callable[[BaseException], None],
         cluster: ClusterSettings | None = None,
+        locations: GroupLocations | None = None,
         writer: WriteExecutor | None = None,
     ) -> None:
-        """Assemble the core. `cluster`: the groups are replicated, and `storage` was opened for
-        this member."""
+        """Assemble the core. `cluster`: the groups are replicated, `storage` was opened for this
+        member, and `locations` has the nodes of each group."""
         self.storage = storage
         self.replicated: ReplicatedEngine | None = None
         self.exchange: CatchUp | None = None
@@ -81,8 +90,19 @@ class CoreRuntime:
             history=shape.history,
             segment_limits=shape.segment_limits,
         )
+        router: Forwarding | None = None
+        if self.replicated is not None:
+            assert locations is not None and transport is not None
+            address = CoreAddress(locations.node, shape.core, shape.cores, shape.groups)
+            replicas = self.replicated.replicas
+            router = Forwarding(address, replicas, transport, self.local, locations)
         self.service = NodeService(
-            self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport
+            self.local,
+            groups=shape.groups,
+            core=shape.core,
+            cores=shape.cores,
+            transport=transport,
+            router=router,
         )
         self.outbox_sender = OutboxSender(self.service)
         self.retainer = RetentionJob(self.service)
@@ -106,11 +126,8 @@ class CoreRuntime:
         if self.replicated is not None:
             self._join(self.replicated)
         self.core.on_applied, self.core.watched = self.local.applied, self.local.feeds.sinks
-        self.after_turn: list[Callable[[], None]] = [
-            self.local.memory.measure,
-            self.outbox_sender.pump,
-        ]
-        self.core.on_turn = self._turned
+        self.after_turn = self.core.after_turn
+        self.after_turn += [self.local.memory.measure, self.outbox_sender.pump]
 
     def indexes(self) -> dict[int, int]:
         """Return the applied index of each group."""
@@ -152,10 +169,6 @@ class CoreRuntime:
             if self.replicated is None
             else self.replicated.replicas.term(group)
         )
-
-    def _turned(self) -> None:
-        for look in self.after_turn:
-            look()
 
 
 def _not_before(

@@ -7,15 +7,10 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from polynya.base.errors import PolynyaError
-from polynya.routing.service import NodeService
-from polynya.stream.commands import (
-    Acknowledge,
-    Command,
-    ConfirmPin,
-    RefuseAttempt,
-    ReleasePack,
-    Unpin,
-)
+from polynya.service.node_service import NodeService
+from polynya.stream.command import Command
+from polynya.stream.features.forks.commands import Acknowledge, ConfirmPin, RefuseAttempt, Unpin
+from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.replies import Code, Reply
 
 # an older unconfirmed pin has lost its coordinator, which may need long reads from the object store

@@ -19,12 +19,11 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import RECALL_STREAMS
 from polynya.base.names import bucket_of
 from polynya.local.api import Position, ReadQuery, Refusal
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.service.topic_policies import TopicPolicies
-from polynya.stream.commands import Retention, Trim
-from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import ghosts
-from polynya.stream.rules.retention import (
+from polynya.stream.features.pages.eviction import ghosts
+from polynya.stream.features.retention.commands import Trim
+from polynya.stream.features.retention.rules import (
     RetentionCut,
     cut_of,
     held_back,
@@ -32,7 +31,9 @@ from polynya.stream.rules.retention import (
     retention_of,
     slack_ms,
 )
-from polynya.stream.rules.table_watches import held_from
+from polynya.stream.features.tables.watches import held_from
+from polynya.stream.machine import Machine
+from polynya.stream.parts import Retention
 from polynya.stream.state.model import Stream
 
 log = logging.getLogger("polynya.service")

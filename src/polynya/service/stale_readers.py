@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from polynya.base.errors import PolynyaError
+from polynya.local.local import LocalGroups
 from polynya.routing import messages
+from polynya.routing.directory import Directory
+from polynya.routing.rpc import Rpc
+from polynya.routing.send import Targets
 from polynya.transport.handshake import node_of
-
-if TYPE_CHECKING:
-    from polynya.routing.forwarding import Forwarding
-    from polynya.routing.service import NodeService
 
 ASKED_AT_ONCE = 16  # one call may take as long as an election
 
@@ -20,9 +19,11 @@ class StaleReaders:
     """The monitor of one core's live readers. Call `look` about once a second, apart from work that
     must not wait for other nodes."""
 
-    def __init__(self, service: NodeService, forwarding: Forwarding) -> None:
-        self._service, self._local = service, service.local
-        self._leaders, self._targets = forwarding.leaders, forwarding.targets
+    def __init__(
+        self, local: LocalGroups, directory: Directory, targets: Targets, rpc: Rpc
+    ) -> None:
+        self._local, self._rpc = local, rpc
+        self._directory, self._targets = directory, targets
         # groups whose readers were disconnected; readers that stay want local state
         self._told: set[int] = set()
 
@@ -33,7 +34,7 @@ class StaleReaders:
         deaf = {
             group
             for group in watched
-            if group in self._local.machines and not self._leaders.knows(group)
+            if group in self._local.machines and not self._directory.knows(group)
         }
         self._told &= deaf
         some = sorted(deaf - self._told)
@@ -46,20 +47,18 @@ class StaleReaders:
             )
 
     async def _look_at(self, group: int, uid: int) -> None:
-        if await self._is_heard_elsewhere(group, uid) and not self._leaders.knows(group):
+        if await self._is_heard_elsewhere(group, uid) and not self._directory.knows(group):
             self._told.add(group)
             self._local.cut_readers(group)
 
     async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:
         machine = self._local.machines.get(group)  # the group may have left during the calls
         stream = None if machine is None else machine.directory.by_uid.get(uid)
-        others = [place for place in self._targets.to_read(group) if node_of(place)]
+        others = [core_id for core_id in self._targets.to_read(group) if node_of(core_id)]
         if stream is None or not others:
             return False
         try:
-            await self._service.core_requests.ask(
-                others[0], messages.INFO, messages.Attach(group, stream.name)
-            )
+            await self._rpc.ask(others[0], messages.INFO, messages.Attach(group, stream.name))
         except PolynyaError:
             return False
         return True

@@ -11,9 +11,9 @@ import msgspec
 from polynya.base.errors import NotLeader
 from polynya.base.futures import settle
 from polynya.local.api import Refusal
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
+from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.segments import segments_of
 from polynya.stream.state.model import SealedSegment, Stream
 
 SEGMENTS = 58  # messages between cores
@@ -67,14 +67,14 @@ class SegmentFinder:
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
-        service.core_requests.serve(SEGMENTS, SegmentsQuery, LeasedSegments | None, self._here)
-        service.core_requests.serve(ROLL, RollRequest, Rolled | None, self._roll_here)
+        service.rpc.serve(SEGMENTS, SegmentsQuery, LeasedSegments | None, self._here)
+        service.rpc.serve(ROLL, RollRequest, Rolled | None, self._roll_here)
 
     async def find(self, name: str) -> LeasedSegments | None:
         """Return the segments of a stream; None without such a stream, or if it has none. Raises
         Unavailable."""
         query = SegmentsQuery(self._service.group_of(name), name)
-        found: LeasedSegments | None = await self._service.group_requests.at_home(
+        found: LeasedSegments | None = await self._service.rpc.at_home(
             query.group, SEGMENTS, query, self._here
         )
         return found
@@ -83,7 +83,7 @@ class SegmentFinder:
         """Close the open segment of a stream before it is full, unless it has another epoch or no
         records. None without such a stream. Raises Unavailable, and OutcomeUnknown."""
         request = RollRequest(self._service.group_of(name), name, epoch)
-        found: Rolled | None = await self._service.group_requests.at_home(
+        found: Rolled | None = await self._service.rpc.at_home(
             request.group, ROLL, request, self._roll_here, changes=True
         )
         return found

@@ -11,9 +11,9 @@ import msgspec
 from polynya.base.errors import Unavailable
 from polynya.base.limits import RANGES_PER_ANSWER_MAX
 from polynya.local.api import Refusal
-from polynya.routing.service import NodeService
-from polynya.stream.commands import ColdSlice
-from polynya.stream.rules.eviction import evicted_view
+from polynya.service.node_service import NodeService
+from polynya.stream.features.pages.eviction import evicted_view
+from polynya.stream.parts import ColdSlice
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import stable_of
@@ -49,13 +49,13 @@ class SliceFinder:
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
-        service.core_requests.serve(SLICES, SlicesQuery, StreamSlices | None, self._here)
+        service.rpc.serve(SLICES, SlicesQuery, StreamSlices | None, self._here)
 
     async def find(self, name: str, first: int, end: int) -> StreamSlices | None:
         """Return the slices that hold these records, or None without such a stream. Raises
         Unavailable."""
         query = SlicesQuery(self._service.group_of(name), name, first, end)
-        found: StreamSlices | None = await self._service.group_requests.at_home(
+        found: StreamSlices | None = await self._service.rpc.at_home(
             query.group, SLICES, query, self._here
         )
         return found

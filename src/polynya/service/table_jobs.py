@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from polynya.routing.service import NodeService
+from polynya.service.node_service import NodeService
 from polynya.service.table_leases import TableLeases
 from polynya.service.tables import (
     TableRefused,
@@ -17,12 +17,22 @@ from polynya.service.tables import (
     checked_partitions,
     table_of,
 )
-from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableOpen, TablePlanned
-from polynya.stream.placement import META_GROUP
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables.commands import (
+    ClaimRanges,
+    TableAbandon,
+    TableCommit,
+    TableFail,
+    TableFault,
+    TableMove,
+    TableOpen,
+    TablePlanned,
+    TableRetry,
+)
+from polynya.stream.features.tables.failures import FAILURES_MAX
+from polynya.stream.features.tables.rules import ClaimedRange, Lag
+from polynya.stream.features.tables.state import Failure, Table
 from polynya.stream.replies import Code
-from polynya.stream.rules.table_failures import FAILURES_MAX, Failure
-from polynya.stream.rules.tables import ClaimedRange, Lag, Table
-from polynya.stream.table_commands import TableFail, TableFault, TableMove, TableRetry
 
 JOB_BYTES_MAX = 4 << 30  # payload of one job over all groups; the driver calls again for the rest
 # approximate limit of slices of one job: each is a row of the plan, assembled in one step

@@ -11,10 +11,10 @@ import asyncio
 import msgspec
 
 from polynya.base.limits import TABLE_LEASE_MS
-from polynya.routing.service import NodeService
-from polynya.stream.commands import MetaChange
+from polynya.service.node_service import NodeService
+from polynya.stream.features.settings.commands import MetaChange
+from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code
-from polynya.stream.rules.meta import values_of, version_of
 
 SCOPE = "table-leases"  # in the meta group
 ATTEMPTS = 8  # optimistic retries against concurrent changes

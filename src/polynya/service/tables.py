@@ -14,18 +14,19 @@ from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.local.api import StreamInfo
 from polynya.routing import messages
-from polynya.routing.service import NodeService
-from polynya.stream.placement import META_GROUP
-from polynya.stream.replies import Code
-from polynya.stream.rules.table_watches import covers
-from polynya.stream.rules.tables import Lag, Table
-from polynya.stream.table_commands import (
+from polynya.service.node_service import NodeService
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.tables.commands import (
     ForgetTable,
     TableAlter,
     TableDrop,
     TableMake,
     WatchStreams,
 )
+from polynya.stream.features.tables.rules import Lag
+from polynya.stream.features.tables.state import Table
+from polynya.stream.features.tables.watches import covers
+from polynya.stream.replies import Code
 
 COLUMN_TYPES = ("long", "double", "decimal", "string", "timestamptz", "date", "boolean")
 COLUMNS_MAX = 500  # declared columns of a table, as many as it can have

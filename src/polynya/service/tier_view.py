@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from polynya.cold import FaultedStreams
 from polynya.engine.repair import Repairer
 from polynya.engine.snapshots.snapshotter import Snapshotter
-from polynya.routing.service import NodeService
-from polynya.stream.commands import Command
+from polynya.service.node_service import NodeService
+from polynya.stream.command import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import HotBatch
@@ -44,7 +44,7 @@ class CoreGroups:
 
     def leader_of(self, group: int) -> int:
         """Return the node that leads a group, if this node reaches it; -1: none is known."""
-        return self._service.leaders.reached_leader_of(group)
+        return self._service.directory.reached_leader(group)
 
     def turns(self) -> int:
         return self._service.local.turns

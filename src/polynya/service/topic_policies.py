@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polynya.base.names import KAFKA_PREFIX, partition_name
-from polynya.stream.commands import Retention
-from polynya.stream.rules.topics import Topic, TopicState, retention_of_topic
+from polynya.stream.features.topics.rules import retention_of_topic
+from polynya.stream.features.topics.state import Topic, TopicState
+from polynya.stream.parts import Retention
 
 if TYPE_CHECKING:
-    from polynya.routing.service import NodeService
+    from polynya.service.node_service import NodeService
 
 
 class TopicPolicies:

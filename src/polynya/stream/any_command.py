@@ -2,69 +2,8 @@
 
 from __future__ import annotations
 
-from polynya.stream.commands import (
-    AckLinks,
-    Acknowledge,
-    Append,
-    AppendIf,
-    BucketRetention,
-    Bundle,
-    ClaimRanges,
-    ClusterBorn,
-    ConfirmPin,
-    Create,
-    Delete,
-    Evict,
-    Expire,
-    GroupPlaced,
-    LinkSubscription,
-    MetaChange,
-    MetaSet,
-    NodeAdd,
-    NodeAnnounce,
-    NodePromote,
-    NodeSet,
-    PackDeleted,
-    PackWritten,
-    PageEntries,
-    PinSource,
-    PlaceGroup,
-    Produce,
-    ProducerIds,
-    PublishSlices,
-    ReaderAdd,
-    RefuseAttempt,
-    ReleasePack,
-    ReleasePaged,
-    ReplaceSlices,
-    Return,
-    Rollover,
-    SetBalancing,
-    SetLevel,
-    SetRetention,
-    SubscriptionDelete,
-    SubscriptionEvent,
-    SubscriptionLinked,
-    SubscriptionPut,
-    SubscriptionStreams,
-    TableAbandon,
-    TableCommit,
-    TableCreate,
-    TableOpen,
-    TablePlanned,
-    TopicChange,
-    TopicDrop,
-    TopicGone,
-    TopicPut,
-    TopicReady,
-    Touch,
-    Trim,
-    TrimTo,
-    UnlinkSubscription,
-    Unpin,
-)
-from polynya.stream.diskless_commands import CommitSlices, SealProfileEpoch, SetProfile
-from polynya.stream.group_commands import (
+from polynya.stream.features.appends.commands import Append, AppendIf, Bundle, Produce, ProducerIds
+from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
     ConsumerGroupPut,
@@ -72,16 +11,70 @@ from polynya.stream.group_commands import (
     ExpireOffsets,
     ForgetTopic,
 )
-from polynya.stream.table_commands import (
+from polynya.stream.features.forks.commands import (
+    Acknowledge,
+    ConfirmPin,
+    PinSource,
+    RefuseAttempt,
+    Unpin,
+)
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.packs.commands import (
+    PackDeleted,
+    PackWritten,
+    PublishSlices,
+    ReleasePack,
+    ReplaceSlices,
+)
+from polynya.stream.features.pages.commands import Evict, PageEntries, ReleasePaged, Return
+from polynya.stream.features.placement.commands import (
+    ClusterBorn,
+    GroupPlaced,
+    NodeAdd,
+    NodeAnnounce,
+    NodePromote,
+    NodeSet,
+    PlaceGroup,
+    ReaderAdd,
+    SetBalancing,
+)
+from polynya.stream.features.profiles.commands import CommitSlices, SealProfileEpoch, SetProfile
+from polynya.stream.features.retention.commands import BucketRetention, SetRetention, Trim, TrimTo
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLevel
+from polynya.stream.features.subscriptions.commands import (
+    AckLinks,
+    LinkSubscription,
+    SubscriptionDelete,
+    SubscriptionEvent,
+    SubscriptionLinked,
+    SubscriptionPut,
+    SubscriptionStreams,
+    UnlinkSubscription,
+)
+from polynya.stream.features.tables.commands import (
+    ClaimRanges,
     ForgetTable,
+    TableAbandon,
     TableAlter,
+    TableCommit,
+    TableCreate,
     TableDrop,
     TableFail,
     TableFault,
     TableMake,
     TableMove,
+    TableOpen,
+    TablePlanned,
     TableRetry,
     WatchStreams,
+)
+from polynya.stream.features.topics.commands import (
+    TopicChange,
+    TopicDrop,
+    TopicGone,
+    TopicPut,
+    TopicReady,
 )
 
 AnyCommand = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from polynya.base.limits import TIME_MS_MAX
-from polynya.stream.commands import Append, Batch, Encoding, Produce, Producer
+from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.parts import Batch, Encoding, Producer
 
 _KAFKA_SEQUENCE_MAX = 2**31 - 1
 _KAFKA_EPOCH_MAX = 2**15 - 1

@@ -5,70 +5,73 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from polynya.stream import placement, read_plan
-from polynya.stream.commands import (
+from polynya.stream import read_plan
+from polynya.stream.command import Command
+from polynya.stream.features.appends import conditions
+from polynya.stream.features.appends import kafka as kafka_writes
+from polynya.stream.features.appends import rules as writes
+from polynya.stream.features.appends.commands import Append, AppendIf, Bundle, Produce, ProducerIds
+from polynya.stream.features.consumer_groups import rules as group_rules
+from polynya.stream.features.consumer_groups.state import ConsumerGroups
+from polynya.stream.features.forks import rules as forks
+from polynya.stream.features.forks.commands import (
     Acknowledge,
-    Append,
-    AppendIf,
-    BucketRetention,
-    Bundle,
-    ClaimRanges,
-    Command,
     ConfirmPin,
-    Create,
-    Delete,
-    Expire,
-    PackDeleted,
-    PackWritten,
-    PageEntries,
     PinSource,
-    Produce,
-    ProducerIds,
-    PublishSlices,
     RefuseAttempt,
-    ReleasePack,
-    ReleasePaged,
-    ReplaceSlices,
-    Rollover,
-    SetRetention,
-    TableAbandon,
-    TableCommit,
-    TableCreate,
-    TableOpen,
-    TablePlanned,
-    Touch,
-    Trim,
-    TrimTo,
     Unpin,
 )
-from polynya.stream.consumer_groups import rules as group_rules
-from polynya.stream.consumer_groups.state import ConsumerGroups
-from polynya.stream.diskless.commits import apply_commit_slices
-from polynya.stream.diskless_commands import CommitSlices, SealProfileEpoch, SetProfile
+from polynya.stream.features.lifetimes import creation
+from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.packs import rules as publishing
+from polynya.stream.features.packs.commands import (
+    PackDeleted,
+    PackWritten,
+    PublishSlices,
+    ReleasePack,
+    ReplaceSlices,
+)
+from polynya.stream.features.pages import eviction
+from polynya.stream.features.pages import rules as paging
+from polynya.stream.features.pages.commands import PageEntries, ReleasePaged
+from polynya.stream.features.placement import rules as placement
+from polynya.stream.features.profiles import rules as profiles
+from polynya.stream.features.profiles.commands import CommitSlices, SealProfileEpoch, SetProfile
+from polynya.stream.features.profiles.commits import apply_commit_slices
+from polynya.stream.features.retention import rules as retention
+from polynya.stream.features.retention import trimming
+from polynya.stream.features.retention.commands import BucketRetention, SetRetention, Trim, TrimTo
+from polynya.stream.features.segments import rules as segments
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.settings import rules as settings
+from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions.state import SubscriptionState
+from polynya.stream.features.tables import failures as table_failures
+from polynya.stream.features.tables import lifetimes as table_lifetimes
+from polynya.stream.features.tables import rules as tables
+from polynya.stream.features.tables import watches as table_watches
+from polynya.stream.features.tables.commands import (
+    ClaimRanges,
+    ForgetTable,
+    TableAbandon,
+    TableAlter,
+    TableCommit,
+    TableCreate,
+    TableDrop,
+    TableFail,
+    TableFault,
+    TableMake,
+    TableMove,
+    TableOpen,
+    TablePlanned,
+    TableRetry,
+    WatchStreams,
+)
+from polynya.stream.features.topics import rules as topics
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules import (
-    conditions,
-    eviction,
-    forks,
-    kafka_writes,
-    lifetimes,
-    meta,
-    paging,
-    profiles,
-    publishing,
-    retention,
-    segments,
-    table_failures,
-    table_lifetimes,
-    table_watches,
-    tables,
-    topics,
-    trimming,
-    writes,
-)
 from polynya.stream.snapshots import encode as snapshots
-from polynya.stream.state import feature_level
 from polynya.stream.state.changes import Changes, KeptChanges
 from polynya.stream.state.claims import TableClaims
 from polynya.stream.state.counters import GroupCounters
@@ -79,19 +82,6 @@ from polynya.stream.state.model import Stream
 from polynya.stream.state.outbox import ForkAttempts, Outbox
 from polynya.stream.state.pack_ledger import PackLedger
 from polynya.stream.state.profile_epochs import DisklessStreams
-from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions.state import SubscriptionState
-from polynya.stream.table_commands import (
-    ForgetTable,
-    TableAlter,
-    TableDrop,
-    TableFail,
-    TableFault,
-    TableMake,
-    TableMove,
-    TableRetry,
-    WatchStreams,
-)
 
 
 class Machine:
@@ -180,7 +170,7 @@ def _apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
 
 
 _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
-    Create: writes.apply_create,
+    Create: creation.apply_create,
     Append: writes.apply_append,
     AppendIf: conditions.apply_append_if,
     Produce: kafka_writes.apply_produce,
@@ -226,9 +216,8 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     SealProfileEpoch: profiles.apply_seal_profile_epoch,
     **links.RULES,
     **eviction.RULES,
-    **feature_level.RULES,
     **placement.RULES,
-    **meta.RULES,
+    **settings.RULES,
     **topics.RULES,
     **group_rules.RULES,
 }

@@ -21,7 +21,7 @@ from struct import unpack
 import msgspec
 
 from polynya.base.limits import RAW_STEP_BYTES
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state import record_gaps
 from polynya.stream.state.index import Index, holding, holding_byte

@@ -22,94 +22,22 @@ from polynya.base.limits import (
     PATH_BYTES_MAX,
     TIME_MS_MAX,
 )
-from polynya.stream.commands import (
-    BUNDLE_COMMANDS_MAX,
-    AckLinks,
-    Acknowledge,
-    Append,
-    AppendIf,
-    Batch,
-    BucketRetention,
-    Bundle,
-    ClaimRanges,
-    ClusterBorn,
-    ColdSlice,
-    Command,
-    ConfirmPin,
-    Create,
-    Delete,
-    Encoding,
-    Evict,
-    Expire,
-    Fork,
-    GroupPlaced,
-    LinkSubscription,
-    MetaChange,
-    MetaSet,
-    NodeAdd,
-    NodeAnnounce,
-    NodePromote,
-    NodeRecord,
-    NodeSet,
-    NodeState,
-    PackWritten,
-    PageEntries,
-    PinSource,
-    PlaceGroup,
-    Placement,
-    Produce,
-    Producer,
-    ProducerIds,
-    PublishSlices,
-    ReaderAdd,
-    RefuseAttempt,
-    ReleasePack,
-    ReleasePaged,
-    ReplaceSlices,
-    Retention,
-    Return,
-    Rollover,
-    SegmentLimits,
-    SetBalancing,
-    SetLevel,
-    SetRetention,
-    SubscriptionConfig,
-    SubscriptionDelete,
-    SubscriptionEvent,
-    SubscriptionLinked,
-    SubscriptionPut,
-    SubscriptionStreams,
-    TableAbandon,
-    TableCommit,
-    TableCreate,
-    TableOpen,
-    TablePlanned,
-    TopicChange,
-    TopicDrop,
-    TopicGone,
-    TopicPut,
-    TopicReady,
-    Touch,
-    Trim,
-    TrimTo,
-    UnlinkSubscription,
-    Unpin,
-)
+from polynya.stream.command import Command
 from polynya.stream.common_forms import (
     is_common_append,
     is_common_produce,
     lengths_match,
     sequences_match,
 )
-from polynya.stream.diskless_commands import (
-    CommitSlices,
-    PackedAppend,
-    PackedSlice,
-    Profile,
-    SealProfileEpoch,
-    SetProfile,
+from polynya.stream.features.appends.commands import (
+    BUNDLE_COMMANDS_MAX,
+    Append,
+    AppendIf,
+    Bundle,
+    Produce,
+    ProducerIds,
 )
-from polynya.stream.group_commands import (
+from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
     ConsumerGroupMember,
@@ -119,17 +47,90 @@ from polynya.stream.group_commands import (
     ForgetTopic,
     OffsetEntry,
 )
-from polynya.stream.placement import NODE_NUMBER_MAX, REPLICAS_MAX
-from polynya.stream.table_commands import (
+from polynya.stream.features.forks.commands import (
+    Acknowledge,
+    ConfirmPin,
+    PinSource,
+    RefuseAttempt,
+    Unpin,
+)
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.packs.commands import (
+    PackWritten,
+    PublishSlices,
+    ReleasePack,
+    ReplaceSlices,
+)
+from polynya.stream.features.pages.commands import Evict, PageEntries, ReleasePaged, Return
+from polynya.stream.features.placement.cluster_map import NODE_NUMBER_MAX, REPLICAS_MAX
+from polynya.stream.features.placement.commands import (
+    ClusterBorn,
+    GroupPlaced,
+    NodeAdd,
+    NodeAnnounce,
+    NodePromote,
+    NodeRecord,
+    NodeSet,
+    NodeState,
+    PlaceGroup,
+    Placement,
+    ReaderAdd,
+    SetBalancing,
+)
+from polynya.stream.features.profiles.commands import (
+    CommitSlices,
+    PackedAppend,
+    PackedSlice,
+    Profile,
+    SealProfileEpoch,
+    SetProfile,
+)
+from polynya.stream.features.retention.commands import BucketRetention, SetRetention, Trim, TrimTo
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLevel
+from polynya.stream.features.subscriptions.commands import (
+    AckLinks,
+    LinkSubscription,
+    SubscriptionConfig,
+    SubscriptionDelete,
+    SubscriptionEvent,
+    SubscriptionLinked,
+    SubscriptionPut,
+    SubscriptionStreams,
+    UnlinkSubscription,
+)
+from polynya.stream.features.tables.commands import (
+    ClaimRanges,
     ForgetTable,
+    TableAbandon,
     TableAlter,
+    TableCommit,
+    TableCreate,
     TableDrop,
     TableFail,
     TableFault,
     TableMake,
     TableMove,
+    TableOpen,
+    TablePlanned,
     TableRetry,
     WatchStreams,
+)
+from polynya.stream.features.topics.commands import (
+    TopicChange,
+    TopicDrop,
+    TopicGone,
+    TopicPut,
+    TopicReady,
+)
+from polynya.stream.parts import (
+    Batch,
+    ColdSlice,
+    Encoding,
+    Fork,
+    Producer,
+    Retention,
+    SegmentLimits,
 )
 
 Span = tuple[int, int]

@@ -1,7 +1,7 @@
 """Run subscriptions: deliver wakes by webhook or through a wake stream, and serve workers that
 claim, acknowledge and release.
 
-The machines hold the state (`polynya.stream.subscriptions.rules`); this room acts on it. The state
+The machines hold the state (`polynya.stream.features.subscriptions.rules`); this room acts on it. The state
 of a subscription lives in one group, its home. The core of the home group runs every operation, and
 other cores forward operations to it. Cursors live with their streams, in any group, and are read
 before a worker gets a response. Time is log time. Tokens and ids are drawn here and travel in

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.base.msgpack import UNREADABLE
-from polynya.stream.commands import Command, MetaSet
-from polynya.stream.placement import META_GROUP
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.settings.commands import MetaSet
 from polynya.stream.replies import Reply
 
 KEY_NAME = "webhook-signing-key"

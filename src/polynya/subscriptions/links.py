@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Protocol
 
 from msgspec import structs
 
@@ -11,17 +12,21 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
 from polynya.base.offsets import parse_token
-from polynya.routing.service import NodeService
-from polynya.stream.commands import (
+from polynya.local.local import LocalGroups
+from polynya.routing.directory import Leaders
+from polynya.routing.proposals import Proposals
+from polynya.routing.rpc import Rpc
+from polynya.stream.command import Command
+from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
     SubscriptionLinked,
     UnlinkSubscription,
 )
-from polynya.stream.replies import Code
+from polynya.stream.features.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.features.subscriptions.state import LinkInfo, Subscription
+from polynya.stream.replies import Code, Reply
 from polynya.stream.state.record_gaps import JUMP
-from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions.state import LinkInfo, Subscription
 from polynya.subscriptions import messages
 from polynya.subscriptions.messages import LinksQuery
 
@@ -30,12 +35,30 @@ class BadAck(Exception):
     """An invalid acknowledgement."""
 
 
+class CoreService(Protocol):
+    """The parts of a core's service that subscriptions need."""
+
+    local: LocalGroups
+    proposals: Proposals
+    rpc: Rpc
+    groups: int
+
+    @property
+    def directory(self) -> Leaders: ...
+
+    def group_of(self, name: str) -> int: ...
+
+    def now_ms(self) -> int: ...
+
+    async def call(self, group: int, command: Command) -> Reply: ...
+
+
 class SubscriptionLinks:
     """The link operations of one core. `home` is the group of the subscription's id."""
 
-    def __init__(self, service: NodeService) -> None:
+    def __init__(self, service: CoreService) -> None:
         self._service = service
-        service.core_requests.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
+        service.rpc.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
 
     async def tell(self, home: int, subscription: Subscription) -> bool:
         """Register the subscription's present streams in every group, then confirm that to its
@@ -84,7 +107,7 @@ class SubscriptionLinks:
         theirs after the election. Without any pending link, `whole` requires those groups too and
         raises Unavailable; otherwise they stay skipped."""
         question, groups = LinksQuery(subscription.id, subscription.uid, limit), self._groups
-        leaderless = self._service.leaders.leaderless(groups)
+        leaderless = self._service.directory.leaderless(groups)
         missing: list[int] = []
         found = await self._ask(
             question, [group for group in groups if group not in leaderless], missing
@@ -105,7 +128,7 @@ class SubscriptionLinks:
             LinksQuery(subscription.id, subscription.uid, limit, after=after),
             self._groups,
         )
-        leaderless = [] if whole else self._service.leaders.leaderless(groups)
+        leaderless = [] if whole else self._service.directory.leaderless(groups)
         found = await self._ask(
             question, [group for group in groups if group not in leaderless], None if whole else []
         )
@@ -162,7 +185,7 @@ class SubscriptionLinks:
         def of(groups: list[int]) -> LinksQuery:
             return structs.replace(question, groups=tuple(groups))
 
-        parts = await self._service.group_requests.of_groups(
+        parts = await self._service.rpc.of_groups(
             groups, messages.LINKS, of, self._answer, missing=missing
         )
         return [info for part in parts for info in part]

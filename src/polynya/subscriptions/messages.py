@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from polynya.stream.commands import SubscriptionConfig
-from polynya.stream.subscriptions.state import LinkInfo
+from polynya.stream.features.subscriptions.commands import SubscriptionConfig
+from polynya.stream.features.subscriptions.state import LinkInfo
 
 OPERATE = 40  # message kinds between cores
 LINKS = 41

@@ -14,10 +14,14 @@ from polynya.base.limits import (
     SUBSCRIPTIONS_PER_GROUP_MAX,
 )
 from polynya.base.names import spelled_name
-from polynya.stream.commands import SubscriptionDelete, SubscriptionPut, SubscriptionStreams
+from polynya.stream.features.subscriptions.commands import (
+    SubscriptionDelete,
+    SubscriptionPut,
+    SubscriptionStreams,
+)
+from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.features.subscriptions.state import Subscription, holder_of, worker_of
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions.state import Subscription, holder_of, worker_of
 from polynya.subscriptions.links import BadAck
 from polynya.subscriptions.messages import (
     AnyOperation,

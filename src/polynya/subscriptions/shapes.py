@@ -11,9 +11,16 @@ from msgspec import json
 
 from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
-from polynya.stream.commands import Append, Batch, Encoding
-from polynya.stream.subscriptions.rules import WEBHOOK
-from polynya.stream.subscriptions.state import EXPLICIT, LinkInfo, State, Subscription, worker_of
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.subscriptions.rules import WEBHOOK
+from polynya.stream.features.subscriptions.state import (
+    EXPLICIT,
+    LinkInfo,
+    State,
+    Subscription,
+    worker_of,
+)
+from polynya.stream.parts import Batch, Encoding
 
 ROOT = "/v1/stream/__ds"
 

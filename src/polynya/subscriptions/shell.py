@@ -10,13 +10,12 @@ from operator import itemgetter
 from typing import Any
 
 from polynya.base.errors import NotLeader, PolynyaError, Unavailable
-from polynya.routing.service import NodeService
-from polynya.stream.commands import UnlinkSubscription
+from polynya.stream.features.subscriptions.commands import UnlinkSubscription
+from polynya.stream.features.subscriptions.links import pending_watches
 from polynya.stream.machine import Machine
-from polynya.stream.subscriptions.links import pending_watches
 from polynya.subscriptions import messages
 from polynya.subscriptions.keys import Keys
-from polynya.subscriptions.links import SubscriptionLinks
+from polynya.subscriptions.links import CoreService, SubscriptionLinks
 from polynya.subscriptions.messages import (
     AnyOperation,
     Get,
@@ -38,7 +37,7 @@ class Subscriptions:
     """The subscriptions of one core. Call `pump` after every turn. `allow_loopback`: webhooks may
     call plain-http receivers on this machine."""
 
-    def __init__(self, service: NodeService, *, allow_loopback: bool) -> None:
+    def __init__(self, service: CoreService, *, allow_loopback: bool) -> None:
         self._service = service
         self._keys = Keys(service)
         self._links = SubscriptionLinks(service)
@@ -52,9 +51,9 @@ class Subscriptions:
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
-        service.core_requests.serve(messages.OPERATE, AnyOperation, OperationResult, self._operate)
-        service.core_requests.serve(messages.NEWS, News, messages.Over, self._hear)
-        service.core_requests.serve(messages.LIST, ListRequest, messages.Shapes, self._list)
+        service.rpc.serve(messages.OPERATE, AnyOperation, OperationResult, self._operate)
+        service.rpc.serve(messages.NEWS, News, messages.Over, self._hear)
+        service.rpc.serve(messages.LIST, ListRequest, messages.Shapes, self._list)
 
     @property
     def _machines(self) -> dict[int, Machine]:
@@ -82,7 +81,7 @@ class Subscriptions:
         """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and
         `OutcomeUnknown`."""
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
-        answer: OperationResult = await self._service.group_requests.at_home(
+        answer: OperationResult = await self._service.rpc.at_home(
             home, messages.OPERATE, operation, self._operate, changes=changes
         )
         return answer
@@ -109,7 +108,7 @@ class Subscriptions:
         def question(groups: list[int]) -> ListRequest:
             return ListRequest(prefix, after, limit + 1, tuple(groups))
 
-        parts = await service.group_requests.of_groups(
+        parts = await service.rpc.of_groups(
             range(1, service.groups + 1), messages.LIST, question, self._list
         )
         found = sorted((shape for part in parts for shape in part), key=itemgetter("id"))
@@ -129,10 +128,10 @@ class Subscriptions:
 
     def _tell(self, key: str, uid: int, name: str) -> None:
         try:
-            core = self._service.leaders.home_of(self._wakes.home_of(key))
+            core = self._service.rpc.home_of(self._wakes.home_of(key))
         except NotLeader:
             return  # the sweep sends it again
-        if core == self._service.leaders.core:
+        if core == self._service.rpc.core:
             if not self._wakes.news(key, uid, name):
                 self._forget(key, uid)
             return
@@ -146,9 +145,7 @@ class Subscriptions:
         try:
             while news := self._news.pop(core, None):
                 wakes = [(key, uid, name) for key, (uid, name) in news.items()]
-                for key, uid in await self._service.core_requests.ask(
-                    core, messages.NEWS, News(wakes)
-                ):
+                for key, uid in await self._service.rpc.ask(core, messages.NEWS, News(wakes)):
                     self._forget(key, uid)
         except PolynyaError:
             self._wakes.counters.faults += 1  # the sweep sends it again

@@ -12,13 +12,12 @@ from functools import partial
 
 from polynya.base.errors import PolynyaError
 from polynya.base.names import group_of
-from polynya.routing.service import NodeService
-from polynya.stream.commands import SubscriptionEvent
+from polynya.stream.features.subscriptions.commands import SubscriptionEvent
+from polynya.stream.features.subscriptions.rules import WEBHOOK, Event
+from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.rules import WEBHOOK, Event
-from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 from polynya.subscriptions.keys import Keys
-from polynya.subscriptions.links import SubscriptionLinks
+from polynya.subscriptions.links import CoreService, SubscriptionLinks
 from polynya.subscriptions.shapes import wake_event, webhook_body
 from polynya.subscriptions.webhooks import DeliveryOutcome, Webhooks
 
@@ -47,7 +46,7 @@ class Wakes:
     due ones."""
 
     def __init__(
-        self, service: NodeService, links: SubscriptionLinks, keys: Keys, webhooks: Webhooks
+        self, service: CoreService, links: SubscriptionLinks, keys: Keys, webhooks: Webhooks
     ) -> None:
         self.service = service
         self.links = links

@@ -20,9 +20,9 @@ from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.capture import Captured, captured
 from polynya.objectstore import OBJECT_BYTES_MAX, ObjectStore, StoreUnavailable
 from polynya.service.assembly import CoreRuntime
-from polynya.stream.commands import ReleasePack
+from polynya.stream.features.packs.commands import ReleasePack
+from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP
 
 LOOK_SECONDS = 1.0
 STATE_BYTES_MAX = OBJECT_BYTES_MAX - 4096

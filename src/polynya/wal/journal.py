@@ -205,9 +205,8 @@ class Journal:
         after each entry."""
         if not self._staged:
             return 0
-        return (
-            self._offset - self._part_begin() + sum(part.end - part.offset for part in self._parts)
-        )
+        begin = SEGMENT_HEADER_BYTES if self._parts else self._begin & OFFSET_MASK
+        return self._offset - begin + sum(part.end - part.offset for part in self._parts)
 
     def entries(self) -> Iterator[JournalEntry]:
         """Yield all recovered entries, oldest first. Call it before the first `stage`. Raises
@@ -290,7 +289,8 @@ class Journal:
 
         Raises `JournalFailed` or `JournalGone` after a failed write.
         """
-        self._writer.refuse_failed()
+        if self._writer.failure is not None:
+            self._writer.refuse_failed()
         if self._inflight is not None or not self._staged:
             assert self._inflight is None or not self._inflight.refused, (
                 "a refused write is discarded before the next one"
@@ -477,7 +477,7 @@ class Journal:
 
     def _open_write(self) -> None:
         self._staged = True
-        self._begin = self.position
+        self._begin = self._base | self._offset
         self._buffers = [b""]  # the mark: created in `take`, when the synced position is known
         self._offset += MARK_BYTES
 
@@ -502,7 +502,8 @@ class Journal:
 
     def _end_part(self) -> None:
         """Turn the entries staged in this segment into a part of the write."""
-        segment, begin = self._segments[self._base >> 32], self._part_begin()
+        segment = self._segments[self._base >> 32]
+        begin = SEGMENT_HEADER_BYTES if self._parts else self._begin & OFFSET_MASK
         self._parts.append(
             SegmentWrite(
                 segment.number,
@@ -515,17 +516,14 @@ class Journal:
             )
         )
 
-    def _part_begin(self) -> int:
-        """Return the offset where the staged entries of this segment begin."""
-        return self._begin & OFFSET_MASK if not self._parts else SEGMENT_HEADER_BYTES
-
     def _hand_over(self, *, durable: bool) -> WriteBatch:
         first = self._parts[0]
         seed = self._segments[first.segment].seed
         first.buffers[0] = pack_mark(
             seed=seed, segment=first.segment, offset=first.offset, synced=self._synced
         )
-        batch = WriteBatch(self._parts, self._begin, self.position, self._synced, durable)
+        end = self._base | self._offset
+        batch = WriteBatch(self._parts, self._begin, end, self._synced, durable)
         self._inflight = batch
         self._staged = False
         self._parts = []

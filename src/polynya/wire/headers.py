@@ -19,8 +19,8 @@ from polynya.base.limits import (
 )
 from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
 from polynya.base.offsets import parse_token
-from polynya.stream.commands import Producer, Retention, SegmentLimits
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Producer, Retention, SegmentLimits
 
 FOREVER = "forever"
 OCTET_STREAM = "application/octet-stream"

@@ -11,7 +11,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.msgpack import UNREADABLE
-from polynya.stream.commands import ColdSlice
+from polynya.stream.parts import ColdSlice
 from polynya.stream.state import entries as form
 from polynya.stream.state import index
 from polynya.stream.state.index import Entries, Index

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 from struct import iter_unpack
 
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.record_pages import StoredSpan, plain_values
 

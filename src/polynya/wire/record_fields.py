@@ -16,7 +16,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.limits import APPEND_BYTES_MAX, RECORD_BATCH_RECORDS_MAX, TIME_MS_MAX
 from polynya.base.msgpack import UNREADABLE
-from polynya.stream.commands import Batch, Encoding
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.headers import BadField
 from polynya.wire.json_records import RECORDS_PER_APPEND_MAX, BadJson, TooManyRecords, check_text
 from polynya.wire.kafka.batches import Record, build_batch

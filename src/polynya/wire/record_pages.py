@@ -13,7 +13,7 @@ from struct import iter_unpack, unpack
 
 import msgspec
 
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.json_records import elements_of
 from polynya.wire.kafka.primitives import Bytes
 from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches

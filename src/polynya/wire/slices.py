@@ -18,7 +18,7 @@ from msgspec import structs
 
 from polynya.base.errors import CorruptData
 from polynya.base.msgpack import UNREADABLE
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.slice_batches import GappedBatches, SliceBatches
 

@@ -71,7 +71,7 @@ def judged(batch: bytes) -> int | str:
 
 
 def walked(batch: bytes) -> int | str:
-    """The judgement if each record is looked at by itself."""
+    """Judge a batch record by record."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_checks, "_RUN_MIN", 1 << 31)
         return judged(batch)
@@ -81,7 +81,7 @@ def walked(batch: bytes) -> int | str:
 def test_records_that_are_looked_at_together_are_judged_as_each_by_itself(
     data: st.DataObject,
 ) -> None:
-    """Those of one size, with some that differ, and with some bytes changed."""
+    """Judge records of one size together, with some that differ and some with changed bytes."""
     count = data.draw(st.integers(1, 300))
     key, value = (
         data.draw(st.none() | st.binary(max_size=70)),
@@ -306,7 +306,7 @@ def test_a_full_check_finds_what_the_frame_does_not_show(codec: int) -> None:
 
 @given(st.integers(0, 60), st.integers(0, 255), st.booleans())
 def test_no_reader_meets_a_record_that_fails(at: int, byte: int, cut: bool) -> None:
-    """What passes is decoded by the readers here: so they have the same rules."""
+    """Decode what passes with the readers here: both follow the same rules."""
     good = build_batch([Record(b"key", b"value", 5, (("h", b"x"),)), Record(None, None, 2**40)])
     body = bytearray(good[HEADER_BYTES:])
     body[min(at, len(body) - 1)] = byte

@@ -9,23 +9,10 @@ from typing import Any
 
 import click
 
-from polynya.cli.remote.targets import (
-    CONTEXT_VARIABLE,
-    CONTEXTS_MAX,
-    NAME,
-    SERVER_VARIABLE,
-    Context,
-    Contexts,
-    contexts_path,
-    load_contexts,
-    read_token,
-    save_contexts,
-    server_urls,
-)
-from polynya.cli.terminal import exits, output
+from polynya.cli.remote import targets
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_context
-from polynya.cli.terminal.output import as_json
 
 
 @click.group("context", cls=CommandGroup)
@@ -35,17 +22,16 @@ def context_command() -> None:
 
 @context_command.command("add")
 @click.argument("name")
-@click.option("--server", metavar="URL", required=True, help="The URL of the node.")
-@click.option(
-    "--token-file",
-    metavar="FILE",
+@options.value("--server URL", required=True, help="The URL of the node.")
+@options.value(
+    "--token-file FILE",
     help="A file with the access token. The context stores its path, not the token.",
 )
-@click.option(
-    "--ca-file", metavar="FILE", help="A certificate authority (PEM) to trust for this server only."
+@options.value(
+    "--ca-file FILE", help="A certificate authority (PEM) to trust for this server only."
 )
-@click.option("--use", is_flag=True, help="Make it the current context. The first one always is.")
-@as_json
+@options.flag("--use", help="Make it the current context. The first one always is.")
+@options.as_json
 def context_add_command(
     name: str, server: str, token_file: str | None, ca_file: str | None, use: bool, as_json: bool
 ) -> None:
@@ -55,25 +41,27 @@ def context_add_command(
     polynya context add prod --server https://streams.example.com --token-file ~/.polynya-token
     polynya context add dev --server http://127.0.0.1:4437 --use
     """
-    if not NAME.fullmatch(name):
+    if not targets.NAME.fullmatch(name):
         raise exits.Misused(
             f"'{name}' is not a context name: use up to 64 letters, digits, '_', '-' and '.'"
         )
-    context = Context(",".join(server_urls(server)), _file(token_file), _file(ca_file))
+    context = targets.Context(
+        ",".join(targets.server_urls(server)), _file(token_file), _file(ca_file)
+    )
     if context.token_file:
-        read_token(context.token_file)
+        targets.read_token(context.token_file)
         _warn_of_readers(context.token_file)
     if context.ca_file and not Path(context.ca_file).is_file():
         raise exits.Misused(f"--ca-file: there is no file {context.ca_file}")
     path, contexts = _loaded()
-    if len(contexts.known) >= CONTEXTS_MAX and name not in contexts.known:
+    if len(contexts.known) >= targets.CONTEXTS_MAX and name not in contexts.known:
         raise exits.Refused(
-            f"the limit of {CONTEXTS_MAX} contexts is reached",
+            f"the limit of {targets.CONTEXTS_MAX} contexts is reached",
             hint="'polynya context rm NAME' removes one.",
         )
     current = name if use or not contexts.known else contexts.current
     contexts = replace(contexts, current=current, known={**contexts.known, name: context})
-    save_contexts(path, contexts)
+    targets.save_contexts(path, contexts)
     if as_json:
         output.json_line(_row(contexts, name))
     else:
@@ -96,13 +84,13 @@ def context_use_command(name: str) -> None:
     """
     path, contexts = _loaded()
     context = contexts.get(name, str(path))
-    save_contexts(path, replace(contexts, current=name))
+    targets.save_contexts(path, replace(contexts, current=name))
     output.notice(f"context {name} is now current: {context.server}")
     _warn_of_variables()
 
 
 @context_command.command("ls")
-@as_json
+@options.as_json
 def context_ls_command(as_json: bool) -> None:
     """List the contexts; a star marks the current one.
 
@@ -138,19 +126,21 @@ def context_rm_command(names: tuple[str, ...]) -> None:
     for name in names:
         contexts.get(name, str(path))
     known = {name: context for name, context in contexts.known.items() if name not in names}
-    save_contexts(path, Contexts("" if contexts.current in names else contexts.current, known))
+    targets.save_contexts(
+        path, targets.Contexts("" if contexts.current in names else contexts.current, known)
+    )
     for name in names:
         output.notice(f"context {name} was removed")
     if contexts.current in names:
         output.notice("there is no current context")
 
 
-def _loaded() -> tuple[Path, Contexts]:
-    path = contexts_path(os.environ)
-    return path, load_contexts(path)
+def _loaded() -> tuple[Path, targets.Contexts]:
+    path = targets.contexts_path(os.environ)
+    return path, targets.load_contexts(path)
 
 
-def _row(contexts: Contexts, name: str) -> dict[str, Any]:
+def _row(contexts: targets.Contexts, name: str) -> dict[str, Any]:
     context = contexts.known[name]
     return {
         "name": name,
@@ -172,7 +162,7 @@ def _warn_of_readers(token_file: str) -> None:
 
 def _warn_of_variables() -> None:
     """Warn about variables that override the current context."""
-    for variable in (SERVER_VARIABLE, CONTEXT_VARIABLE):
+    for variable in (targets.SERVER_VARIABLE, targets.CONTEXT_VARIABLE):
         if os.environ.get(variable):
             output.notice(
                 f"{variable}={os.environ[variable]} is set and overrides the current context"

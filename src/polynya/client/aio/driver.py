@@ -5,16 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from polynya.client import messages
 from polynya.client.clock import effect_result
-from polynya.client.messages import (
-    Effect,
-    EffectResult,
-    Open,
-    Operation,
-    Pause,
-    ReadMore,
-    Send,
-)
 
 if TYPE_CHECKING:
     from polynya.client.aio.wire import AsyncOpened, AsyncWire
@@ -29,19 +21,19 @@ class AsyncDriver:
         self._wire = wire
         self._opened: AsyncOpened | None = None
 
-    async def do(self, effect: Effect) -> EffectResult:
-        if isinstance(effect, Pause):
+    async def do(self, effect: messages.Effect) -> messages.EffectResult:
+        if isinstance(effect, messages.Pause):
             await self.close()
             await asyncio.sleep(effect.seconds)
             return effect_result()
-        if isinstance(effect, ReadMore):
+        if isinstance(effect, messages.ReadMore):
             assert self._opened is not None
             return effect_result(await self._opened.more())
         await self.close()
-        if isinstance(effect, Open):
+        if isinstance(effect, messages.Open):
             answer, self._opened = await self._wire.open(effect.request)
             return effect_result(answer)
-        assert isinstance(effect, Send)
+        assert isinstance(effect, messages.Send)
         return effect_result(await self._wire.send(effect.request))
 
     async def close(self) -> None:
@@ -49,7 +41,7 @@ class AsyncDriver:
             opened, self._opened = self._opened, None
             await opened.close()
 
-    async def run(self, operation: Operation[Result]) -> Result:
+    async def run(self, operation: messages.Operation[Result]) -> Result:
         """Run an operation that yields no values, and return its result."""
         try:
             effect = next(operation)

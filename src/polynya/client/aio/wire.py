@@ -7,24 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 
-from polynya.client.http import (
-    NODE,
-    Extended,
-    Options,
-    broken_of,
-    head_of,
-    nodes_of,
-    parts_of,
-    response_of,
-    status_of,
-)
+from polynya.client import http
 from polynya.client.messages import Broken, HttpRequest, HttpResponse
 
 
-class AsyncWire(Extended):
+class AsyncWire(http.Extended):
     """The asyncio HTTP transport."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: http.Options) -> None:
         super().__init__(options)
         self._http = httpx.AsyncClient(**options.settings())
         # HTTP/1.1 implies keep-alive, and the server recognizes an append's head by its exact bytes
@@ -46,11 +36,11 @@ class AsyncWire(Extended):
                 response = await self._http.send(built, stream=True)
                 if response.status_code == 200:
                     opened.append(AsyncOpened(response))
-                    return head_of(response)
+                    return http.head_of(response)
                 await response.aread()
-                return response_of(response)
+                return http.response_of(response)
             except (httpx.TransportError, httpx.DecodingError) as error:
-                return broken_of(error, built.url)
+                return http.broken_of(error, built.url)
 
         try:
             answer = await self._tried(request, once)
@@ -62,9 +52,9 @@ class AsyncWire(Extended):
 
     async def _send(self, built: httpx.Request) -> HttpResponse | Broken:
         try:
-            return response_of(await self._http.send(built))
+            return http.response_of(await self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
-            return broken_of(error, built.url)
+            return http.broken_of(error, built.url)
 
     async def _tried(
         self,
@@ -75,7 +65,7 @@ class AsyncWire(Extended):
         router = self.router
         ways = router.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
-            parts = parts_of(
+            parts = http.parts_of(
                 request,
                 self.extras,
                 alone=len(ways) == 1,
@@ -86,14 +76,16 @@ class AsyncWire(Extended):
                     request.method, server + self.extras.target(request), **parts
                 )
             )
-            if router.on_answer(server, request.target, status_of(what), time.monotonic()):
+            if router.on_answer(server, request.target, http.status_of(what), time.monotonic()):
                 nodes = await self._send(
                     self._http.build_request(
-                        "GET", server + self.extras.target(NODE), **parts_of(NODE, self.extras)
+                        "GET",
+                        server + self.extras.target(http.NODE),
+                        **http.parts_of(http.NODE, self.extras),
                     )
                 )
-                router.met(nodes_of(nodes))
-                router.on_answer(server, request.target, status_of(what), time.monotonic())
+                router.met(http.nodes_of(nodes))
+                router.on_answer(server, request.target, http.status_of(what), time.monotonic())
             if number == len(ways) or not isinstance(what, Broken) or what.sent:
                 break
         return what
@@ -111,7 +103,7 @@ class AsyncOpened:
         try:
             return await anext(self._pieces, b"")
         except (httpx.TransportError, httpx.StreamError) as error:
-            return broken_of(error)
+            return http.broken_of(error)
 
     async def close(self) -> None:
         await self._response.aclose()

@@ -6,18 +6,8 @@ from __future__ import annotations
 import enum
 
 from polynya.base.limits import APPEND_BYTES_MAX
+from polynya.client import errors
 from polynya.client.calls import Verdict, answer_of, failure, judge, retry_after
-from polynya.client.errors import (
-    ClientError,
-    Outcome,
-    OutcomeUnknown,
-    ProducerConflict,
-    ProducerFenced,
-    ProducerGap,
-    Refused,
-    StreamClosed,
-    refused,
-)
 from polynya.client.messages import Broken, EffectResult, HttpRequest, HttpResponse, Retry
 from polynya.client.producing.batches import SEPARATOR_BYTES, Batch, Batching, BatchQueue
 from polynya.client.producing.claims import Claim, Names
@@ -47,7 +37,7 @@ class ProducerCore:
         self.repeats = 0  # retried requests
         self._json = is_json(names.content_type)
         self._claim = Claim(names, retry)
-        self._cause: ClientError | None = None
+        self._cause: errors.ClientError | None = None
         self._closed = False
         self._closing: Batch | None = None  # the batch that closes the stream
 
@@ -95,9 +85,9 @@ class ProducerCore:
         """Raise ValueError, `ProducerFailed` or `StreamClosed` if the producer accepts no more
         records."""
         if self._cause is not None and not self._closed:
-            raise self.receipts.error(self._cause, Outcome.REFUSED)  # this record is refused
+            raise self.receipts.error(self._cause, errors.Outcome.REFUSED)  # this record is refused
         if self._closing is not None:
-            error = StreamClosed(
+            error = errors.StreamClosed(
                 f"{self.names.what}: this producer closed the stream; it accepts no more appends",
                 code="STREAM_CLOSED",
             )
@@ -186,7 +176,7 @@ class ProducerCore:
             )
         if verdict is Verdict.NEVER:
             assert isinstance(answer, HttpResponse)
-            self._never(batch, refused(answer, self.names.what))
+            self._never(batch, errors.refused(answer, self.names.what))
             return
         batch.perhaps |= verdict is Verdict.PERHAPS
         pause = batch.backoff.pause(effect_result, retry_after(answer))
@@ -200,7 +190,7 @@ class ProducerCore:
         if first_of_a_known_name and answer.status == 204 and not batch.perhaps:
             batch.perhaps = True
             self._fail(
-                OutcomeUnknown(
+                errors.OutcomeUnknown(
                     f"{self.names.what}: another producer with this id started under epoch "
                     f"{self.epoch} at the same time; use one id per producer"
                 )
@@ -212,12 +202,12 @@ class ProducerCore:
         # earlier batches are applied too: the server stores no gaps
         self.receipts.apply(self.batches.settle(batch.number), receipt)
 
-    def _is_closed(self, error: Refused) -> bool:
+    def _is_closed(self, error: errors.Refused) -> bool:
         """Complete a closing batch without records, if it is the only one left. The stream is
         closed, by whichever client."""
         batch = self._closing
         if (
-            not isinstance(error, StreamClosed)
+            not isinstance(error, errors.StreamClosed)
             or batch is None
             or batch.records
             or len(self.batches) != 1
@@ -227,23 +217,23 @@ class ProducerCore:
         self._settle(batch, Appended(offset=error.offset, closed=True))
         return True
 
-    def _never(self, batch: Batch, error: Refused) -> None:
+    def _never(self, batch: Batch, error: errors.Refused) -> None:
         if self._is_closed(error):
             return
-        if isinstance(error, ProducerGap) and batch.floor <= error.expected < batch.number:
+        if isinstance(error, errors.ProducerGap) and batch.floor <= error.expected < batch.number:
             self.batches.hold(batch)  # it overtook earlier batches and was not applied
             return
-        if isinstance(error, ProducerGap):
+        if isinstance(error, errors.ProducerGap):
             error.message = (
                 f"{self.names.what}: the server lost the state of this producer; the stream was "
                 "probably deleted and recreated"
             )
-        if isinstance(error, ProducerConflict):
+        if isinstance(error, errors.ProducerConflict):
             error.message = (
                 f"{self.names.what}: epoch {self.epoch} has other records under sequence "
                 f"{batch.number}; another process writes under the same id and epoch"
             )
-        if isinstance(error, ProducerFenced):
+        if isinstance(error, errors.ProducerFenced):
             error.message = (
                 f"{self.names.what}: fenced by a newer run of this producer with epoch "
                 f"{error.epoch}"
@@ -254,13 +244,13 @@ class ProducerCore:
         answer, what = answer_of(effect_result), self.names.what
         verdict = judge(answer)
         if isinstance(answer, HttpResponse) and verdict is Verdict.NEVER:
-            self._take_epoch(refused(answer, what))
+            self._take_epoch(errors.refused(answer, what))
         elif verdict is None:
-            self._fail(Refused(f"{what}: the server does not store producer sequences"))
+            self._fail(errors.Refused(f"{what}: the server does not store producer sequences"))
         elif not self._claim.retry(effect_result, retry_after(answer)):
             self._fail(failure(answer, what, perhaps=False))
 
-    def _take_epoch(self, error: Refused) -> None:
+    def _take_epoch(self, error: errors.Refused) -> None:
         if self._is_closed(error):
             return
         cause = self._claim.take(error)
@@ -278,17 +268,19 @@ class ProducerCore:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _fail(self, cause: ClientError) -> None:
+    def _fail(self, cause: errors.ClientError) -> None:
         self._cause = self._cause or cause
 
     def abandon(self, why: str) -> None:
         """Stop sending. Results of requests in flight are ignored."""
         perhaps = self.batches.stop()
-        self._fail((OutcomeUnknown if perhaps else Refused)(f"{self.names.what}: {why}"))
+        self._fail(
+            (errors.OutcomeUnknown if perhaps else errors.Refused)(f"{self.names.what}: {why}")
+        )
         assert self._cause is not None
         self._finish(self._cause)
 
-    def _finish(self, cause: ClientError) -> None:
+    def _finish(self, cause: errors.ClientError) -> None:
         """Complete all remaining batches with errors."""
         self.phase = Phase.FAILED
         self.receipts.fail(self.batches.clear(), cause)

@@ -19,8 +19,8 @@ from polynya.backup.group_file import hot_pieces
 from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.encode import SLICE_BYTES
 from polynya.replica import Group
+from polynya.stream.features.pages.eviction import stream_or_ghost
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import stream_or_ghost
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state.changes import SinceCopy, keys_of
 

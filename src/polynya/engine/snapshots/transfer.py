@@ -17,8 +17,10 @@ from google_crc32c import value as crc32c
 from polynya.base.errors import CorruptData
 from polynya.engine.snapshots.chain import COUNT_BYTES, LINK_BYTES, links_of, transfer_head
 from polynya.replica.log import count_of, decode_part
-from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Batch, Create, Produce
+from polynya.stream.features.appends.commands import BUNDLE_COMMANDS_MAX, Append, Produce
+from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Batch
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image
 from polynya.wal import Journal, JournalEntry

@@ -21,7 +21,7 @@ from polynya.front.http.protocol.settings import (
     LINGER_SECONDS,
     STALL_SECONDS,
 )
-from polynya.front.http.routes.append_template import RequestTemplate, compile_template
+from polynya.front.http.routes.append_request import RequestTemplate, learn
 from polynya.front.http.routes.table import handle
 from polynya.wire.http1 import BadRequest, Head, find_head
 
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._context = context
         self._clock = IdleClock(context.ticks)
         self._pressure = ReadPressure()
-        self._responses = ResponseQueue(self._clock, self._on_sent)
+        self._responses = ResponseQueue(self._on_sent)
         self.peer = Peer(self._responses)
         self._host: str | None = _NO_HOST  # the last Host that was accepted
         self._buffer = b""
@@ -186,19 +186,11 @@ class Connection(asyncio.Protocol):
                     break
                 # the only request in `data`
                 if length > 0 and begin == 0 and position == size and head.method == "POST":
-                    self._learn(head, data[: size - length - 4])
+                    learn(self.peer, head, data[: size - length - 4])
         except BadRequest as bad:
             self.refuse(bad.code, bad.message)
             return
         self._buffer = data[position:] if position < size and not self._finished else b""
-
-    def _learn(self, head: Head, block: bytes) -> None:
-        """Make the template of this connection's appends from the second one."""
-        peer = self.peer
-        request, peer.last_append = peer.last_append, None
-        peer.appends += 1
-        if peer.appends > 1 and request is not None and request.exchange.head is head:
-            peer.template = compile_template(request, block)
 
     def _check_host_and_origin(self, head: Head) -> bool:
         """Check the Host and the Origin, which web pages cannot forge. A rejected request gets its
@@ -279,24 +271,14 @@ class Connection(asyncio.Protocol):
             check_size(head.length, bytes_max)
             if context.authorizer is not None and not context.authorizer.is_known(head):
                 raise Failure("UNAUTHORIZED")
-            self._check_expectation(head, first)
+            if _expects_permission(head) and not (first or self._responses.in_flight):
+                self._responses.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._body = IncomingBody(head, bytes_max, context.bodies)
         except Failure as refused:
             self.refuse(refused.code, refused.message)
             return
         self._clock.touch()
         self._feed_body(self._body, first)
-
-    def _check_expectation(self, head: Head, first: bytes) -> None:
-        """Send a client that expects it the permission to send its body. Raises `Failure`."""
-        expectation = head.headers.get("expect")
-        if expectation is None or not head.minor:  # HTTP/1.0 has none (RFC 9110 10.1.1)
-            return
-        if expectation.lower() != "100-continue":
-            raise Failure("EXPECTATION")
-        transport = self._responses.transport
-        if not first and not self._responses.in_flight and transport is not None:
-            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _feed_body(self, body: IncomingBody, data: bytes) -> None:
         try:
@@ -379,11 +361,7 @@ class Connection(asyncio.Protocol):
         self.peer.forget_template()
         self._responses.is_watched = True
         if not self._responses.in_flight:
-            self._close()
-
-    def _close(self) -> None:
-        if self._responses.transport is not None:
-            self._responses.transport.close()
+            self._responses.close()
 
     def abort(self) -> None:
         """Close at once."""
@@ -393,21 +371,22 @@ class Connection(asyncio.Protocol):
     def sweep(self, tick: int) -> None:
         """Enforce the timeouts, every other second. A client that keeps reading its response is not
         timed out."""
-        unread, is_idle = self._responses.unread_bytes, not self._responses.in_flight
-        waited = self._clock.waited(tick, unread) if is_idle else tick - self._clock.since
+        unread, is_idle, late = self._responses.unread_bytes, not self._responses.in_flight, ""
+        waited = self._clock.waited(tick, self._responses)
         if self._finished or unread:
             if is_idle and waited > (STALL_SECONDS if unread else LINGER_SECONDS):
                 self._cut(unread)
         elif self._body is not None:
             if waited > BODY_SECONDS + self._body.size // BODY_BYTES_PER_SECOND:
-                self._time_out("the body did not arrive in time")
-        elif not is_idle:
-            return
-        elif self._buffer:
+                late = "the body did not arrive in time"
+        elif is_idle and self._buffer:
             if waited > HEAD_SECONDS:
-                self._time_out("the request line and headers did not arrive in time")
-        elif waited > IDLE_SECONDS:
-            self._close()
+                late = "the request line and headers did not arrive in time"
+        elif is_idle and waited > IDLE_SECONDS:
+            self._responses.close()
+        if late:
+            self._context.counters.timeouts += 1
+            self.refuse("REQUEST_TIMEOUT", late)
 
     def _cut(self, unread: int) -> None:
         """Abort a connection whose client does not read its last response, or does not close."""
@@ -418,9 +397,15 @@ class Connection(asyncio.Protocol):
             self._context.log_rate_limited(said, "", self.peer)
         self.abort()
 
-    def _time_out(self, message: str) -> None:
-        self._context.counters.timeouts += 1
-        self.refuse("REQUEST_TIMEOUT", message)
+
+def _expects_permission(head: Head) -> bool:
+    """Report whether the client waits for a permission to send its body. Raises `Failure`."""
+    expectation = head.headers.get("expect")
+    if expectation is None or not head.minor:  # HTTP/1.0 has none (RFC 9110 10.1.1)
+        return False
+    if expectation.lower() != "100-continue":
+        raise Failure("EXPECTATION")
+    return True
 
 
 def _bare_error(context: Context, code: str, message: str = "") -> bytes:

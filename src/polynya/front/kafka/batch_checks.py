@@ -7,9 +7,11 @@ from collections.abc import Callable
 import google_crc32c
 
 from polynya.base.limits import KIB, TIME_MS_MAX
-from polynya.front.kafka.configs import TIMES_AFTER, TIMES_BEFORE, ProduceRules
+from polynya.front.kafka.configs import TIMES_AFTER, TIMES_BEFORE
 from polynya.front.kafka.errors import Error
-from polynya.stream.commands import Batch, Encoding, Producer
+from polynya.front.kafka.topics.catalog import OpenTopic
+from polynya.routing.handle import StreamHandle
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.wire.kafka import batches
 from polynya.wire.kafka.batches import BatchHeader, InvalidBatch
 from polynya.wire.kafka.generated.produce import PartitionProduceResponse
@@ -30,65 +32,68 @@ AT_ONCE_BYTES = 256 * KIB
 
 
 class SentBatch:
-    """A batch as a producer sent it, for one partition."""
+    """A batch as a producer sent it, the stream of its partition, and the answer to fill in."""
 
-    __slots__ = ("_checked", "_data", "_oldest_ms", "_topic", "rules")
+    __slots__ = ("_checked", "_data", "_oldest_ms", "_topic", "answer", "rules", "stream", "work")
 
-    def __init__(self, records: Bytes | None, rules: ProduceRules, topic: str) -> None:
-        self.rules = rules
-        self._data = records or b""
-        self._topic = topic
+    def __init__(
+        self,
+        records: Bytes | None,
+        topic: OpenTopic,
+        stream: StreamHandle,
+        answer: PartitionProduceResponse,
+    ) -> None:
+        self.rules = rules = topic.rules
+        self.stream = stream
+        self.answer = answer
+        self._data = data = records or b""
+        self._topic = topic.topic.name
         self._oldest_ms = -1  # of a record, where times are bounded; -1: none has a time
         self._checked: _Checked | InvalidBatch | None = None
-
-    @property
-    def work(self) -> int:
-        """The bytes that `check` looks at one by one; those of a full check count as too many."""
-        if self.rules.is_decoded and is_compressed(self._data):
-            return AT_ONCE_BYTES + 1
-        return uncompressed_bytes_max(self._data) * (1 + self.rules.has_times)
+        # the bytes that `check` looks at one by one; those of a full check count as too many
+        self.work = uncompressed_bytes_max(data)
+        if rules.is_decoded:
+            compressed = is_compressed(data)
+            self.work = AT_ONCE_BYTES + 1 if compressed else self.work * (1 + rules.has_times)
 
     def check(self) -> _Checked | InvalidBatch:
-        """Check the batch. This is all that takes long, and it may run in a thread."""
+        """Check the batch: its bytes, the CRC of all of them, its header, its newest time. This is
+        all that takes long, and it may run in a thread."""
+        rules = self.rules
         try:
-            self._checked = self._found()
+            if len(self._data) > rules.batch_bytes_max:
+                raise _TooLarge(
+                    f"a batch of {len(self._data)} bytes; topic {self._topic} takes at most "
+                    f"{rules.batch_bytes_max} (max.message.bytes)"
+                )
+            payload = bytes(self._data)  # the one copy: the request's buffer goes after this
+            crc = google_crc32c.value(payload)
+            header = batches.check_batch(payload, crc)
+            newest_ms = (check_decoded if rules.is_decoded else check_records)(payload, header)
+            if rules.has_times:
+                self._oldest_ms = oldest_of(payload, header)
         except InvalidBatch as invalid:
             self._checked = invalid
-        return self._checked
+            return invalid
+        self._checked = checked = (payload, crc, header, newest_ms)
+        return checked
 
-    def _found(self) -> _Checked:
-        """Return the batch, the CRC of all its bytes, its header, and its newest time."""
-        if len(self._data) > self.rules.batch_bytes_max:
-            raise _TooLarge(
-                f"a batch of {len(self._data)} bytes; topic {self._topic} takes at most "
-                f"{self.rules.batch_bytes_max} (max.message.bytes)"
-            )
-        payload = bytes(self._data)  # the one copy: the request's buffer goes after this
-        crc = google_crc32c.value(payload)
-        header = batches.check_batch(payload, crc)
-        check = check_decoded if self.rules.is_decoded else check_records
-        newest_ms = check(payload, header)
-        if self.rules.has_times:
-            self._oldest_ms = oldest_of(payload, header)
-        return payload, crc, header, newest_ms
-
-    def stored(
-        self, now_ms: Callable[[], int], answer: PartitionProduceResponse
-    ) -> tuple[Batch, Producer | None] | None:
+    def stored(self, now_ms: Callable[[], int]) -> tuple[Batch, Producer | None] | None:
         """Return the batch as it is stored, and its producer; None: the answer has the refusal."""
-        checked = self._checked or self.check()
+        checked, answer = self._checked or self.check(), self.answer
         if isinstance(checked, InvalidBatch):
             answer.error_code, answer.error_message = _error_of(checked), str(checked)
             return None
         payload, crc, header, newest_ms = checked
-        if header.is_transactional:
+        rules = self.rules
+        if header.attributes & batches.TRANSACTIONAL:
             answer.error_code = Error.UNSUPPORTED_VERSION
             answer.error_message = "transactions are not served"
             return None
-        if self.rules.has_times and (why := self._out_of_time(newest_ms, now_ms())):
+        if rules.has_times and (why := self._out_of_time(newest_ms, now_ms())):
             answer.error_code, answer.error_message = Error.INVALID_TIMESTAMP, why
             return None
-        if self.rules.log_append_time:
+        if rules.log_append_time:
             newest_ms = answer.log_append_time_ms = now_ms()
             payload = batches.stamped(payload, newest_ms)
             crc = google_crc32c.value(payload)
@@ -104,7 +109,7 @@ class SentBatch:
             crc = google_crc32c.value(payload)
         time_ms = max(0, newest_ms)
         batch = Batch(Encoding.KAFKA, header.records, payload, crc, record_time_ms_max=time_ms)
-        return batch, _producer_of(header)
+        return batch, None if header.producer_id < 0 else _producer_of(header)
 
     def _out_of_time(self, newest_ms: int, now_ms: int) -> str:
         """Return which record's time is too far from the server's; "": none. A record without a
@@ -128,9 +133,7 @@ def check_all(sent: list[SentBatch]) -> None:
         each.check()
 
 
-def _producer_of(header: BatchHeader) -> Producer | None:
-    if header.producer_id < 0:
-        return None
+def _producer_of(header: BatchHeader) -> Producer:
     return Producer(
         str(header.producer_id),
         header.producer_epoch,

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
 
 from polynya.base.names import DISKLESS
 from polynya.front.kafka.configs import PROFILE
-from polynya.stream.rules.topics import Topic
+from polynya.routing.handle import StreamHandle
+from polynya.stream.features.topics.state import Topic
 
 # in `client.id`: of LIP-163, Bufstream, Inkless and WarpStream
 _TAG = re.compile(r"(?<![A-Za-z0-9_])(?:zone_id|zone|diskless_az|ws_az)=([^,]*)")
@@ -88,6 +90,7 @@ def is_diskless(topic: Topic) -> bool:
     return (PROFILE, DISKLESS) in topic.configs
 
 
+@lru_cache(maxsize=256)
 def zone_tag(client_id: str) -> str:
     """Return the zone that a client names in its `client.id`; "" without one."""
     found = _TAG.search(client_id)
@@ -103,18 +106,18 @@ def zone_of(brokers: Brokers, client_id: str) -> str:
     return tag if brokers.nodes_in(tag) else ""
 
 
-def owner_in_zone(brokers: Brokers, stream: str, group: int, zone: str) -> int:
+def owner_in_zone(brokers: Brokers, stream: StreamHandle, zone: str) -> int:
     """Return the broker of another zone that owns a partition there and is up; -1: none, or the
     zone is this broker's."""
     if not zone or zone == brokers.zone or not brokers.nodes_in(zone):
         return -1
-    return brokers.owner_of(stream, group, zone)
+    return brokers.owner_of(stream.name, stream.group, zone)
 
 
-def sent_away(brokers: Brokers, stream: str, group: int, tag: str) -> bool:
+def sent_away(brokers: Brokers, stream: StreamHandle, tag: str) -> bool:
     """Report whether the producer of a diskless partition, which names the zone `tag`, is to use
     the owner there."""
-    return bool(tag) and owner_in_zone(brokers, stream, group, tag) >= 0
+    return owner_in_zone(brokers, stream, tag) >= 0
 
 
 class PartitionBrokers(msgspec.Struct, frozen=True, gc=False):

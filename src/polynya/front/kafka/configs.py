@@ -13,8 +13,8 @@ import msgspec
 
 from polynya.base.limits import APPEND_BYTES_MAX, CONTENT_TYPE_BYTES_MAX
 from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
-from polynya.stream.commands import SegmentLimits
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import SegmentLimits
 
 CLEANUP_POLICY = "cleanup.policy"
 CONTENT_TYPE = "content.type"

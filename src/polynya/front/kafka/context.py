@@ -16,8 +16,8 @@ from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics.catalog import TopicCatalog
 from polynya.front.kafka.topics.producers import ProducerIdSource
 from polynya.front.kafka.topics.steps import TopicService
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Answer, Description
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Answer, Description
 
 
 class TopicDefaults(msgspec.Struct, frozen=True, gc=False):

@@ -19,11 +19,11 @@ from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, tell_of_fetch
 from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
+from polynya.front.kafka.topics.catalog import OpenTopic
 from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal, StreamInfo
-from polynya.service.api import Service
-from polynya.stream.commands import Encoding
+from polynya.routing.handle import StreamHandle
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import place_all
 from polynya.wire.kafka.generated.fetch import (
     FetchableTopicResponse,
@@ -45,22 +45,18 @@ READ_UNCOMMITTED = 0  # the isolation level of readers that want open transactio
 
 
 class _Wanted:
-    """One partition of a request: where it is read, and its part of the answer."""
+    """One partition of a request that is there: where it is read, and its part of the answer."""
 
-    __slots__ = ("answer", "asked", "is_beyond", "is_read", "name", "size")
+    __slots__ = ("answer", "asked", "has_more", "is_beyond", "is_read", "size", "stream")
 
-    def __init__(self, asked: FetchPartition, name: str) -> None:
+    def __init__(self, asked: FetchPartition, stream: StreamHandle, answer: PartitionData) -> None:
         self.asked = asked
-        self.name = name  # "": its topic is not known
-        self.answer = PartitionData(asked.partition, records=[], aborted_transactions=None)
+        self.stream = stream
+        self.answer = answer
         self.size = 0
         self.is_read = False
         self.is_beyond = False  # the offset is behind all records that are known here
-
-    def refuse(self, error: Error) -> None:
-        self.is_read, self.is_beyond = True, False
-        self.answer.error_code, self.answer.high_watermark = error, -1
-        self.answer.records = []
+        self.has_more = False  # its tail has records from the offset on
 
     def has_changed(self, tail: Tail) -> bool:
         """Report whether there may be more to read than there was."""
@@ -73,8 +69,8 @@ class _Wanted:
         """Take over the ends of the partition; there may be nothing to read."""
         self.is_read, self.is_beyond = True, False
         answer = self.answer
-        answer.high_watermark, answer.last_stable_offset = info.high_watermark, info.record
-        answer.log_start_offset = info.first_record
+        answer.high_watermark = max(info.high, info.record)
+        answer.last_stable_offset, answer.log_start_offset = info.record, info.first_record
 
     def fill(self, page: Page, leader_epoch: int) -> None:
         self.place(page.info)
@@ -88,119 +84,118 @@ class _Wanted:
                 break
         self.answer.records = pieces
 
-    @property
-    def is_answered(self) -> bool:
-        """Report whether the client is to act before it fetches here again."""
-        return bool(self.answer.error_code) or self.answer.preferred_read_replica >= 0
-
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes]:
-    """Answer with batches, and with the leaders of partitions that another broker leads. An answer
-    without records is kept for a repeat of the request."""
-    call.session.repeated = None
-    response, waiting = await _fetch(call, request)
-    tell_of_fetch(call, response)
-    if not waiting or call.throttle_ms or len(call.data) > KAFKA_REPEATED_FETCH_BYTES_MAX:
-        return response
-    assert call.api is not None
-    pieces = encode_response(call.api, call.version, call.header.correlation, response)
-    wait = (request.min_bytes, _wait_seconds(request))
-    call.session.repeated = RepeatedFetch(call, pieces, waiting, wait)
-    return pieces
-
-
-def _wait_seconds(request: FetchRequest) -> float:
-    return min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
-
-
-async def _fetch(call: Call, request: FetchRequest) -> tuple[FetchResponse, list[Waiting]]:
     """Answer with batches, at once or within the time that the client waits for `min_bytes`; and
-    with the partitions at whose ends it waits, if nothing else is to tell.
+    with the leaders of partitions that another broker leads. An answer without records is kept for
+    a repeat of the request.
 
     Fetch sessions are declined, as the protocol allows: each answer has session 0."""
+    call.session.repeated = None
     if request.session_id:
-        return FetchResponse(error_code=Error.FETCH_SESSION_ID_NOT_FOUND), []
-    connection = call.connection
+        return FetchResponse(error_code=Error.FETCH_SESSION_ID_NOT_FOUND)
+    connection, reading = call.connection, _Reading(call, request)
+    seconds = min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
     async with call.session.fetching:
-        if not await connection.wait_writable():
-            return FetchResponse(), []
-        response, wanted = await _wanted(call, request)
-        reading = _Reading(call, request, wanted)
+        responses = connection.responses
+        if responses.write_paused:
+            await responses.wait_writable()
+        if responses.transport is None:
+            return FetchResponse()
+        await reading.find()
         loop = asyncio.get_running_loop()
-        until = loop.time() + _wait_seconds(request)
+        until = loop.time() + seconds
         await reading.read()
         while not (reading.is_enough or loop.time() >= until or connection.is_ending):
             await reading.wait(until)
             await reading.read()
-        await reading.settle()
-        if zone := request.rack_id or zone_tag(call.header.client_id):
-            call.context.clients.send(zone, reading.size)
-        return response, [] if request.rack_id else reading.waiting()
-
-
-async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
-    """Return the empty answer, and its partitions whose topics are known."""
-    response, wanted = FetchResponse(), []
-    racks = racks_of(call.context, request.rack_id)
-    catalog = call.context.topics
-    for asked in request.topics:
-        by_id = call.version >= _IDS_SINCE
-        missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
-        topic: Topic | None = None
-        try:
-            topic = await (catalog.find_id(asked.topic_id) if by_id else catalog.find(asked.topic))
-        except PolynyaError as fault:
-            missing = error_of_fault(fault)
-        name = asked.topic if topic is None else topic.name
-        if (topic is not None or not by_id) and not call.caller.may(Verb.READ, name):
-            topic, missing = None, Error.TOPIC_AUTHORIZATION_FAILED
-        answers = FetchableTopicResponse(asked.topic, asked.topic_id)
-        response.responses.append(answers)
-        for partition in asked.partitions:
-            is_there = topic is not None and 0 <= partition.partition < topic.partitions
-            name = topic.stream(partition.partition) if topic is not None else ""
-            each = _Wanted(partition, name if is_there else "")
-            answers.partitions.append(each.answer)
-            wanted.append(each)
-            if not len(wanted) % KAFKA_ELEMENTS_PER_TURN:
-                await asyncio.sleep(0)
-            if not is_there:
-                each.refuse(missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION)
-            elif error := epoch_error_of(call.context, name, partition.current_leader_epoch):
-                each.refuse(error)
-            elif (
-                topic is not None
-                and (follower := follower_of(call.context, topic, name, request.rack_id, racks))
-                >= 0
-            ):
-                each.is_read = True
-                each.answer.preferred_read_replica, each.answer.high_watermark = follower, -1
-    return response, wanted
+        response, waiting = await reading.ended()
+    if not waiting or call.throttle_ms or len(call.data) > KAFKA_REPEATED_FETCH_BYTES_MAX:
+        return response
+    assert call.api is not None
+    pieces = encode_response(call.api, call.version, call.header.correlation, response)
+    call.session.repeated = RepeatedFetch(call, pieces, waiting, (request.min_bytes, seconds))
+    return pieces
 
 
 class _Reading:
     """The reads of one request, and its waits between them."""
 
-    def __init__(self, call: Call, request: FetchRequest, wanted: list[_Wanted]) -> None:
-        self._service = call.context.service
-        self._brokers = call.context.brokers
-        self._tails = call.context.tails
-        self._session = call.session
-        self._wanted = wanted
+    def __init__(self, call: Call, request: FetchRequest) -> None:
+        self._call = call
+        self._request = request
+        self._response = FetchResponse()
+        self._wanted: list[_Wanted] = []
         self._uncommitted = request.isolation_level == READ_UNCOMMITTED
-        self._min_bytes = request.min_bytes
         self._bytes_max = min(request.max_bytes, PAGE_BYTES_MAX)
         self._size = 0
+        # the client is to act on a partition before it fetches there again
+        self._is_answered = False
+
+    async def find(self) -> None:
+        """Find the partitions, and answer for those that are not read here."""
+        call, rack = self._call, self._request.rack_id
+        racks = racks_of(call.context.brokers, rack) if rack else {}
+        catalog, by_id = call.context.topics, call.version >= _IDS_SINCE
+        worked = 0
+        for asked in self._request.topics:
+            missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
+            key = asked.topic_id if by_id else asked.topic
+            topic = catalog.ready(key)
+            if topic is None:
+                try:
+                    topic = await catalog.open(key)
+                except PolynyaError as fault:
+                    missing = error_of_fault(fault)
+            name = asked.topic if topic is None else topic.topic.name
+            if (topic is not None or not by_id) and not call.caller.may(Verb.READ, name):
+                topic, missing = None, Error.TOPIC_AUTHORIZATION_FAILED
+            answers = FetchableTopicResponse(asked.topic, asked.topic_id)
+            self._response.responses.append(answers)
+            for partition in asked.partitions:
+                answer = PartitionData(partition.partition, records=[], aborted_transactions=None)
+                answers.partitions.append(answer)
+                worked += 1
+                if not worked % KAFKA_ELEMENTS_PER_TURN:
+                    await asyncio.sleep(0)
+                if topic is None:
+                    self._refuse(answer, missing)
+                else:
+                    self._want(partition, topic, racks, answer)
+
+    def _want(
+        self,
+        asked: FetchPartition,
+        topic: OpenTopic,
+        racks: dict[int, str],
+        answer: PartitionData,
+    ) -> None:
+        """Read a partition, unless it is not there or another broker is to be asked."""
+        brokers, rack = self._call.context.brokers, self._request.rack_id
+        stream, given = topic.partition(asked.partition), asked.current_leader_epoch
+        if stream is None:
+            self._refuse(answer, Error.UNKNOWN_TOPIC_OR_PARTITION)
+        elif given >= 0 and (error := epoch_error_of(brokers, stream.group, given)):
+            self._refuse(answer, error)
+        elif racks and (follower := follower_of(brokers, topic.topic, stream, rack, racks)) >= 0:
+            self._is_answered = True
+            answer.preferred_read_replica, answer.high_watermark = follower, -1
+        else:
+            self._wanted.append(_Wanted(asked, stream, answer))
+
+    def _refuse(self, answer: PartitionData, error: Error) -> None:
+        self._is_answered = True
+        answer.error_code, answer.high_watermark, answer.records = error, -1, []
+
+    def _give_up(self, each: _Wanted, error: Error) -> None:
+        """Refuse a partition that could not be read."""
+        each.is_read, each.is_beyond = True, False
+        self._refuse(each.answer, error)
 
     @property
     def is_enough(self) -> bool:
         """Report whether the answer may leave: it has enough bytes, or an error."""
-        return self._size >= self._min_bytes or any(each.is_answered for each in self._wanted)
-
-    @property
-    def size(self) -> int:
-        """The bytes of the batches that were read."""
-        return self._size
+        return self._size >= self._request.min_bytes or self._is_answered
 
     async def read(self) -> None:
         """Read what is not read, up to the size of the request; the first batch may exceed it.
@@ -223,25 +218,30 @@ class _Reading:
 
     def _read_now(self, each: _Wanted) -> bool:
         """Read a partition of this core's memory; return False if it is not there."""
-        offset = each.asked.fetch_offset
+        offset, left = each.asked.fetch_offset, self._bytes_max - self._size
         if offset < 0:
-            each.refuse(Error.OFFSET_OUT_OF_RANGE)
+            self._give_up(each, Error.OFFSET_OUT_OF_RANGE)
             return True
-        info = self._service.info_nowait(each.name)
-        left = self._bytes_max - self._size
+        is_full = left <= 0 and self._size > 0
+        info = None if each.has_more and not is_full else each.stream.info_nowait()
         if isinstance(info, StreamInfo):
-            end = info.high_watermark if self._uncommitted else info.record
-            if offset > info.high_watermark:
+            high = info.high_watermark
+            end = high if self._uncommitted else info.record
+            if offset > high:
                 each.place(info)
                 each.is_beyond = True
                 return True
-            if (end <= offset <= info.high_watermark) or (left <= 0 and self._size):
+            if end <= offset or is_full:
                 each.place(info)
                 return True
-        found = self._service.read_nowait(self._query(each, left))
+        found = each.stream.read_nowait(self._query(each, left))
         if found is None:
             return False
-        if isinstance(found, Page) and (size := foreign_bytes(found)):
+        if (
+            isinstance(found, Page)
+            and found.info.encoding != Encoding.KAFKA
+            and (size := foreign_bytes(found))
+        ):
             if size > AT_ONCE_BYTES:
                 return False
             build_batches(found)
@@ -250,25 +250,25 @@ class _Reading:
 
     async def _read_late(self, each: _Wanted, size: int) -> None:
         try:
-            self._take(each, await read_batches(self._service, self._query(each, size)))
+            self._take(each, await read_batches(each.stream, self._query(each, size)))
         except PolynyaError as fault:
-            each.refuse(error_of_fault(fault))
+            self._give_up(each, error_of_fault(fault))
 
     async def _place(self, each: _Wanted) -> None:
         """Give the ends of a partition that is not read, as the answer is full."""
         try:
-            info = await self._service.info(each.name)
+            info = await each.stream.info()
         except PolynyaError as fault:
-            each.refuse(error_of_fault(fault))
+            self._give_up(each, error_of_fault(fault))
             return
         if isinstance(info, StreamInfo):
             each.place(info)
         else:
-            each.refuse(error_of(info.code))
+            self._give_up(each, error_of(info.code))
 
     def _query(self, each: _Wanted, size: int) -> ReadQuery:
         return ReadQuery(
-            each.name,
+            each.stream.name,
             each.asked.fetch_offset,
             0,
             max(1, min(each.asked.partition_max_bytes, size)),
@@ -282,39 +282,56 @@ class _Reading:
     def _take(self, each: _Wanted, found: Page | Refusal) -> None:
         if isinstance(found, Page):
             self._size -= each.size
-            each.fill(found, self._brokers.epoch_of(self._service.group_of(each.name)))
+            each.fill(found, self._call.context.brokers.epoch_of(each.stream.group))
             self._size += each.size
+            self._is_answered |= bool(each.answer.error_code)
         elif found.code == Code.OFFSET_BEYOND_TAIL:
             each.is_read = each.is_beyond = True
             each.answer.high_watermark = found.record
         else:
-            each.refuse(error_of(found.code))
+            self._give_up(each, error_of(found.code))
 
-    def waiting(self) -> list[Waiting]:
-        """Return where the client waits, if there is nothing else to tell; else nothing."""
-        found: list[Waiting] = []
+    async def ended(self) -> tuple[FetchResponse, list[Waiting]]:
+        """Return the answer, and where the client waits, if there is nothing else to tell."""
+        call = self._call
         for each in self._wanted:
-            answer, group = each.answer, self._service.group_of(each.name)
+            if each.is_beyond:
+                await self._settle(each)
+        if zone := self._request.rack_id or zone_tag(call.header.client_id):
+            call.context.clients.send(zone, self._size)
+        if self._is_answered:
+            tell_of_fetch(call, self._response)
+        elif not (self._size or self._request.rack_id):
+            return self._response, self._waiting()
+        return self._response, []
+
+    def _waiting(self) -> list[Waiting]:
+        """Return where the client waits; nothing if it got records."""
+        found: list[Waiting] = []
+        context = self._call.context
+        for each in self._wanted:
+            answer, stream = each.answer, each.stream
             end = answer.high_watermark if self._uncommitted else answer.last_stable_offset
-            is_at_end = not each.is_answered and each.asked.fetch_offset >= end
-            if not is_at_end or not self._service.is_readable(group):
+            if each.asked.fetch_offset < end or not stream.is_readable:
                 return []
-            tail = self._tails.known(each.name)
+            tail = context.tails.known(stream.name)
             if tail is None:
                 return []
             ends = answer.high_watermark, answer.last_stable_offset
-            found.append(Waiting(group, self._brokers.epoch_of(group), tail, *ends))
+            epoch = context.brokers.epoch_of(stream.group)
+            found.append(Waiting(stream.group, epoch, tail, *ends))
         return found
 
     async def wait(self, until: float) -> None:
         """Wait until the partitions have grown enough, or the time is over. Those that have
         changed are to be read again."""
-        parked = ParkedFetch(self._min_bytes - self._size)
-        self._session.parked = parked
+        parked = ParkedFetch(self._request.min_bytes - self._size)
+        self._call.session.parked = parked
         followed: list[tuple[_Wanted, Tail]] = []
+        tails = self._call.context.tails
         try:
             for each in self._wanted:
-                tail = self._tails.known(each.name) or await self._follow(each, until)
+                tail = tails.known(each.stream.name) or await self._follow(each, until)
                 if tail is None:
                     each.is_read = False
                     parked.wake()
@@ -325,39 +342,38 @@ class _Reading:
                     parked.wake()
             await parked.wait_until(until)
         finally:
-            self._session.parked = None
+            self._call.session.parked = None
             for each, tail in followed:
                 tail.parked.pop(parked, None)
                 each.is_read = each.is_read and not each.has_changed(tail)
+                end = tail.high if self._uncommitted else tail.stable
+                each.has_more = tail.is_live and end > each.asked.fetch_offset
 
     async def _follow(self, each: _Wanted, until: float) -> Tail | None:
         """Begin to follow a partition; None if that fails, or takes too long."""
         try:
             async with asyncio.timeout_at(until):
-                return await self._tails.follow(each.name)
+                return await self._call.context.tails.follow(each.stream)
         except TimeoutError:
             return None
         except PolynyaError:
             await asyncio.sleep(_AGAIN_SECONDS)  # an election
             return None
 
-    async def settle(self) -> None:
-        """Decide about offsets behind all known records: out of range only if the leader says so,
+    async def _settle(self, each: _Wanted) -> None:
+        """Decide about an offset behind all known records: out of range only if the leader says so,
         as consumers reset their position then."""
-        for each in self._wanted:
-            if not each.is_beyond:
-                continue
-            try:
-                info = await self._service.info(each.name)
-            except PolynyaError:
-                each.refuse(Error.OFFSET_NOT_AVAILABLE)
-                continue
-            if isinstance(info, Refusal):
-                each.refuse(error_of(info.code))
-            elif each.asked.fetch_offset > info.high_watermark:
-                each.refuse(Error.OFFSET_OUT_OF_RANGE)
-            else:
-                each.place(info)
+        try:
+            info = await each.stream.info()
+        except PolynyaError:
+            self._give_up(each, Error.OFFSET_NOT_AVAILABLE)
+            return
+        if isinstance(info, Refusal):
+            self._give_up(each, error_of(info.code))
+        elif each.asked.fetch_offset > info.high_watermark:
+            self._give_up(each, Error.OFFSET_OUT_OF_RANGE)
+        else:
+            each.place(info)
 
 
 # --- records that HTTP wrote ---------------------------------------------------------------------
@@ -381,11 +397,11 @@ def build_batches(page: Page) -> None:
         span.encoding = Encoding.KAFKA
 
 
-async def read_batches(service: Service, query: ReadQuery) -> Page | Refusal:
+async def read_batches(stream: StreamHandle, query: ReadQuery) -> Page | Refusal:
     """Read a page whose spans are record batches."""
-    page = service.read_nowait(query)
+    page = stream.read_nowait(query)
     if page is None:
-        page = await service.read(query)
+        page = await stream.read(query)
     if not isinstance(page, Page):
         return page
     size = foreign_bytes(page)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from polynya.base.limits import KAFKA_FORWARD_BYTES_MAX
-from polynya.front.kafka.brokers import is_diskless, owner_in_zone, zone_of
+from polynya.front.kafka.brokers import Brokers, is_diskless, owner_in_zone, zone_of
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error
-from polynya.stream.rules.topics import Topic
+from polynya.routing.handle import StreamHandle
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated import fetch as fetch_message
 from polynya.wire.kafka.generated import produce as produce_message
 
@@ -25,44 +25,35 @@ def epoch_error(given: int, epoch: int) -> Error:
     return Error.FENCED_LEADER_EPOCH if given < epoch else Error.UNKNOWN_LEADER_EPOCH
 
 
-def epoch_error_of(context: Context, stream: str, given: int) -> Error:
-    """Compare the leader epoch that a client knows of a partition's stream with the current one."""
-    if given < 0:
-        return Error.NONE
-    return epoch_error(given, context.brokers.epoch_of(context.service.group_of(stream)))
+def epoch_error_of(brokers: Brokers, group: int, given: int) -> Error:
+    """Compare the leader epoch that a client knows of a partition in a group with the current
+    one."""
+    return Error.NONE if given < 0 else epoch_error(given, brokers.epoch_of(group))
 
 
-def racks_of(context: Context, rack: str) -> dict[int, str]:
+def racks_of(brokers: Brokers, rack: str) -> dict[int, str]:
     """Return the racks of the brokers for a consumer of this rack that may be sent to a follower;
-    empty: the consumer names none, or this broker is in it."""
-    if not rack:
-        return {}
-    racks = {each.id: each.rack or "" for each in context.brokers.all()}
-    return {} if racks.get(context.brokers.own) == rack else racks
+    empty: this broker is in it."""
+    racks = {each.id: each.rack or "" for each in brokers.all()}
+    return {} if racks.get(brokers.own) == rack else racks
 
 
 def follower_of(
-    context: Context, topic: Topic, stream: str, rack: str, racks: dict[int, str]
+    brokers: Brokers, topic: Topic, stream: StreamHandle, rack: str, racks: dict[int, str]
 ) -> int:
     """Return an in-sync follower of a partition in the consumer's rack (KIP-392), or the owner of a
     diskless one there; -1: none, or another broker is the leader, which decides."""
-    if not racks:
-        return -1
-    group = context.service.group_of(stream)
     if is_diskless(topic):
-        return owner_in_zone(context.brokers, stream, group, rack)
-    if context.brokers.leader_of(group) != context.brokers.own:
+        return owner_in_zone(brokers, stream, rack)
+    if is_elsewhere_led(brokers, stream.group):
         return -1
-    _, in_sync = context.brokers.replicas_of(group)
+    _, in_sync = brokers.replicas_of(stream.group)
     return next((broker for broker in in_sync if racks.get(broker) == rack), -1)
 
 
-def is_too_far(call: Call, stream: str) -> bool:
-    """Report whether a request is too large to be forwarded to the broker of this partition."""
-    if len(call.data) <= KAFKA_FORWARD_BYTES_MAX:
-        return False
-    brokers = call.context.brokers
-    return brokers.leader_of(call.context.service.group_of(stream)) != brokers.own
+def is_elsewhere_led(brokers: Brokers, group: int) -> bool:
+    """Report whether clients are to send requests for a group to another broker."""
+    return brokers.leader_of(group) != brokers.own
 
 
 def tell_of_produce(call: Call, response: produce_message.ProduceResponse) -> None:
@@ -98,20 +89,17 @@ def _name_of(context: Context, key: str | bytes) -> str:
     return "" if topic is None else topic.name
 
 
-def _leader_of(call: Call, topic: str, partition: int) -> tuple[int, int]:
+def _leader_of(call: Call, topic: str, number: int) -> tuple[int, int]:
     """Return the leader of a partition and its epoch, (-1, -1) if the leader is not known."""
-    context = call.context
-    known = context.topics.known(topic)
-    if known is None or not 0 <= partition < known.partitions:
+    brokers, known = call.context.brokers, call.context.topics.ready(topic)
+    partition = None if known is None else known.partition(number)
+    if known is None or partition is None:
         return -1, -1
-    stream = known.stream(partition)
-    group = context.service.group_of(stream)
-    if is_diskless(known):
-        owner = context.brokers.owner_of(
-            stream, group, zone_of(context.brokers, call.header.client_id)
-        )
-        return owner, context.brokers.epoch_of(group)
-    return context.brokers.leader_of(group), context.brokers.epoch_of(group)
+    group, epoch = partition.group, brokers.epoch_of(partition.group)
+    if is_diskless(known.topic):
+        zone = zone_of(brokers, call.header.client_id)
+        return brokers.owner_of(partition.name, group, zone), epoch
+    return brokers.leader_of(group), epoch
 
 
 def _endpoints(context: Context, leaders: set[int], kind: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from polynya.front.kafka.call import Call, count, in_turns
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topic_frames import UNKNOWN_OPERATIONS, response_of, topic_of
 from polynya.front.kafka.topics.catalog import is_topic_name
-from polynya.stream.rules.topics import Topic, TopicState
+from polynya.stream.features.topics.state import Topic, TopicState
 from polynya.wire.kafka.generated.metadata import (
     MetadataRequest,
     MetadataResponse,

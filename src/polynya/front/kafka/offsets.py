@@ -16,8 +16,9 @@ from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch import AT_ONCE_BYTES, READ_UNCOMMITTED, read_batches
 from polynya.front.kafka.leaders import epoch_error_of
 from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
+from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
 from polynya.wire.kafka.generated.list_offsets import (
     ListOffsetsPartition,
@@ -61,28 +62,28 @@ async def _fill(
     if not call.caller.may(Verb.READ, name):
         answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
         return
-    topic = await call.context.topics.find(name)
-    if topic is None or not 0 <= asked.partition_index < topic.partitions:
+    topic, brokers = await call.context.topics.open(name), call.context.brokers
+    stream = None if topic is None else topic.partition(asked.partition_index)
+    if stream is None:
         answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
         return
-    context, stream = call.context, topic.stream(asked.partition_index)
-    answer.error_code = epoch_error_of(context, stream, asked.current_leader_epoch)
+    answer.error_code = epoch_error_of(brokers, stream.group, asked.current_leader_epoch)
     if answer.error_code:
         return
-    info = await context.service.info(stream)
+    info = await stream.info()
     if isinstance(info, Refusal):
         answer.error_code = error_of(info.code)
         return
-    answer.leader_epoch = context.brokers.epoch_of(context.service.group_of(stream))
-    found = await _place(call, info, asked.timestamp, uncommitted=uncommitted)
+    answer.leader_epoch = brokers.epoch_of(stream.group)
+    found = await _offset_at(stream, info, asked.timestamp, uncommitted=uncommitted)
     if found is None:
         answer.error_code = Error.INVALID_REQUEST
     else:
         answer.timestamp, answer.offset = found
 
 
-async def _place(
-    call: Call, info: StreamInfo, timestamp: int, *, uncommitted: bool
+async def _offset_at(
+    stream: StreamHandle, info: StreamInfo, timestamp: int, *, uncommitted: bool
 ) -> tuple[int, int] | None:
     """Return (timestamp, offset) of a special or a real timestamp; None for an unknown special
     one."""
@@ -93,18 +94,18 @@ async def _place(
     if timestamp == LATEST_TIERED:
         return _NONE
     if timestamp == NEWEST_TIME or timestamp >= 0:
-        return await search(call.context.service, info, timestamp, uncommitted=uncommitted)
+        return await search(stream, info, timestamp, uncommitted=uncommitted)
     return None
 
 
 async def offset_of_time(service: Service, info: StreamInfo, time_ms: int) -> int:
     """Return the offset of the first record of this time or later, else the end."""
-    offset = (await search(service, info, time_ms, uncommitted=False))[1]
+    offset = (await search(service.open(info.name), info, time_ms, uncommitted=False))[1]
     return info.record if offset < 0 else offset
 
 
 async def search(
-    service: Service, info: StreamInfo, timestamp: int, *, uncommitted: bool
+    stream: StreamHandle, info: StreamInfo, timestamp: int, *, uncommitted: bool
 ) -> tuple[int, int]:
     """Return the first record of this time or later, or of the newest time. The index finds the
     batch; to the index, one without a time has its append time, so the batch itself decides."""
@@ -119,10 +120,10 @@ async def search(
         uncommitted=uncommitted,
         append_times=True,
     )
-    at = await _find(service, info, begin, timestamp)
+    at = await _find(stream, info, begin, timestamp)
     if newest and at[0] <= 0 and info.encoding == Encoding.KAFKA:
         begin = replace(begin, record=info.first_record, byte=0)
-        return await _find(service, info, begin, timestamp)
+        return await _find(stream, info, begin, timestamp)
     return at
 
 
@@ -136,12 +137,12 @@ class _Cut(msgspec.Struct, frozen=True):
 
 
 async def _find(
-    service: Service, info: StreamInfo, begin: ReadQuery, timestamp: int
+    stream: StreamHandle, info: StreamInfo, begin: ReadQuery, timestamp: int
 ) -> tuple[int, int]:
     """Search from a position on. Of a batch that holds records before the log start, only the
     others count, so those behind it are searched too."""
     best = _NONE
-    while isinstance(found := await _walk(service, info, begin, timestamp), _Cut):
+    while isinstance(found := await _walk(stream, info, begin, timestamp), _Cut):
         own = await _in_batch(found.batch, found.record, timestamp, found.first)
         if timestamp != NEWEST_TIME and own != _NONE:
             return own
@@ -156,14 +157,14 @@ async def _find(
 
 
 async def _walk(
-    service: Service, info: StreamInfo, begin: ReadQuery, timestamp: int
+    stream: StreamHandle, info: StreamInfo, begin: ReadQuery, timestamp: int
 ) -> tuple[int, int] | _Cut:
     """Look at the headers of batches from a position on, until one is of this time or later. For
     the newest time, look at the first batch of a special position, and else at all."""
     query, newest_ms = begin, -1
     newest: tuple[memoryview, int] | None = None
     while query.record < info.high_watermark:
-        page = await read_batches(service, query)
+        page = await read_batches(stream, query)
         if isinstance(page, Refusal) or not page.spans:
             break
         first = page.info.first_record

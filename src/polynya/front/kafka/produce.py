@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import NamedTuple
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KAFKA_FORWARD_BYTES_MAX
 from polynya.front.kafka.batch_checks import AT_ONCE_BYTES, SentBatch, check_all
 from polynya.front.kafka.brokers import sent_away, zone_tag
 from polynya.front.kafka.call import Call, count, in_thread
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
-from polynya.front.kafka.leaders import is_too_far, tell_of_produce
-from polynya.stream.commands import Produce
-from polynya.stream.replies import Reply
-from polynya.stream.rules.topics import Topic
+from polynya.front.kafka.leaders import is_elsewhere_led, tell_of_produce
+from polynya.front.kafka.topics.catalog import OpenTopic
+from polynya.stream.features.appends.commands import Produce
+from polynya.stream.replies import Code, Reply
 from polynya.wire.kafka.generated.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -46,7 +45,7 @@ def start(call: Call, request: ProduceRequest, *, in_slices: bool = False) -> No
     topics = _known(call, request) if may_start else None
     if topics is not None:
         work.judge(topics)
-        if not work.is_heavy:
+        if work.bytes <= AT_ONCE_BYTES:
             work.propose()
             return
     task = call.context.spawn(_start_late(work, session.producing))
@@ -66,33 +65,21 @@ async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None
         await asyncio.wait([before])
     if not work.is_judged:
         await work.find_and_judge()
-    if work.is_heavy:
+    if work.bytes > AT_ONCE_BYTES:  # the loop would wait for them
         await work.check()
     await work.propose_in_slices()
 
 
-def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
+def _known(call: Call, request: ProduceRequest) -> list[OpenTopic | None] | None:
     """Return the topics of a request if this core knows all of them."""
-    catalog = call.context.topics
-    found: list[Topic | None] = []
+    ready, by_id = call.context.topics.ready, call.version >= _IDS_SINCE
+    found: list[OpenTopic | None] = []
     for each in request.topic_data:
-        topic = (
-            catalog.ids.get(each.topic_id)
-            if call.version >= _IDS_SINCE
-            else catalog.names.get(each.name)
-        )
-        if topic is None or catalog.known(topic.name) is not topic:
+        topic = ready(each.topic_id if by_id else each.name)
+        if topic is None:
             return None
         found.append(topic)
     return found
-
-
-class _Part(NamedTuple):
-    """The batch of a partition that waits for its checks."""
-
-    topic: Topic
-    batch: SentBatch
-    answer: PartitionProduceResponse
 
 
 class _Produce:
@@ -105,56 +92,52 @@ class _Produce:
         self._response = ProduceResponse()
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
-        self._waiting: list[_Part] = []
+        self._waiting: list[SentBatch] = []
+        self.bytes = 0  # those that their checks look at one by one
         self.is_judged = False
 
     async def find_and_judge(self) -> None:
         """Judge the batches after asking for the topics that this core does not know."""
-        topics: list[Topic | None] = []
-        catalog, by_id = self._call.context.topics, self._call.version >= _IDS_SINCE
+        topics: list[OpenTopic | None] = []
+        open_, by_id = self._call.context.topics.open, self._call.version >= _IDS_SINCE
         for number, each in enumerate(self._request.topic_data):
             if number and not number % KAFKA_ELEMENTS_PER_TURN:
                 await asyncio.sleep(0)
             try:
-                topics.append(
-                    await (catalog.find_id(each.topic_id) if by_id else catalog.find(each.name))
-                )
+                topics.append(await open_(each.topic_id if by_id else each.name))
             except PolynyaError:
                 topics.append(None)  # retriable for the client: it asks for metadata
         self.is_judged = True
         for data, topic in zip(self._request.topic_data, topics, strict=True):
-            answers = self._answers_of(data)
+            answers = TopicProduceResponse(data.name, data.topic_id)
+            self._response.responses.append(answers)
             for first in range(0, len(data.partition_data) or 1, KAFKA_ELEMENTS_PER_TURN):
                 some = data.partition_data[first : first + KAFKA_ELEMENTS_PER_TURN]
-                self._judge(data, topic, some, answers)
+                self._judge(data, topic, some, answers.partition_responses)
                 if count(self._call, 1 + len(some)):
                     await asyncio.sleep(0)
 
-    def judge(self, topics: list[Topic | None]) -> None:
+    def judge(self, topics: list[OpenTopic | None]) -> None:
         """Refuse the batches of unknown partitions, and those that the caller may not append. The
         others wait for their checks."""
         self.is_judged = True
         for data, topic in zip(self._request.topic_data, topics, strict=True):
-            self._judge(data, topic, data.partition_data, self._answers_of(data))
-
-    def _answers_of(self, data: TopicProduceData) -> list[PartitionProduceResponse]:
-        """Return the answers of a topic's partitions, which are still to be added."""
-        answers = TopicProduceResponse(data.name, data.topic_id)
-        self._response.responses.append(answers)
-        return answers.partition_responses
+            answers = TopicProduceResponse(data.name, data.topic_id)
+            self._response.responses.append(answers)
+            self._judge(data, topic, data.partition_data, answers.partition_responses)
 
     def _judge(
         self,
         data: TopicProduceData,
-        topic: Topic | None,
+        topic: OpenTopic | None,
         parts: list[PartitionProduceData],
         answers: list[PartitionProduceResponse],
     ) -> None:
         """Judge some partitions of a topic."""
         by_id = self._call.version >= _IDS_SINCE
         missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
-        allowed = self._call.caller.may(Verb.APPEND, data.name if topic is None else topic.name)
-        rules = None if topic is None else self._call.context.topics.rules(topic)
+        name = data.name if topic is None else topic.topic.name
+        allowed = self._call.caller.may(Verb.APPEND, name)
         for part in parts:
             answer = PartitionProduceResponse(part.index, base_offset=-1)
             answers.append(answer)
@@ -164,83 +147,72 @@ class _Produce:
                 answer.error_code = missing
             elif not allowed:
                 answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
-            elif topic is None or rules is None:
+            elif topic is None:
                 answer.error_code = missing
-            elif not 0 <= part.index < topic.partitions:
+            elif (stream := topic.partition(part.index)) is None:
                 answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
             else:
-                batch = SentBatch(part.records, rules, topic.name)
-                self._waiting.append(_Part(topic, batch, answer))
+                batch = SentBatch(part.records, topic, stream, answer)
+                self._waiting.append(batch)
+                self.bytes += batch.work
 
     def propose(self) -> None:
         """Propose each batch that waits and has no fault."""
         waiting, self._waiting = self._waiting, []  # which holds the batches twice
-        for part in waiting:
-            self._propose_one(*part)
+        for batch in waiting:
+            self._propose_one(batch)
         self._finished_one()
 
     async def propose_in_slices(self) -> None:
         """Propose them with turns for other connections between slices."""
         waiting, self._waiting = self._waiting, []
-        for number, part in enumerate(waiting):
+        for number, batch in enumerate(waiting):
             if number and not number % KAFKA_ELEMENTS_PER_TURN:
                 await asyncio.sleep(0)
-            self._propose_one(*part)
+            self._propose_one(batch)
         self._finished_one()
-
-    @property
-    def is_heavy(self) -> bool:
-        """Report whether the batches are checked in a thread: the loop would wait for them."""
-        return sum(part.batch.work for part in self._waiting) > AT_ONCE_BYTES
 
     async def check(self) -> None:
         """Check the batches in a thread, one request of this core at a time."""
         async with self._call.context.checking:
-            await asyncio.to_thread(check_all, [part.batch for part in self._waiting])
+            await asyncio.to_thread(check_all, self._waiting)
 
-    def _propose_one(self, topic: Topic, sent: SentBatch, answer: PartitionProduceResponse) -> None:
-        service, rules = self._call.context.service, sent.rules
-        checked = sent.stored(service.now_ms, answer)
+    def _propose_one(self, sent: SentBatch) -> None:
+        call = self._call
+        context, session = call.context, call.session
+        service, answer, stream = context.service, sent.answer, sent.stream
+        checked = sent.stored(service.now_ms)
         if checked is None:
             return
         batch, producer = checked
-        name = topic.stream(answer.index)
-        if rules.diskless:
-            is_elsewhere = self._is_sent_away(name)
+        name, is_diskless = stream.name, sent.rules.diskless
+        if is_diskless:
+            is_elsewhere = bool(self._zone) and sent_away(context.brokers, stream, self._zone)
         else:
-            is_elsewhere = is_too_far(self._call, name)
-        session = self._call.session
+            is_elsewhere = len(call.data) > KAFKA_FORWARD_BYTES_MAX and is_elsewhere_led(
+                context.brokers, stream.group
+            )
         if is_elsewhere:
             answer.error_code, self._is_misled = Error.NOT_LEADER, True
             if producer is not None:
-                session.failed[name] = self._call.slot
+                call.fail(name)
             return
         if producer is not None and name in session.failed:
             answer.error_code = Error.NOT_ENOUGH_REPLICAS
             answer.error_message = _BEHIND
             return
-        if rules.diskless:
+        if is_diskless:
             service.expect_diskless(name)
-        self._count(len(batch.payload))
+        size, counters = len(batch.payload), context.counters
+        self._left += 1
+        counters.batches += 1
+        counters.bytes_in += size
+        if self._zone:
+            context.clients.receive(self._zone, size)
         command = Produce(name, service.now_ms(), batch, producer)
         before = session.proposed.get(name, 0)
         session.proposed[name] = before + 1
-        service.propose(name, command, partial(self._done, command, answer, before > 0))
-
-    def _is_sent_away(self, name: str) -> bool:
-        """Report whether the client is to use another zone's owner of a diskless partition."""
-        context = self._call.context
-        group = context.service.group_of(name)
-        return sent_away(context.brokers, name, group, self._zone)
-
-    def _count(self, size: int) -> None:
-        """Count a batch that is proposed now."""
-        self._left += 1
-        context = self._call.context
-        context.counters.batches += 1
-        context.counters.bytes_in += size
-        if self._zone:
-            context.clients.receive(self._zone, size)
+        stream.append(command, partial(self._done, command, answer, before > 0))
 
     def _done(
         self,
@@ -256,13 +228,11 @@ class _Produce:
         if isinstance(outcome, BaseException):
             answer.error_code = error_of_fault(outcome)
             self._is_misled |= answer.error_code == Error.NOT_LEADER
+        elif outcome.code == Code.OK or error_of(outcome.code) == Error.NONE:
+            answer.base_offset = outcome.first_record
+            session.gaps.pop(command.name, None)
         else:
-            answer.error_code = error_of(outcome.code)
-            if answer.error_code == Error.NONE:
-                answer.base_offset = outcome.first_record
-                session.gaps.pop(command.name, None)
-            else:
-                answer.log_append_time_ms = -1
+            answer.error_code, answer.log_append_time_ms = error_of(outcome.code), -1
             if answer.error_code == Error.OUT_OF_ORDER_SEQUENCE and (
                 is_pipelined or self._may_close(command.name)
             ):
@@ -271,7 +241,7 @@ class _Produce:
                 answer.error_code = Error.NOT_ENOUGH_REPLICAS
                 answer.error_message = _OVERTOOK
         if answer.error_code != Error.NONE and command.producer is not None:
-            session.failed[command.name] = self._call.slot
+            self._call.fail(command.name)
         self._finished_one()
 
     def _may_close(self, name: str) -> bool:
@@ -314,7 +284,7 @@ class _Produce:
         )
         self._call.send([])
         if failed:
-            self._call.connection.finish()
+            self._call.connection.stop()
 
 
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from polynya.local.api import LiveEvent, Refusal, Sink, StreamInfo
+from polynya.local.api import LiveEvent, Refusal, Sink
+from polynya.routing.handle import StreamHandle
 
 UNUSED_SECONDS = 60  # a partition that no fetch has named for this time is followed no more
 
 
 class TailService(Protocol):
-    """The part of the service that follows streams."""
-
-    async def attach(
-        self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
-    ) -> StreamInfo | Refusal: ...
+    """The part of the service that follows no longer."""
 
     def detach(self, uid: int, sink: Sink) -> None: ...
 
@@ -102,19 +99,19 @@ class Tails:
         tail.used = self._tick
         return tail
 
-    async def follow(self, name: str) -> Tail | None:
+    async def follow(self, stream: StreamHandle) -> Tail | None:
         """Follow a partition; None: its stream is not there. Raises Unavailable."""
         tail = Tail(self._tick)
-        info = await self._service.attach(name, tail, numbers=True)
+        info = await stream.attach(tail, numbers=True)
         if isinstance(info, Refusal):
             return None
         tail.uid, tail.high = info.uid, max(tail.high, info.high_watermark)
         tail.stable = max(tail.stable, info.record)
-        known = self.known(name)
+        known = self.known(stream.name)
         if known is not None:  # another fetch was faster
             self._service.detach(tail.uid, tail)
             return known
-        self._tails[name] = tail
+        self._tails[stream.name] = tail
         return tail
 
     def sweep(self, tick: int) -> None:

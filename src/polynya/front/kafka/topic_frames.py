@@ -21,7 +21,7 @@ from polynya.front.kafka.brokers import (
 )
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.topics.catalog import TopicCatalog
-from polynya.stream.rules.topics import Topic, TopicState
+from polynya.stream.features.topics.state import Topic, TopicState
 from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import metadata as message
 from polynya.wire.kafka.generated.metadata import (

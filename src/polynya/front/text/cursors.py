@@ -20,15 +20,10 @@ from polynya.base.limits import KIB
 from polynya.base.names import FORMER_CURSORS, INTERNAL
 from polynya.local.api import Position, Refusal, StreamInfo
 from polynya.service.api import Service
-from polynya.stream.commands import (
-    Append,
-    Batch,
-    Command,
-    Create,
-    Delete,
-    Encoding,
-    Retention,
-)
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.parts import Batch, Encoding, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.wire.json_records import parse_records
 

@@ -12,7 +12,7 @@ from polynya.base.limits import SLICE_BYTES_MAX
 from polynya.lakehouse.schema.columns import Column
 from polynya.lakehouse.schema.partitions import Cut, Value
 from polynya.objectstore import StoreSettings
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.tables import StoreRef
 
 TASK_BYTES_MAX = 192 << 20  # payload of one task, and so of one Parquet file
@@ -29,7 +29,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     uid: int  # incarnation
     group: int
     content_type: str
-    encoding: int  # of the stream, polynya.stream.commands.Encoding; Kafka batches may lie in any
+    encoding: int  # of the stream, polynya.stream.parts.Encoding; Kafka batches may lie in any
     record: int  # number of the slice's first record
     byte: int  # stream position of its first byte
     records: int

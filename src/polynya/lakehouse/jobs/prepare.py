@@ -32,7 +32,7 @@ from polynya.lakehouse.schema.columns import (
 )
 from polynya.lakehouse.schema.partitions import cuts
 from polynya.lakehouse.schema.shares import chosen, ordered
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 
 # a sample costs one slice read; tasks report fields of streams that were not sampled
 SAMPLE_STREAMS_MAX = 256

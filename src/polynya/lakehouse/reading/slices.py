@@ -19,7 +19,7 @@ from polynya.lakehouse.jobs.plan import Range, claimed
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.kafka.undivided import BLOCK_BYTES, Columns, columns_of
 from polynya.objectstore import NotFound
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.kafka.values import values_type
 from polynya.wire.slices import Slice, parse_slice
 

@@ -10,10 +10,11 @@ from polynya.local.dependencies import LedGroups
 from polynya.local.hot_memory import HotMemory
 from polynya.local.lifetimes.ttl import Lifetimes, found_in_grace
 from polynya.local.segments import SegmentWriter
-from polynya.stream.commands import Command, Create, Delete, Expire, Touch
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.tables.watches import held_from
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.table_watches import held_from
 from polynya.stream.state.model import Stream
 
 # creates that wait for a fork attempt on the deleted stream of that name

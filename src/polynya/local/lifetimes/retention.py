@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo, Trimmed, TrimQuery
-from polynya.stream.commands import BucketRetention, Command, Retention, Trim, TrimTo
-from polynya.stream.placement import META_GROUP
+from polynya.stream.command import Command
+from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.features.retention.commands import BucketRetention, Trim, TrimTo
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
 
 

@@ -7,11 +7,12 @@ from itertools import islice
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.feeds import Feeds
-from polynya.stream.commands import Command, Create, Touch
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create, Touch
+from polynya.stream.features.lifetimes.creation import judge_known
+from polynya.stream.features.tables.watches import held_from
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.table_watches import held_from
-from polynya.stream.rules.writes import judge_known
 from polynya.stream.state.model import Stream
 
 TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log after at most this, or an eighth of the TTL

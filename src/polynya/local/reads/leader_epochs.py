@@ -7,7 +7,7 @@ from bisect import bisect_right
 from polynya.base.errors import Unavailable
 from polynya.local.api import Refusal
 from polynya.local.reads.time_lookups import Groups
-from polynya.stream.rules.eviction import where_of
+from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.state.model import Stream
 from polynya.stream.state.record_gaps import history_end
 from polynya.stream.state.tails import high_watermark

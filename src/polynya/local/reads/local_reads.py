@@ -33,12 +33,12 @@ from polynya.local.reads.pieces import (
 )
 from polynya.local.reads.time_lookups import TimeLookups
 from polynya.local.rehydration import Rehydration
-from polynya.stream.commands import ColdSlice
+from polynya.stream.features.pages.eviction import where_of
+from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import ColdSlice
 from polynya.stream.read_plan import ColdPiece, Inherited, ReadPlan, ReadRefused
 from polynya.stream.replies import Code
-from polynya.stream.rules.eviction import where_of
-from polynya.stream.rules.segments import segments_of
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import stable_of
 

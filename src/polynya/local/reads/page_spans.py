@@ -7,7 +7,7 @@ from struct import unpack
 
 from polynya.local.api import Span
 from polynya.local.dependencies import ColdReader
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import HotPiece
 from polynya.stream.state.model import ColdSlice
 

@@ -17,8 +17,8 @@ from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.local.api import Page, ReadLimits, ReadQuery, Span
 from polynya.local.dependencies import Sources
 from polynya.local.reads.page_spans import fill_append_times, span_of, whole_span_of
-from polynya.stream.commands import ColdSlice
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import ColdSlice
 from polynya.stream.read_plan import (
     AT_BYTE,
     ColdPiece,

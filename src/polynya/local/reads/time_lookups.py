@@ -10,8 +10,8 @@ from polynya.local.dependencies import Sources
 from polynya.local.local_streams import LocalStreams
 from polynya.local.reads import record_times, time_index
 from polynya.local.rehydration import Rehydration
+from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.machine import Machine
-from polynya.stream.rules.eviction import where_of
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
 

@@ -10,9 +10,9 @@ import msgspec
 
 from polynya.base.names import spelled_name
 from polynya.local.api import StreamInfo
-from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
-from polynya.stream.consumer_groups.calls import (
+from polynya.service.node_service import NodeService
+from polynya.stream.features.consumer_groups.calls import (
     Commit,
     Describe,
     Description,
@@ -22,9 +22,9 @@ from polynya.stream.consumer_groups.calls import (
     Offsets,
     Outcomes,
 )
-from polynya.stream.consumer_groups.subscription import assigned_in
-from polynya.stream.group_commands import OffsetEntry
-from polynya.stream.rules.topics import Topic, TopicState
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
+from polynya.stream.features.consumer_groups.subscription import assigned_in
+from polynya.stream.features.topics.state import Topic, TopicState
 
 _AT_ONCE = 64  # tails that are read concurrently
 _DEAD = "Dead"

@@ -17,10 +17,10 @@ from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.futures import settle
 from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
 from polynya.routing import messages
-from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.running import RunningGroup, clock_ms
-from polynya.stream.commands import Command
-from polynya.stream.consumer_groups.calls import (
+from polynya.service.node_service import NodeService
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups.calls import (
     Answer,
     Call,
     Commit,
@@ -39,16 +39,16 @@ from polynya.stream.consumer_groups.calls import (
     Outcomes,
     Sync,
 )
-from polynya.stream.consumer_groups.classic import ClassicGroup, State
-from polynya.stream.consumer_groups.rules import old_offsets
-from polynya.stream.consumer_groups.state import ConsumerGroup
-from polynya.stream.consumer_groups.subscription import topics_of
-from polynya.stream.group_commands import (
+from polynya.stream.features.consumer_groups.classic import ClassicGroup, State
+from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
     DropOffsets,
     ExpireOffsets,
 )
+from polynya.stream.features.consumer_groups.rules import old_offsets
+from polynya.stream.features.consumer_groups.state import ConsumerGroup
+from polynya.stream.features.consumer_groups.subscription import topics_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 
@@ -81,7 +81,7 @@ class ConsumerGroupCoordinator:
         self._new_id = new_id or _new_id
         self._led: dict[int, _Led] = {}
         self._loading: dict[int, asyncio.Task[_Led]] = {}
-        service.core_requests.serve(messages.CONSUMER_GROUPS, Call, Answer, self.handle)
+        service.rpc.serve(messages.CONSUMER_GROUPS, Call, Answer, self.handle)
 
     def group_of(self, id_: str) -> int:
         """Return the Raft group of a consumer group."""
@@ -92,7 +92,7 @@ class ConsumerGroupCoordinator:
         assert not isinstance(call, ListAll)
         raft_group = self.group_of(call.group)
         changes = not isinstance(call, FetchOffsets | Describe | Heartbeat)
-        answer: Answer = await self._service.group_requests.at_home(
+        answer: Answer = await self._service.rpc.at_home(
             raft_group, messages.CONSUMER_GROUPS, call, self.handle, changes=changes
         )
         return answer
@@ -101,16 +101,14 @@ class ConsumerGroupCoordinator:
         """Return the consumer groups of some Raft groups, from their coordinators."""
         homes: dict[int, list[int]] = {}
         for raft_group in raft_groups:
-            homes.setdefault(self._service.leaders.home_of(raft_group), []).append(raft_group)
+            homes.setdefault(self._service.rpc.home_of(raft_group), []).append(raft_group)
         found: list[Description] = []
         for place, some in homes.items():
             asked = ListAll(some)
-            if place == self._service.leaders.core:
+            if place == self._service.rpc.core:
                 listing = await self.handle(asked)
             else:
-                listing = await self._service.core_requests.ask(
-                    place, messages.CONSUMER_GROUPS, asked
-                )
+                listing = await self._service.rpc.ask(place, messages.CONSUMER_GROUPS, asked)
             assert isinstance(listing, Listing)
             found += listing.groups
         return found
@@ -199,7 +197,7 @@ class ConsumerGroupCoordinator:
         """Read the log's state, after all that earlier leaders may have committed."""
         service = self._service
         if raft_group not in service.local.led:
-            raise NotLeader(service.leaders.leader_of(raft_group))
+            raise NotLeader(service.directory.leader(raft_group))
         term = self._term(raft_group)
         await service.local.linearize(raft_group)
         machine = service.local.led.get(raft_group)

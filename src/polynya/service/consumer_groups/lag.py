@@ -7,10 +7,10 @@ from itertools import islice
 
 from polynya.base.errors import PolynyaError
 from polynya.local.api import StreamInfo
-from polynya.routing.service import NodeService
 from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
-from polynya.stream.consumer_groups.state import ConsumerGroup
-from polynya.stream.rules.topics import Topic
+from polynya.service.node_service import NodeService
+from polynya.stream.features.consumer_groups.state import ConsumerGroup
+from polynya.stream.features.topics.state import Topic
 
 LAG_SECONDS = 15.0
 GROUPS_MAX = 1000  # that a core measures: each group and topic is a series

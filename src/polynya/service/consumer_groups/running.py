@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from polynya.stream.consumer_groups.calls import Answer, GroupError, Outcomes
-from polynya.stream.consumer_groups.classic import ClassicGroup, Log
-from polynya.stream.group_commands import ConsumerGroupPut
+from polynya.stream.features.consumer_groups.calls import Answer, GroupError, Outcomes
+from polynya.stream.features.consumer_groups.classic import ClassicGroup, Log
+from polynya.stream.features.consumer_groups.commands import ConsumerGroupPut
 from polynya.stream.replies import Code, Done, Reply
 
 Propose = Callable[[ConsumerGroupPut, Done], None]

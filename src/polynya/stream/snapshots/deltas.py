@@ -17,14 +17,14 @@ from msgspec import Raw, structs
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream.rules.eviction import stream_or_ghost, stub_of
+from polynya.stream.features.pages.eviction import stream_or_ghost, stub_of
+from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions.state import SubscriptionsImage as Subscribed
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.state import entries
 from polynya.stream.state.changes import Changes
 from polynya.stream.state.model import PackReference
-from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions.state import SubscriptionsImage as Subscribed
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine

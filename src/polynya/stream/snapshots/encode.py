@@ -13,19 +13,20 @@ from msgspec import Raw
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.levels import check_level
 from polynya.base.msgpack import array_head
-from polynya.stream.commands import ReleasePack, Retention, Unpin
-from polynya.stream.consumer_groups.state import ConsumerGroup, ConsumerGroups
-from polynya.stream.group_commands import ForgetTopic
-from polynya.stream.placement import ClusterMap
-from polynya.stream.rules import eviction
-from polynya.stream.rules.table_watches import Watch
-from polynya.stream.rules.tables import Table
-from polynya.stream.rules.topics import Topic, TopicChanges
+from polynya.stream.features.consumer_groups.commands import ForgetTopic
+from polynya.stream.features.consumer_groups.state import ConsumerGroup, ConsumerGroups
+from polynya.stream.features.forks.commands import Unpin
+from polynya.stream.features.packs.commands import ReleasePack
+from polynya.stream.features.pages import eviction
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions.state import SubscriptionsImage as Subscribed
+from polynya.stream.features.tables.state import Table, Watch
+from polynya.stream.features.topics.state import Topic, TopicChanges
+from polynya.stream.parts import Retention
 from polynya.stream.state import entries, index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream, WriterState
 from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks
-from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions.state import SubscriptionsImage as Subscribed
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from polynya.stream import commands
-from polynya.stream.commands import ReleasePack
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.packs.commands import ReleasePack
+from polynya.stream.features.subscriptions.state import State
+from polynya.stream.features.tables.state import Table
+from polynya.stream.parts import Fork
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.state.model import Pack, Pin, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP, Place
-from polynya.stream.subscriptions.state import State
 
 REVISION_JUMP = 1 << 32  # of link revisions: other groups' copies may have later ones
 # more streams than a group makes between two copies; the 48-bit counter lasts for 65,000 histories
@@ -60,7 +60,7 @@ class ForkOrigin(msgspec.Struct, frozen=True):
     first_byte: int
     next_record: int
     attempts: frozenset[str]
-    fork: commands.Fork | None
+    fork: Fork | None
 
 
 class Survey:
@@ -137,7 +137,7 @@ class Survey:
                     stream.first_record, stream.first_byte, stream.next_record, pins, fork
                 )
 
-    def begin_of(self, fork: commands.Fork, first: int) -> Place | None:
+    def begin_of(self, fork: Fork, first: int) -> Place | None:
         """Return where a stream with this fork begins now, or None if everything inherited from
         record `first` on still exists."""
         whole = (fork.record, fork.byte)

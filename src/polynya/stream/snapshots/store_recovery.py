@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from polynya.stream.commands import KAFKA_CONTENT_TYPE, ColdSlice, Encoding
-from polynya.stream.rules.producers import cut_receipts
-from polynya.stream.rules.trimming import past_of, tidy
-from polynya.stream.rules.writes import media_type
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
+from polynya.stream.features.appends.producers import cut_receipts
+from polynya.stream.features.appends.rules import media_type
+from polynya.stream.features.retention.trimming import past_of, tidy
+from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.state import index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polynya.stream.rules.table_watches import Watch
+    from polynya.stream.features.tables.state import Watch
 
 
 class TableClaims:

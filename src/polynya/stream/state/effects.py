@@ -6,7 +6,7 @@ from collections.abc import Container
 
 import msgspec
 
-from polynya.stream.commands import Batch
+from polynya.stream.parts import Batch
 
 
 class TailMoved(msgspec.Struct, frozen=True, gc=False):

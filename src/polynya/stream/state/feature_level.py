@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from polynya.base.levels import LEVELS, check_level
+from polynya.base.levels import LEVELS
 from polynya.base.names import is_internal
-from polynya.stream.commands import (
-    Append,
-    AppendIf,
-    Bundle,
-    Command,
-    Create,
-    Encoding,
-    NodeAnnounce,
-    Produce,
-    ProducerIds,
-    PublishSlices,
-    ReplaceSlices,
-    Retention,
-    Rollover,
-    SetLevel,
-    TopicPut,
-)
-from polynya.stream.diskless_commands import CommitSlices, Profile, SetProfile
-from polynya.stream.replies import Code, Reply
-
-if TYPE_CHECKING:
-    from polynya.stream.machine import Machine
-
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Append, AppendIf, Bundle, Produce, ProducerIds
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PublishSlices, ReplaceSlices
+from polynya.stream.features.placement.commands import NodeAnnounce
+from polynya.stream.features.profiles.commands import CommitSlices, Profile, SetProfile
+from polynya.stream.features.segments.commands import Rollover
+from polynya.stream.features.topics.commands import TopicPut
+from polynya.stream.parts import Encoding, Retention
 
 ENTRY_LEVEL = 3  # of index entries of version 2
 RECORD_TIME_LEVEL = 3  # of a retention by record times
@@ -84,14 +67,3 @@ def tag_of(kind: type[Command]) -> int:
     tag = kind.__struct_config__.tag
     assert isinstance(tag, int)
     return tag
-
-
-def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
-    """Raise the group's level; it never goes down. Raises ConfigError for a level that this release
-    does not support."""
-    check_level(command.level, machine.group)
-    machine.counters.raise_level(command.level)
-    return Reply(Code.OK, detail=machine.counters.level)
-
-
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {SetLevel: apply_set_level}

@@ -19,8 +19,7 @@ from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-from polynya.stream.commands import ColdSlice
-from polynya.stream.parts import PAGED
+from polynya.stream.parts import PAGED, ColdSlice
 from polynya.stream.state import chunked
 from polynya.stream.state import entries as form
 from polynya.stream.state.chunked import Chunked

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.stream.commands import Retention
-from polynya.stream.placement import ClusterMap
-from polynya.stream.rules.topics import Topic, TopicChanges
+from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.topics.state import Topic, TopicChanges
+from polynya.stream.parts import Retention
 
 if TYPE_CHECKING:
-    from polynya.stream.rules.tables import Table
+    from polynya.stream.features.tables.state import Table
 
 
 class MetaState:

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from polynya.stream.commands import ColdSlice, Fork, Retention
+from polynya.stream.features.subscriptions.state import Link
+from polynya.stream.parts import ColdSlice, Fork, Retention
 from polynya.stream.state.index import Entries
-from polynya.stream.subscriptions.state import Link
 
 __all__ = [
     "ColdSlice",

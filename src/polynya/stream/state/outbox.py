@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polynya.stream.commands import Command
+from polynya.stream.command import Command
 from polynya.stream.state.changes import Changes, remember
 
 

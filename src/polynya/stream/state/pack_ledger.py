@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from polynya.stream.commands import ReleasePack
+from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.changes import Changes, remember

@@ -6,7 +6,7 @@ A stream without a regime has been replicated since its creation.
 
 from __future__ import annotations
 
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.state.model import ProfileEpoch, Stream, WriterState
 
 

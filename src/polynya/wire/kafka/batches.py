@@ -26,8 +26,8 @@ _JOINED_BYTES = 64 * 1024  # from here on a pass over a copy costs more than to 
 _OVERHEAD = 12  # bytes before those that the length counts
 _CODECS = 0x07
 _CONTROL = 0x20
-_TRANSACTIONAL = 0x10
-_LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+LOG_APPEND_TIME = 0x08
 CODEC_MAX = 4  # none, gzip, snappy, lz4, zstd
 
 
@@ -58,13 +58,9 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return bool(self.attributes & _CONTROL)
 
     @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
-
-    @property
     def is_log_append_time(self) -> bool:
         """Report whether all records have the time of the header."""
-        return bool(self.attributes & _LOG_APPEND_TIME)
+        return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def last_sequence(self) -> int:
@@ -101,7 +97,7 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
         raise CorruptBatch(
             f"a record batch has at least {HEADER_BYTES} bytes, this one {len(batch)}"
         )
-    header = header_of(batch)
+    header = BatchHeader(*_HEADER.unpack_from(batch))
     if header.magic != MAGIC:
         raise InvalidBatch(f"the records have magic {header.magic}; only magic 2 is stored")
     size = header.length + _OVERHEAD
@@ -112,14 +108,18 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
         )
     if size != len(batch):
         raise CorruptBatch(f"the batch says {size} bytes and has {len(batch)}")
-    if not _has_crc(batch, header.crc, whole_crc):
+    if len(batch) < _JOINED_BYTES:
+        has_crc = google_crc32c.value(batch[_CRC_FROM:]) == header.crc
+    else:
+        has_crc = _has_crc(batch, header.crc, whole_crc)
+    if not has_crc:
         raise CorruptBatch("the CRC-32C of the record batch does not match its bytes")
     if header.records < 1 or header.last_offset_delta != header.records - 1:
         raise InvalidBatch(
             f"{header.records} records with last offset delta {header.last_offset_delta}: "
             "the delta is one less than the records, and there is at least one"
         )
-    if header.codec > CODEC_MAX or header.is_control:
+    if header.attributes & _CODECS > CODEC_MAX or header.attributes & _CONTROL:
         raise InvalidBatch("a producer sends no control batch, and codecs 0 to 4 alone")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise InvalidBatch("an idempotent batch has an epoch and a sequence from 0 on")
@@ -128,15 +128,13 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
 
 def _has_crc(batch: bytes, crc: int, whole_crc: int) -> bool:
     """Report whether this is the CRC of what follows it, from that of the whole batch."""
-    if len(batch) < _JOINED_BYTES:
-        return bool(google_crc32c.value(batch[_CRC_FROM:]) == crc)
     head_crc = google_crc32c.value(batch[:_CRC_FROM])
     return crc32c.joined(head_crc, crc, len(batch) - _CRC_FROM) == whole_crc
 
 
 def stamped(batch: bytes, time_ms: int) -> bytes:
     """Return a valid batch whose records all have this time, the time of their append."""
-    return _with_time(batch, time_ms, _LOG_APPEND_TIME)
+    return _with_time(batch, time_ms, LOG_APPEND_TIME)
 
 
 def dated(batch: bytes, newest_ms: int) -> bytes:
@@ -214,7 +212,7 @@ def records_of(batch: Bytes, body: Bytes | None = None) -> Iterator[Record]:
     Malformed."""
     header = header_of(batch)
     data = memoryview(batch)[HEADER_BYTES:] if body is None else memoryview(body)
-    fixed = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None
+    fixed = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     at = 0
     try:
         for _ in range(header.records):

@@ -33,14 +33,12 @@ class Malformed(ValueError):
     """The bytes are not a message of this version."""
 
 
-class _Elements:
+class _Elements(msgspec.Struct, gc=False):
     """The array elements and tagged fields that a message being decoded may still have. An array
     of one element is free, as the element that holds it has been counted."""
 
-    __slots__ = ("left", "most")
-
-    def __init__(self, most: int) -> None:
-        self.left = self.most = most
+    left: int
+    most: int
 
     def take(self, count: int) -> None:
         self.left -= count
@@ -49,12 +47,12 @@ class _Elements:
 
 
 # of the message that this thread or task decodes: large ones are decoded in threads
-_elements: ContextVar[_Elements] = ContextVar("elements", default=_Elements(0))  # noqa: B039 (nothing is left of it)
+_elements: ContextVar[_Elements] = ContextVar("elements", default=_Elements(0, 0))  # noqa: B039 (nothing is left of it)
 
 
 def allow_elements(most: int) -> None:
     """Begin to decode a message of at most so many elements."""
-    _elements.set(_Elements(most))
+    _elements.set(_Elements(most, most))
 
 
 def decoded_elements() -> int:
@@ -100,16 +98,24 @@ def lenient_string(data: memoryview, at: int) -> tuple[str | None, int]:
     size = _I16.unpack_from(data, at)[0]
     if size == -1:
         return None, at + 2
-    end = _end(data, at + 2, size)
+    end = at + 2 + size
+    if size < 0 or end > len(data):
+        _end(data, at + 2, size)
     return str(data[at + 2 : end], "utf-8", "replace"), end
 
 
 def compact_string(data: memoryview, at: int) -> tuple[str | None, int]:
     """Read a string with a varint length plus one; 0 is null."""
-    size, at = uvarint(data, at)
+    size = data[at]
+    if size < 0x80:
+        at += 1
+    else:
+        size, at = uvarint(data, at)
     if size == 0:
         return None, at
-    end = _end(data, at, size - 1)
+    end = at + size - 1
+    if end > len(data):
+        _end(data, at, size - 1)
     return str(data[at:end], "utf-8"), end
 
 
@@ -127,7 +133,9 @@ def compact_records(data: memoryview, at: int) -> tuple[memoryview | None, int]:
     size, at = uvarint(data, at)
     if size == 0:
         return None, at
-    end = _end(data, at, size - 1)
+    end = at + size - 1
+    if end > len(data):
+        _end(data, at, size - 1)
     return data[at:end], end
 
 
@@ -166,7 +174,11 @@ def array(data: memoryview, at: int) -> tuple[int, int]:
 
 def compact_array(data: memoryview, at: int) -> tuple[int, int]:
     """Read the varint length of an array, which is one more than its elements; -1 is null."""
-    size, at = uvarint(data, at)
+    size = data[at]
+    if size < 0x80:
+        at += 1
+    else:
+        size, at = uvarint(data, at)
     if size - 1 > len(data) - at:
         raise Malformed(f"an array of {size - 1} elements in {len(data) - at} bytes")
     if size > 2:
@@ -189,6 +201,8 @@ def tag(data: memoryview, at: int) -> tuple[int, int, int]:
 
 def tags(data: memoryview, at: int) -> tuple[int, int]:
     """Read the number of tagged fields."""
+    if not data[at]:  # as usual
+        return 0, at + 1
     count, at = uvarint(data, at)
     if count > 1:
         _elements.get().take(count)
@@ -207,6 +221,8 @@ def skip_header_tags(data: memoryview, at: int) -> int:
 
 def skip_tags(data: memoryview, at: int) -> int:
     """Return the position after the tagged fields, of which none is known."""
+    if not data[at]:
+        return at + 1
     count, at = tags(data, at)
     for _ in range(count):
         at = tag(data, at)[2]
@@ -257,7 +273,10 @@ def put_compact_string(put: Put, value: str | None) -> None:
         put(b"\0")
         return
     data = value.encode()
-    put_uvarint(put, len(data) + 1)
+    if len(data) < 0x7F:
+        put(_SMALL[len(data) + 1])
+    else:
+        put_uvarint(put, len(data) + 1)
     put(data)
 
 
@@ -298,7 +317,10 @@ def put_array(put: Put, count: int) -> None:
 
 def put_compact_array(put: Put, count: int) -> None:
     """Write the varint length of an array; -1 is null."""
-    put_uvarint(put, count + 1)
+    if count < 0x7F:
+        put(_SMALL[count + 1])
+    else:
+        put_uvarint(put, count + 1)
 
 
 def put_integers(put: Put, values: list[int]) -> None:
@@ -309,6 +331,9 @@ def put_integers(put: Put, values: list[int]) -> None:
 def put_tags(put: Put, fields: Iterable[tuple[int, list[Bytes]]]) -> None:
     """Write tagged fields, each with its number and its pieces, in order of the numbers."""
     written = list(fields)
+    if not written:
+        put(b"\0")
+        return
     put_uvarint(put, len(written))
     for number, pieces in written:
         put_uvarint(put, number)

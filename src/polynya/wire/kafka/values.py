@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from polynya.stream.commands import KAFKA_CONTENT_TYPE
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.wire.json_records import valid_value
 from polynya.wire.kafka.batches import Record
 

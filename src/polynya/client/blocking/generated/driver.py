@@ -8,16 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from polynya.client import messages
 from polynya.client.clock import effect_result
-from polynya.client.messages import (
-    Effect,
-    EffectResult,
-    Open,
-    Operation,
-    Pause,
-    ReadMore,
-    Send,
-)
 
 if TYPE_CHECKING:
     from polynya.client.blocking.generated.wire import Opened, Wire
@@ -32,19 +24,19 @@ class Driver:
         self._wire = wire
         self._opened: Opened | None = None
 
-    def do(self, effect: Effect) -> EffectResult:
-        if isinstance(effect, Pause):
+    def do(self, effect: messages.Effect) -> messages.EffectResult:
+        if isinstance(effect, messages.Pause):
             self.close()
             time.sleep(effect.seconds)
             return effect_result()
-        if isinstance(effect, ReadMore):
+        if isinstance(effect, messages.ReadMore):
             assert self._opened is not None
             return effect_result(self._opened.more())
         self.close()
-        if isinstance(effect, Open):
+        if isinstance(effect, messages.Open):
             answer, self._opened = self._wire.open(effect.request)
             return effect_result(answer)
-        assert isinstance(effect, Send)
+        assert isinstance(effect, messages.Send)
         return effect_result(self._wire.send(effect.request))
 
     def close(self) -> None:
@@ -52,7 +44,7 @@ class Driver:
             opened, self._opened = self._opened, None
             opened.close()
 
-    def run(self, operation: Operation[Result]) -> Result:
+    def run(self, operation: messages.Operation[Result]) -> Result:
         """Run an operation that yields no values, and return its result."""
         try:
             effect = next(operation)

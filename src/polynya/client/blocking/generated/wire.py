@@ -10,24 +10,14 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
-from polynya.client.http import (
-    NODE,
-    Extended,
-    Options,
-    broken_of,
-    head_of,
-    nodes_of,
-    parts_of,
-    response_of,
-    status_of,
-)
+from polynya.client import http
 from polynya.client.messages import Broken, HttpRequest, HttpResponse
 
 
-class Wire(Extended):
+class Wire(http.Extended):
     """The blocking HTTP transport. Threads may share it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: http.Options) -> None:
         super().__init__(options)
         self._http = httpx.Client(**options.settings())
         # HTTP/1.1 implies keep-alive, and the server recognizes an append's head by its exact bytes
@@ -49,11 +39,11 @@ class Wire(Extended):
                 response = self._http.send(built, stream=True)
                 if response.status_code == 200:
                     opened.append(Opened(response))
-                    return head_of(response)
+                    return http.head_of(response)
                 response.read()
-                return response_of(response)
+                return http.response_of(response)
             except (httpx.TransportError, httpx.DecodingError) as error:
-                return broken_of(error, built.url)
+                return http.broken_of(error, built.url)
 
         try:
             answer = self._tried(request, once)
@@ -65,9 +55,9 @@ class Wire(Extended):
 
     def _send(self, built: httpx.Request) -> HttpResponse | Broken:
         try:
-            return response_of(self._http.send(built))
+            return http.response_of(self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
-            return broken_of(error, built.url)
+            return http.broken_of(error, built.url)
 
     def _tried(
         self,
@@ -78,7 +68,7 @@ class Wire(Extended):
         router = self.router
         ways = router.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
-            parts = parts_of(
+            parts = http.parts_of(
                 request,
                 self.extras,
                 alone=len(ways) == 1,
@@ -89,14 +79,16 @@ class Wire(Extended):
                     request.method, server + self.extras.target(request), **parts
                 )
             )
-            if router.on_answer(server, request.target, status_of(what), time.monotonic()):
+            if router.on_answer(server, request.target, http.status_of(what), time.monotonic()):
                 nodes = self._send(
                     self._http.build_request(
-                        "GET", server + self.extras.target(NODE), **parts_of(NODE, self.extras)
+                        "GET",
+                        server + self.extras.target(http.NODE),
+                        **http.parts_of(http.NODE, self.extras),
                     )
                 )
-                router.met(nodes_of(nodes))
-                router.on_answer(server, request.target, status_of(what), time.monotonic())
+                router.met(http.nodes_of(nodes))
+                router.on_answer(server, request.target, http.status_of(what), time.monotonic())
             if number == len(ways) or not isinstance(what, Broken) or what.sent:
                 break
         return what
@@ -114,7 +106,7 @@ class Opened:
         try:
             return next(self._pieces, b"")
         except (httpx.TransportError, httpx.StreamError) as error:
-            return broken_of(error)
+            return http.broken_of(error)
 
     def close(self) -> None:
         self._response.close()

@@ -9,11 +9,10 @@ import msgspec
 
 from polynya.base.names import BUCKET_RULE, DISKLESS, REPLICATED, is_bucket
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.front.http.routes.retention import read_retention, shown
-from polynya.routing.bucket_profiles import TooManyBuckets
 from polynya.service.api import Service
+from polynya.service.bucket_profiles import TooManyBuckets
 
 PATH = "/v1/buckets"
 RETENTION, PROFILE = "retention", "profile"  # the last segment

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 
 PATH = "/v1/cluster"
 NODE_ACTS = ("cordon", "uncordon", "drain", "remove", "promote")

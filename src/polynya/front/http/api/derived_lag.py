@@ -12,7 +12,7 @@ from polynya.base.names import spelled_name
 from polynya.local.api import StreamInfo
 from polynya.service.table_jobs import DERIVED_STREAMS_MAX
 from polynya.service.tables import Tables
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 
 Places = Mapping[str, tuple[int, int]]  # by stream as in URLs: uid, next record
 

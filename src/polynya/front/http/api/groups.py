@@ -12,8 +12,7 @@ from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.names import consumer_group_folder, topic_folder
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.service.consumer_groups.admin import (
     GroupAdmin,
     GroupRefused,
@@ -21,7 +20,7 @@ from polynya.service.consumer_groups.admin import (
     ResetRefused,
     Wanted,
 )
-from polynya.stream.consumer_groups.calls import GroupError
+from polynya.stream.features.consumer_groups.calls import GroupError
 from polynya.wire.headers import BadField, parse_instant_ms
 
 GROUPS = "/v1/groups"

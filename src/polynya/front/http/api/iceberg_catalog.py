@@ -15,7 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.front.http.api.tables import ReadObject, metadata_key, readable
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.service.tables import TableRefused, Tables
-from polynya.stream.rules.tables import Table
+from polynya.stream.features.tables.state import Table
 from polynya.wire.tables import StoreRef
 
 MOUNT = "/iceberg/v1/"

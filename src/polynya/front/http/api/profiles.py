@@ -20,11 +20,10 @@ from polynya.base.names import (
     spelled_name,
 )
 from polynya.front.http.protocol.errors import REFUSALS, Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.api import Service
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.features.profiles.commands import Profile, SetProfile
 from polynya.stream.replies import Code, Reply
 
 PREFIX = "/v1/profile/"

@@ -15,8 +15,7 @@ from polynya.base.limits import RANGES_STREAMS_MAX
 from polynya.base.names import BadName, canonical_name, spelled_name
 from polynya.front.http.api.tables import part_of
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.service.stream_slices import SliceFinder, StreamSlices
 from polynya.wire.tables import StoreRef
 

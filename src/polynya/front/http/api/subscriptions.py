@@ -18,9 +18,9 @@ from polynya.base.limits import (
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
 from polynya.front.http.protocol.extension import Request, Response
-from polynya.stream.commands import SubscriptionConfig
-from polynya.stream.subscriptions.globs import BadPattern, check_pattern
-from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK
+from polynya.stream.features.subscriptions.commands import SubscriptionConfig
+from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern
+from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.subscriptions import Subscriptions
 from polynya.subscriptions.messages import (
     AnyOperation,

@@ -18,14 +18,13 @@ from polynya.base.limits import TABLE_REST_MS_MAX, WORKER_NAME_CHARACTERS_MAX
 from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
 from polynya.front.http.api.derived_lag import DerivedLag
 from polynya.front.http.api.schemas import TableFacts, columns_of, history_of, info_of
-from polynya.front.http.protocol.extension import Request
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, read_json
 from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.tables import TableRefused, shown_prefix
-from polynya.stream.commands import ColdSlice, TableCommit
-from polynya.stream.rules.table_failures import Failure
-from polynya.stream.rules.tables import ClaimedRange, Table
-from polynya.stream.table_commands import TableMove
+from polynya.stream.features.tables.commands import TableCommit, TableMove
+from polynya.stream.features.tables.rules import ClaimedRange
+from polynya.stream.features.tables.state import Failure, Table
+from polynya.stream.parts import ColdSlice
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, Merging, StoreRef
 
 

@@ -16,8 +16,7 @@ from polynya.access.revocations import RevokedJwt, UnwantedJwt
 from polynya.access.token_file import AtRest, NoToken, TokenRecord, Wanted
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 
 _NO_STORE = (("Cache-Control", "no-store"),)
 

@@ -12,8 +12,7 @@ from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_name, spelled_name
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.front.kafka.configs import (
     CONTENT_TYPE,
     PROFILE,
@@ -34,8 +33,8 @@ from polynya.front.kafka.topics.catalog import (
 )
 from polynya.front.kafka.topics.steps import TopicRefused, TopicService
 from polynya.local.api import StreamInfo
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.headers import format_instant
 
 PATH = "/v1/topics"

@@ -24,7 +24,6 @@ from polynya.front.common.pipeline import Response
 from polynya.front.common.response_memory import ResponseMemory
 from polynya.front.common.tls_handshakes import HANDSHAKES_MAX
 from polynya.front.http.protocol.cors import Cors
-from polynya.front.http.protocol.counters import HttpCounters
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.incoming_body import BodyBudget
@@ -40,7 +39,8 @@ from polynya.front.http.protocol.responses import (
     owner_line,
 )
 from polynya.front.http.protocol.router import Route, RouteKind, Router
-from polynya.front.http.protocol.settings import HttpSettings
+from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
+from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
 from polynya.wire.http1 import Head, HeadParser
 
@@ -155,6 +155,7 @@ class Exchange:
         "query",
         "request_id",
         "route",
+        "stream",
     )
 
     def __init__(self, context: Context, peer: Peer, number: int, head: Head, body: bytes) -> None:
@@ -169,6 +170,7 @@ class Exchange:
         if "x-request-id" in head.headers and _REQUEST_ID.fullmatch(head.headers["x-request-id"]):
             self.request_id = head.headers["x-request-id"]
         self.route: Route
+        self.stream: StreamHandle  # of a stream's route
         self.query: dict[str, str]
 
     @property

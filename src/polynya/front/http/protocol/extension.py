@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 
 from polynya.access import Principal
 from polynya.base.limits import MIB, SQL_BODY_BYTES_MAX, SUBSCRIPTION_BODY_BYTES_MAX
+from polynya.base.msgpack import UNREADABLE
+from polynya.front.http.protocol.errors import Failure
+
+Shape = TypeVar("Shape")
 
 
 class Request(msgspec.Struct, gc=False):
@@ -52,3 +57,13 @@ READS_BY_POST = frozenset(["/v1/sql", "/v1/ranges"])
 Handler = Callable[[Request], Awaitable[Response]]
 """A handler. It may raise `polynya.front.http.protocol.errors.Failure`, `Unavailable` or
 `OutcomeUnknown`; other errors are logged and become 500."""
+
+
+def read_json(body: bytes, shape: type[Shape]) -> Shape:
+    """Decode a body. Raises `Failure`, also for invalid UTF-8 and for too deep nesting."""
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except RecursionError:
+        raise Failure("INVALID_REQUEST", "the body is nested too deeply") from None
+    except UNREADABLE as error:
+        raise Failure("INVALID_REQUEST", f"the body is not valid for this path: {error}") from None

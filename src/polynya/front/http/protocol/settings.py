@@ -1,6 +1,8 @@
-"""Limits and settings of the HTTP front."""
+"""Limits, settings and counters of the HTTP front."""
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 import msgspec
 
@@ -33,3 +35,36 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     # help
     object_store: bool = True
     default_profile: str = REPLICATED  # of streams whose creation names none
+
+
+class HttpCounters:
+    """Counters of the front: plain numbers, read at scrape time."""
+
+    __slots__ = (
+        "appends",
+        "bytes_in",
+        "connections_opened",
+        "connections_refused",
+        "live_cut",
+        "live_opened",
+        "long_polls",
+        "stalled",
+        "statuses",
+        "timeouts",
+    )
+
+    def __init__(self) -> None:
+        self.appends = 0  # stream POSTs, successful or not
+        self.bytes_in = 0  # of append bodies
+        self.connections_opened = 0
+        self.connections_refused = 0
+        self.live_opened = 0  # SSE subscriptions
+        self.live_cut = 0  # of those, ended because the reader was slow
+        self.long_polls = 0
+        self.stalled = 0  # connections closed because the client stopped reading
+        self.timeouts = 0
+        self.statuses: dict[int, int] = defaultdict(int)
+
+    def refuse_handshake(self) -> None:
+        """Count a handshake that was dropped for a newer one."""
+        self.connections_refused += 1

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
-
-import msgspec
-from google_crc32c import value as crc32c
+from collections.abc import Callable
+from functools import partial
 
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
 from polynya.base.names import KAFKA_PREFIX
-from polynya.front.common.pipeline import ResponseQueue
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.exchange import Context, Exchange
-from polynya.front.http.protocol.responses import COMMON, owner_line
-from polynya.front.http.routes.append_conditions import on_condition, read_condition, tag_headers
-from polynya.front.http.routes.append_records import append_records
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.routes.append_request import AppendRequest
 from polynya.front.http.routes.bodies import (
     RECORDS_BODY,
     batch_of,
@@ -23,12 +18,13 @@ from polynya.front.http.routes.bodies import (
     encoding_of,
     is_parsed_in_thread,
 )
-from polynya.front.http.routes.refusals import fail_reply, tail_headers
-from polynya.local.api import AppendTo, StreamInfo
-from polynya.stream.commands import Append, Batch, Encoding, Producer
-from polynya.stream.replies import Code, Done, Reply
-from polynya.wire.conditions import CONDITIONS, Condition
+from polynya.front.http.routes.conditions import read_condition
+from polynya.front.http.routes.refusals import fail_refusal
+from polynya.local.api import Refusal, StreamInfo
+from polynya.stream.parts import Batch, Encoding
+from polynya.wire.conditions import CONDITIONS
 from polynya.wire.headers import (
+    RECORDS,
     BadField,
     is_true,
     parse_content_type,
@@ -36,107 +32,17 @@ from polynya.wire.headers import (
     parse_producer,
     parse_stream_seq,
 )
-
-_REFUSED = int(Code.NOT_FOUND)  # this code and those above it are errors
-_TAIL = b"\r\n" + COMMON + b"\r\n"
-_PLAIN = (
-    b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-Incarnation: %d" + _TAIL
+from polynya.wire.json_records import BadJson, TooManyRecords, parse_records, values_of
+from polynya.wire.record_fields import (
+    BatchTooLarge,
+    RecordFields,
+    described,
+    parse_batch,
+    parse_record_fields,
 )
-_KEYED = (
-    b"\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n"
-    b"Stream-Incarnation: %d" + _TAIL
-)
-_APPENDED = b"HTTP/1.1 200 OK\r\nContent-Length: 0" + _KEYED
-_REPEATED = b"HTTP/1.1 204 No Content" + _KEYED
-_FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED
 
-
-class AppendRequest(msgspec.Struct):
-    """A parsed append: what its head says, and the exchange that gets the answer."""
-
-    context: Context
-    responses: ResponseQueue
-    number: int  # of the exchange
-    name: str
-    append: AppendTo
-    content_type: str  # "" without a body
-    encoding: int
-    producer: Producer | None
-    stream_seq: str | None
-    close: bool
-    incarnation: int
-    keyed: bool  # has a body and a producer: success is 200, and a duplicate is 204
-    plain: bool  # the answer needs no optional headers
-    zone: str  # of the client; "": the node's
-    exchange: Exchange
-    condition: Condition | None
-
-    def exchange_now(self) -> Exchange:
-        """Return the exchange of the response that is due."""
-        return self.exchange
-
-    def propose(
-        self, body: bytes, producer: Producer | None, done: Done, batch: Batch | None = None
-    ) -> None:
-        """Propose the append. `done` is `answer`, bound, which sends the response; `batch` that of
-        a body that is parsed already. Raises `Failure` for a wrong body."""
-        if not body or batch is not None:
-            pass
-        elif not self.encoding:
-            batch = Batch(0, 1, body, crc32c(body))  # Encoding.BYTES, without a call
-        elif (batch := batch_of(self.encoding, body)) is None:
-            raise Failure("EMPTY_ARRAY")
-        context = self.context
-        counters = context.counters
-        counters.appends += 1
-        counters.bytes_in += len(body)
-        if self.zone:
-            context.clients.receive(self.zone, len(body))
-        command = Append(
-            self.name,
-            context.service.now_ms(),
-            self.content_type,
-            batch,
-            producer,
-            self.stream_seq,
-            self.close,
-            self.incarnation,
-        )
-        if self.condition is not None:
-            command = on_condition(command, self.condition)
-        self.append(command, done)
-
-    def answer(self, reply: Reply | BaseException) -> None:
-        """Respond to the append."""
-        if type(reply) is not Reply:
-            self.exchange_now().fault(cast("BaseException", reply))
-            return
-        code = reply.code
-        if code >= _REFUSED:
-            fail_reply(self.exchange_now(), reply)
-            return
-        status = 200 if self.keyed and not code else 204
-        if reply.closed or not self.plain:
-            headers = tail_headers(reply)
-            if self.condition is not None:
-                headers += tag_headers(self.exchange.head.headers, reply)
-            self.exchange_now().answer(status, headers)
-            return
-        context = self.context
-        context.counters.statuses[status] += 1
-        epoch = reply.producer_epoch
-        if epoch < 0:
-            lines = _PLAIN % (reply.record, reply.byte, reply.uid)
-        elif code and reply.first_record >= 0:  # a duplicate whose position is still known
-            found = (reply.first_record, reply.record, reply.byte)
-            lines = _FOUND % (*found, epoch, reply.producer_sequence, reply.uid)
-        else:
-            form = _REPEATED if status == 204 else _APPENDED
-            lines = form % (reply.record, reply.byte, epoch, reply.producer_sequence, reply.uid)
-        hint = context.service.hint
-        if hint is not None and (owner := hint(self.name, self.zone)):
-            lines = lines[:-2] + owner_line(owner) + b"\r\n"
-        self.responses.send(self.number, lines)
+_AT_ONCE_BYTES = 64 * 1024  # of a body; a batch of a larger one is built in a thread
+_Build = Callable[[int], Batch | None]  # from the current time; None: the body has no records
 
 
 def append(exchange: Exchange) -> None:
@@ -152,7 +58,7 @@ def append(exchange: Exchange) -> None:
     ):
         append_records(request, body)
         return
-    if not body and request.name.startswith(KAFKA_PREFIX):
+    if not body and request.stream.name.startswith(KAFKA_PREFIX):
         exchange.peer.responses.exclusive = True
         exchange.spawn(_close_unless_partition(request))
         return
@@ -174,7 +80,7 @@ async def _parse_and_propose(request: AppendRequest, body: bytes) -> None:
 
 async def _close_unless_partition(request: AppendRequest) -> None:
     """Close a stream whose name may be that of a partition: a body would have a wrong type."""
-    info = await request.context.service.info(request.name)
+    info = await request.stream.info()
     if isinstance(info, StreamInfo) and info.encoding == Encoding.KAFKA:
         raise Failure("KAFKA_PARTITION")
     request.propose(b"", request.producer, request.answer)
@@ -210,14 +116,13 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         if body and batch_of(encoding, body) is None:  # an error of the body comes first
             raise Failure("EMPTY_ARRAY") from None
         raise Failure("INVALID_HEADER", str(bad)) from None
-    name, head = exchange.route.name, exchange.head
+    head = exchange.head
     has_options = exchange.request_id or not head.minor or "origin" in headers
     return AppendRequest(
         exchange.context,
         exchange.peer.responses,
         exchange.number,
-        name,
-        service.appender(name),
+        exchange.stream,
         content_type,
         encoding,
         producer,
@@ -229,4 +134,100 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         headers.get("stream-zone", ""),
         exchange,
         condition,
+    )
+
+
+# --- records with keys, headers or times ----------------------------------------------------------
+
+
+def append_records(request: AppendRequest, body: bytes) -> None:
+    """Handle an append that has `Record-…` headers, or a body of whole records. Raises
+    `Failure`."""
+    try:
+        fields = parse_record_fields(request.exchange.head.headers)
+    except BadField as bad:
+        raise Failure("INVALID_HEADER", str(bad)) from None
+    if not body:
+        raise Failure(
+            "INVALID_HEADER",
+            "Record-Key, Record-Header and Record-Timestamp describe the records of the body, and "
+            "the request has no body",
+        )
+    if request.encoding != RECORDS_BODY:
+        assert fields is not None
+        build = partial(_described, body, fields, is_json=request.encoding == Encoding.JSON)
+        _start(request, build, request.content_type, len(body))
+        return
+    if fields is not None:
+        raise Failure(
+            "INVALID_HEADER",
+            "Record-Key, Record-Header and Record-Timestamp are not for a body of "
+            f"{RECORDS}, whose records have their own",
+        )
+    info = request.stream.info_nowait()
+    if info is None:
+        request.responses.exclusive = True
+        request.exchange.spawn(_learn_type(request, body))
+    else:
+        _propose_body(request, body, info)
+
+
+async def _learn_type(request: AppendRequest, body: bytes) -> None:
+    _propose_body(request, body, await request.stream.info())
+
+
+def _propose_body(request: AppendRequest, body: bytes, info: StreamInfo | Refusal) -> None:
+    """Propose a body of whole records, whose values are those of the stream's type."""
+    if isinstance(info, Refusal):
+        fail_refusal(request.exchange, info)
+        return
+    if info.encoding == Encoding.KAFKA:
+        raise Failure("KAFKA_PARTITION")
+    build = partial(_whole, body, is_json=info.encoding == Encoding.JSON)
+    _start(request, build, info.content_type, len(body))
+
+
+def _start(request: AppendRequest, build: _Build, content_type: str, size: int) -> None:
+    """Build and propose the batch: at once, or in a thread while later requests wait."""
+    if size <= _AT_ONCE_BYTES:
+        _propose(request, build(request.context.service.now_ms()), content_type)
+    else:
+        request.responses.exclusive = True
+        request.exchange.spawn(_build_and_propose(request, build, content_type))
+
+
+async def _build_and_propose(request: AppendRequest, build: _Build, content_type: str) -> None:
+    now_ms = request.context.service.now_ms()
+    _propose(request, await asyncio.to_thread(build, now_ms), content_type)
+
+
+def _propose(request: AppendRequest, batch: Batch | None, content_type: str) -> None:
+    if batch is None:
+        raise Failure("EMPTY_ARRAY")
+    request.content_type = content_type
+    request.propose(batch.payload, request.producer, request.answer, batch)
+
+
+def _described(body: bytes, fields: RecordFields, now_ms: int, *, is_json: bool) -> Batch | None:
+    """Return the batch of a body that is described by headers. Raises `Failure`."""
+    try:
+        values = values_of(parse_records(body)) if is_json else [body]
+        return described(values, fields, now_ms) if values else None
+    except (BadJson, TooManyRecords, BatchTooLarge) as bad:
+        raise _failure(bad) from None
+
+
+def _whole(body: bytes, now_ms: int, *, is_json: bool) -> Batch | None:
+    """Return the batch of a body of whole records. Raises `Failure`."""
+    try:
+        return parse_batch(body, now_ms, is_json=is_json)
+    except (BadJson, TooManyRecords, BatchTooLarge) as bad:
+        raise _failure(bad) from None
+
+
+def _failure(bad: Exception) -> Failure:
+    if isinstance(bad, BadJson):
+        return Failure("INVALID_JSON", str(bad))
+    return Failure(
+        "TOO_MANY_RECORDS" if isinstance(bad, TooManyRecords) else "BODY_TOO_LARGE", str(bad)
     )

@@ -6,7 +6,8 @@ from google_crc32c import value as crc32c
 
 from polynya.base.limits import KIB
 from polynya.front.http.protocol.errors import Failure
-from polynya.stream.commands import KAFKA_CONTENT_TYPE, Batch, Encoding
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
+from polynya.stream.parts import Batch, Encoding
 from polynya.wire.headers import RECORDS, media_type
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 

@@ -23,8 +23,9 @@ from polynya.front.http.routes.bodies import (
 from polynya.front.http.routes.conditions import must_be_new
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.local.api import Refusal
-from polynya.stream.commands import Batch, Create
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import (
     OCTET_STREAM,
@@ -90,9 +91,7 @@ def _create(exchange: Exchange, parsed: tuple[Batch | None] | None = None) -> No
     except BadField as bad:
         exchange.fail("INVALID_HEADER", str(bad))
         return
-    exchange.context.service.propose(
-        command.name, command, partial(_created, exchange, command, _PENDING_TRIES)
-    )
+    exchange.stream.propose(command, partial(_created, exchange, command, _PENDING_TRIES))
 
 
 async def _parse_and_create(exchange: Exchange, encoding: int) -> None:
@@ -165,7 +164,7 @@ def _created(exchange: Exchange, command: Create, tries: int, reply: Reply | Bas
     elif reply.code == Code.ATTEMPT_PENDING and tries:
         again = partial(_created, exchange, command, tries - 1)
         asyncio.get_running_loop().call_later(
-            _PENDING_SECONDS, exchange.context.service.propose, command.name, command, again
+            _PENDING_SECONDS, exchange.stream.propose, command, again
         )
     elif reply.code in (Code.EXISTS, Code.EXISTS_DIFFERENT) and must_be_new(exchange):
         exchange.fail(
@@ -179,7 +178,7 @@ def _created(exchange: Exchange, command: Create, tries: int, reply: Reply | Bas
     ):  # the default is for new streams
         command = structs.replace(command, profile=0)
         again = partial(_created, exchange, command, tries)
-        exchange.context.service.propose(command.name, command, again)
+        exchange.stream.propose(command, again)
     elif reply.code >= Code.NOT_FOUND:
         fail_reply(exchange, reply, creating=True)
     else:
@@ -212,7 +211,7 @@ async def _look_up_and_answer(
     read: the create is applied, so a fault now is none of it."""
     profile = ""
     with suppress(PolynyaError):
-        info = await exchange.context.service.info(command.name)
+        info = await exchange.stream.info()
         if not isinstance(info, Refusal):
             profile = LEASED if info.segment else Profile.NAMES[info.profile]
     _answer(exchange, reply, content_type or command.content_type, profile)

@@ -23,7 +23,7 @@ from polynya.front.http.routes.pages import (
 )
 from polynya.front.http.routes.read_request import ReadRequest, record_numbers
 from polynya.local.api import OWN_ENCODING, Page, Span, StreamInfo
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.headers import RECORDS, media_type
 from polynya.wire.json_records import array_parts
 from polynya.wire.kafka.values import values_type

@@ -8,26 +8,26 @@ from polynya.base.names import KAFKA_PREFIX
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.refusals import fail_reply
 from polynya.local.api import StreamInfo
-from polynya.stream.commands import Delete, Encoding
+from polynya.stream.features.lifetimes.commands import Delete
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
 
 
 def delete(exchange: Exchange) -> None:
-    name = exchange.route.name
     try:
         incarnation = parse_incarnation(exchange.head.headers.get("stream-incarnation"))
     except BadField as bad:
         exchange.fail("INVALID_HEADER", str(bad))
         return
-    if name.startswith(KAFKA_PREFIX):
+    if exchange.route.name.startswith(KAFKA_PREFIX):
         exchange.spawn(_delete_unless_partition(exchange, incarnation))
     else:
         _propose(exchange, incarnation)
 
 
 async def _delete_unless_partition(exchange: Exchange, incarnation: int) -> None:
-    info = await exchange.context.service.info(exchange.route.name)
+    info = await exchange.stream.info()
     if isinstance(info, StreamInfo) and info.encoding == Encoding.KAFKA:
         exchange.fail("KAFKA_PARTITION")
     else:
@@ -35,8 +35,8 @@ async def _delete_unless_partition(exchange: Exchange, incarnation: int) -> None
 
 
 def _propose(exchange: Exchange, incarnation: int) -> None:
-    name, service = exchange.route.name, exchange.context.service
-    service.propose(name, Delete(name, service.now_ms(), incarnation), partial(_deleted, exchange))
+    command = Delete(exchange.route.name, exchange.context.service.now_ms(), incarnation)
+    exchange.stream.propose(command, partial(_deleted, exchange))
 
 
 def _deleted(exchange: Exchange, reply: Reply | BaseException) -> None:

@@ -6,12 +6,12 @@ from polynya.base.names import LEASED
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
-from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
-from polynya.stream.commands import Retention
-from polynya.stream.diskless_commands import Profile
+from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.parts import Retention
 from polynya.wire.headers import FOREVER, format_instant, none_match
 from polynya.wire.kafka.values import values_type
 
@@ -19,7 +19,7 @@ from polynya.wire.kafka.values import values_type
 def head(exchange: Exchange) -> None:
     """Handle HEAD of a stream. Raises `Failure`."""
     local = is_local(exchange)
-    info = exchange.context.service.info_nowait(exchange.route.name)
+    info = exchange.stream.info_nowait()
     if info is None:
         exchange.spawn(_wait_facts(exchange, local=local), waits=True)
     else:
@@ -27,7 +27,7 @@ def head(exchange: Exchange) -> None:
 
 
 async def _wait_facts(exchange: Exchange, *, local: bool) -> None:
-    _answer(exchange, await exchange.context.service.info(exchange.route.name, local=local))
+    _answer(exchange, await exchange.stream.info(local=local))
 
 
 def _answer(exchange: Exchange, info: StreamInfo | Refusal) -> None:

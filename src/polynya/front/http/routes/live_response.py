@@ -101,7 +101,7 @@ class LiveResponse:
         self._ends_at = context.ticks.now + int(seconds * (0.85 + 0.3 * context.random.random()))
         self._wrote_at = context.ticks.now
         self._peer.on_lost = self._lost
-        self._write_raw(self._exchange.head_lines(200, headers) + b"\r\n")
+        self._responses.write(self._exchange.head_lines(200, headers) + b"\r\n")
 
     def _events(
         self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool
@@ -162,9 +162,5 @@ class LiveResponse:
         self._finished = True
 
     def _write(self, data: bytes) -> None:
-        self._write_raw(chunk(data) if self._chunked else data)
+        self._responses.write(chunk(data) if self._chunked else data)
         self._wrote = True
-
-    def _write_raw(self, data: bytes) -> None:
-        if self._responses.transport is not None:
-            self._responses.transport.write(data)

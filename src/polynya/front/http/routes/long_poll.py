@@ -9,9 +9,9 @@ import msgspec
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import CACHE_LONG_POLL, NO_STORE
+from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
 from polynya.front.http.routes.pages import json_form, read_allowed, send_page
-from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import ReadRequest, placed, record_numbers
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import LiveEvent, Page, Position, Refusal
@@ -26,7 +26,7 @@ def long_poll(exchange: Exchange, request: ReadRequest) -> None:
     cache = NO_STORE if moves else CACHE_LONG_POLL
     exchange.context.counters.long_polls += 1
     if query.record != Position.NOW and not request.tail_records:
-        page = exchange.context.service.read_nowait(query)
+        page = exchange.stream.read_nowait(query)
         if page is not None and (isinstance(page, Refusal) or page.spans or page.closed):
             _answer(exchange, request, page, cache)
             return
@@ -56,9 +56,7 @@ class _Waiter:
 async def _wait(exchange: Exchange, request: ReadRequest, cache: str) -> None:
     waiter, query = _Waiter(), request.query
     # before the read, so that no event is missed
-    info = await exchange.context.service.attach(
-        query.name, waiter, local=query.local, numbers=True
-    )
+    info = await exchange.stream.attach(waiter, local=query.local, numbers=True)
     if isinstance(info, Refusal):
         fail_refusal(exchange, info)
         return

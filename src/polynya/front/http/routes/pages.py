@@ -14,7 +14,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import JOINED_BYTES_MAX, Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.local.api import Page, ReadQuery, Refusal
-from polynya.stream.commands import Encoding
+from polynya.stream.parts import Encoding
 from polynya.wire.headers import RECORDS, accepts_lines, accepts_records, none_match
 from polynya.wire.json_records import array_parts, as_lines
 
@@ -52,7 +52,7 @@ def within_memory(exchange: Exchange, query: ReadQuery) -> ReadQuery:
 async def read_allowed(exchange: Exchange, query: ReadQuery) -> Page | Refusal:
     """Read a page that may take a wait. Read it again with a smaller limit if other responses took
     the memory meanwhile. Raises `Failure`."""
-    page = exchange.context.service.read_nowait(query) or await exchange.context.service.read(query)
+    page = exchange.stream.read_nowait(query) or await exchange.stream.read(query)
     if not exchange.context.memory.unread or isinstance(page, Refusal):
         return page
     size = sum(len(span.payload) for span in page.spans)
@@ -60,7 +60,7 @@ async def read_allowed(exchange: Exchange, query: ReadQuery) -> Page | Refusal:
     return (
         page
         if allowed == size
-        else await exchange.context.service.read(structs.replace(query, bytes_max=allowed))
+        else await exchange.stream.read(structs.replace(query, bytes_max=allowed))
     )
 
 

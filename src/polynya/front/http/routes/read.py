@@ -6,10 +6,10 @@ from msgspec import structs
 
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import CACHE_PAGE, NO_CACHE, NO_STORE
+from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
 from polynya.front.http.routes.long_poll import long_poll
 from polynya.front.http.routes.pages import json_form, read_allowed, send_page, within_memory
-from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import (
     ReadRequest,
     parse_read,
@@ -36,7 +36,7 @@ def read(exchange: Exchange) -> None:
     if request.live:
         long_poll(exchange, request)
         return
-    page = None if request.tail_records else exchange.context.service.read_nowait(query)
+    page = None if request.tail_records else exchange.stream.read_nowait(query)
     if page is None:
         exchange.spawn(_wait_page(exchange, request), waits=True)
     else:
@@ -45,7 +45,7 @@ def read(exchange: Exchange) -> None:
 
 async def _wait_page(exchange: Exchange, request: ReadRequest) -> None:
     if request.tail_records:
-        info = await exchange.context.service.info(request.query.name, local=request.query.local)
+        info = await exchange.stream.info(local=request.query.local)
         if isinstance(info, Refusal):
             fail_refusal(exchange, info)
             return

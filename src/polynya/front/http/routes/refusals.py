@@ -11,13 +11,13 @@ from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import REFUSALS
 from polynya.front.http.protocol.exchange import Exchange, Headers
-from polynya.front.http.routes.append_conditions import (
+from polynya.front.http.routes.conditions import (
     refusal_code,
     refusal_message,
     tag_headers,
 )
 from polynya.local.api import Refusal
-from polynya.stream.commands import KAFKA_CONTENT_TYPE
+from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import FOREVER, OCTET_STREAM, format_instant
 

@@ -13,14 +13,14 @@ from polynya.base.names import bucket_of
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
-from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.extension import read_json
 from polynya.front.http.protocol.responses import NO_STORE
-from polynya.front.http.routes.conditions import refuse_conditions
-from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.conditions import is_other_incarnation, refuse_conditions
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
-from polynya.stream.commands import Retention, SetRetention
+from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
 from polynya.wire.times import parse_time_ms
@@ -99,7 +99,7 @@ def clear_retention(exchange: Exchange) -> None:
 
 
 async def _set(exchange: Exchange, retention: Retention | None) -> None:
-    service, name = exchange.context.service, exchange.route.name
+    name, now_ms = exchange.route.name, exchange.context.service.now_ms()
     uid = _incarnation(exchange)
 
     def done(reply: Reply | BaseException) -> None:
@@ -112,7 +112,7 @@ async def _set(exchange: Exchange, retention: Retention | None) -> None:
         else:
             _answer(exchange, reply.uid, {**shown(retention), "from": "stream"})
 
-    service.propose(name, SetRetention(name, retention, service.now_ms(), uid), done)
+    exchange.stream.propose(SetRetention(name, retention, now_ms, uid), done)
 
 
 def trim_stream(exchange: Exchange) -> None:
@@ -189,7 +189,7 @@ def _spawn(exchange: Exchange, work: Callable[[], Coroutine[Any, Any, None]]) ->
 
 async def _facts(exchange: Exchange) -> StreamInfo | None:
     """Return the stream's facts; None if the error has been sent."""
-    info = await exchange.context.service.info(exchange.route.name)
+    info = await exchange.stream.info()
     if isinstance(info, Refusal):
         fail_refusal(exchange, info)
         return None

@@ -19,6 +19,7 @@ from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_CACHE
+from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.decoded_pages import (
     AT_ONCE_BYTES,
     is_compressed,
@@ -27,7 +28,6 @@ from polynya.front.http.routes.decoded_pages import (
 )
 from polynya.front.http.routes.live_response import LiveResponse
 from polynya.front.http.routes.pages import allowed_bytes
-from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import ReadRequest, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
@@ -64,7 +64,7 @@ async def _open(exchange: Exchange, request: ReadRequest) -> None:
 async def _follow(exchange: Exchange, request: ReadRequest) -> None:
     query, incarnation = request.query, request.incarnation
     subscriber = Subscriber(exchange, local=query.local)
-    info = await exchange.context.service.attach(query.name, subscriber, local=query.local)
+    info = await exchange.stream.attach(subscriber, local=query.local)
     if isinstance(info, Refusal):
         fail_refusal(exchange, info)
         return
@@ -169,7 +169,7 @@ class Subscriber(LiveResponse):
             append_times=self._form.records,
             batch_times=self._form.records,
         )
-        return self._context.service.read_nowait(query) or await self._context.service.read(query)
+        return self._exchange.stream.read_nowait(query) or await self._exchange.stream.read(query)
 
     async def run(self, page: Page | Refusal, *, asked: int = Position.START) -> None:
         """Catch up. Any error ends the response, and the client resumes."""

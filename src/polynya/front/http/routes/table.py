@@ -10,7 +10,6 @@ from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Reques
 from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import RouteKind
 from polynya.front.http.routes.append import append
-from polynya.front.http.routes.bucket import put_bucket
 from polynya.front.http.routes.conditions import check_conditions
 from polynya.front.http.routes.create import create
 from polynya.front.http.routes.delete import delete
@@ -32,6 +31,11 @@ Methods = dict[str, Answerer]
 def options(exchange: Exchange) -> None:
     """Respond to a CORS preflight, on every path."""
     exchange.send(exchange.head_lines(204, []) + PREFLIGHT + b"\r\n")
+
+
+def put_bucket(exchange: Exchange) -> None:
+    """PUT /{bucket} with Ursula's URLs: buckets are implicit, so this only validates the name."""
+    exchange.answer(201, [("Location", exchange.base_url + exchange.route.path)])
 
 
 def call_handler(exchange: Exchange) -> None:
@@ -91,6 +95,9 @@ METHODS: dict[int, Methods] = {
 }
 
 
+_OF_STREAMS = (RouteKind.STREAM, RouteKind.RETENTION)
+
+
 def handle(exchange: Exchange) -> None:
     """Find the route and start it. Every path, including errors, responds to the exchange, now or
     later."""
@@ -121,4 +128,6 @@ def dispatch(exchange: Exchange) -> None:
         check_conditions(exchange)
     if exchange.query:
         check_parameters(exchange)
+    if exchange.route.kind in _OF_STREAMS:
+        exchange.stream = exchange.context.service.open(exchange.route.name)
     answerer(exchange)

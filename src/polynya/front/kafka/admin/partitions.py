@@ -11,7 +11,7 @@ from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of
 from polynya.local.api import Refusal, TrimQuery
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -181,14 +181,14 @@ async def _epoch_end(
     context = call.context
     if not call.caller.may_describe(name):
         return Error.TOPIC_AUTHORIZATION_FAILED
-    topic = await context.topics.find(name)
-    if topic is None or not 0 <= asked.partition < topic.partitions:
+    topic = await context.topics.open(name)
+    stream = None if topic is None else topic.partition(asked.partition)
+    if stream is None:
         return Error.UNKNOWN_TOPIC_OR_PARTITION
-    stream = topic.stream(asked.partition)
-    error = epoch_error_of(context, stream, asked.current_leader_epoch)
+    error = epoch_error_of(context.brokers, stream.group, asked.current_leader_epoch)
     if error != Error.NONE or asked.leader_epoch < 0:
         return error
-    end = await context.service.epoch_end(stream, asked.leader_epoch)
+    end = await context.service.epoch_end(stream.name, asked.leader_epoch)
     if isinstance(end, Refusal):
         return error_of(end.code)
     if end >= 0:

@@ -17,8 +17,8 @@ from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics.catalog import acks_of
 from polynya.front.kafka.topics.steps import TopicRefused
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -7,8 +7,8 @@ from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
 from polynya.front.kafka.topic_frames import UNKNOWN_OPERATIONS
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Description, Outcomes
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Description, Outcomes
 from polynya.wire.kafka.generated.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

@@ -6,8 +6,8 @@ from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.limits import GROUP_ID_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Answer, Outcomes
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Answer, Outcomes
 from polynya.wire.kafka.generated.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,

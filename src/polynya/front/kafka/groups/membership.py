@@ -12,8 +12,8 @@ from polynya.base.limits import (
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Joined, Outcomes, Synced
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Joined, Outcomes, Synced
 from polynya.wire.kafka.generated.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -8,10 +8,10 @@ from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
-from polynya.stream.consumer_groups import calls
-from polynya.stream.consumer_groups.calls import Offsets, Outcomes
-from polynya.stream.group_commands import OffsetEntry
-from polynya.stream.rules.topics import Topic
+from polynya.stream.features.consumer_groups import calls
+from polynya.stream.features.consumer_groups.calls import Offsets, Outcomes
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated import offset_commit as commit
 from polynya.wire.kafka.generated import offset_delete as delete
 from polynya.wire.kafka.generated import offset_fetch as fetch

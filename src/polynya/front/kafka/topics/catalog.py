@@ -1,8 +1,8 @@
 """The topics as one core knows them, and the steps that create, change and delete them.
 
 The meta group has the truth. A core follows its node's replica by what changed since, and asks the
-leader for a topic that it does not know. Any core that finds a topic between two steps (`polynya.stream.rules.topics`)
-finishes it.
+leader for a topic that it does not know. Any core that finds a topic between two steps
+(`polynya.stream.features.topics.rules`) finishes it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.names import partition_name
 from polynya.front.kafka.configs import (
     CONTENT_TYPE,
-    DEFAULT_RULES,
-    ProduceRules,
     notes_of,
     profile_of,
     rules_of,
@@ -28,9 +26,10 @@ from polynya.front.kafka.configs import (
 from polynya.front.kafka.topics import profile_change
 from polynya.front.kafka.topics.profile_change import NotChanged, is_abandoned
 from polynya.front.kafka.topics.steps import META_GROUP, TopicRefused, TopicService, TopicSteps
-from polynya.stream.commands import TopicChange, TopicDrop, TopicPut
+from polynya.routing.handle import StreamHandle
+from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut
+from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
 from polynya.stream.replies import Code
-from polynya.stream.rules.topics import Topic, TopicNews, TopicState
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 # those that Kafka calls internal: what it keeps in them is in the nodes' logs here
@@ -58,7 +57,7 @@ def is_topic_name(name: str) -> bool:
 
 def acks_of(service: TopicService, topic: str) -> int:
     """Return on how many replicas a batch of a topic is when it is acknowledged: a majority."""
-    voters = service.leaders.voters_of(service.group_of(partition_name(topic, 0)))
+    voters = service.directory.voters_of(service.group_of(partition_name(topic, 0)))
     return len(voters) // 2 + 1
 
 
@@ -70,6 +69,26 @@ class Adoption(msgspec.Struct, frozen=True):
     configs: dict[str, str] = {}
 
 
+class OpenTopic:
+    """A ready topic: the configs that are enforced when records arrive, and the handles of its
+    partitions, which are opened when they are first used."""
+
+    __slots__ = ("_handles", "_open", "rules", "topic")
+
+    def __init__(self, topic: Topic, open_: Callable[[str], StreamHandle]) -> None:
+        self.topic = topic
+        self.rules = rules_of(topic.configs)
+        self._open = open_
+        self._handles: dict[int, StreamHandle] = {}
+
+    def partition(self, number: int) -> StreamHandle | None:
+        """Return the stream of a partition; None: there is none of this number."""
+        found = self._handles.get(number)
+        if found is None and 0 <= number < self.topic.partitions:
+            found = self._handles[number] = self._open(self.topic.stream(number))
+        return found
+
+
 class TopicCatalog:
     """The known topics of one core."""
 
@@ -78,7 +97,7 @@ class TopicCatalog:
         self.ids: dict[bytes, Topic] = {}
         self._alike: dict[str, set[str]] = {}  # a name without '.' -> the topics of this spelling
         self.version = -1  # the number of the last change that is known here
-        self._rules: dict[str, ProduceRules] = {}  # of the topics that have others than the default
+        self._open: dict[str | bytes, OpenTopic] = {}  # those that were used, by name and by id
         self._service = service
         self._new_id = new_id
         self._read_at = -_FRESH_SECONDS
@@ -91,6 +110,25 @@ class TopicCatalog:
         """Return a ready topic without asking anybody."""
         topic = self.names.get(name)
         return topic if topic is not None and topic.state == TopicState.READY else None
+
+    def ready(self, key: str | bytes) -> OpenTopic | None:
+        """Return a ready topic by its name or its id without asking anybody."""
+        found = self._open.get(key)
+        if found is None:
+            topic = self.names.get(key) if isinstance(key, str) else self.ids.get(key)
+            if topic is None or topic.state != TopicState.READY:
+                return None
+            found = OpenTopic(topic, self._service.open)
+            self._open[topic.name] = self._open[topic.id] = found
+        return found
+
+    async def open(self, key: str | bytes) -> OpenTopic | None:
+        """Return a topic by its name or its id as `find` and `find_id` do."""
+        found = self.ready(key)
+        if found is None:
+            topic = await (self.find(key) if isinstance(key, str) else self.find_id(key))
+            found = None if topic is None else self.ready(topic.name)
+        return found
 
     async def refresh(self, *, local: bool = False) -> None:
         """Read the topics. `local`: accept what this node knows, or what was read just now."""
@@ -123,7 +161,7 @@ class TopicCatalog:
     def _take(self, news: TopicNews) -> None:
         """Apply changes. They may repeat or precede known ones: another read was faster."""
         if news.whole:
-            self.names, self.ids, self._rules, self._alike = {}, {}, {}, {}
+            self.names, self.ids, self._open, self._alike = {}, {}, {}, {}
         for name in news.gone:
             self._forget(name)
         for topic in news.topics:
@@ -132,15 +170,14 @@ class TopicCatalog:
                 self._forget(topic.name)
                 self.names[topic.name] = self.ids[topic.id] = topic
                 self._alike.setdefault(_metric_name(topic.name), set()).add(topic.name)
-                if topic.configs and (rules := rules_of(topic.configs)) is not DEFAULT_RULES:
-                    self._rules[topic.name] = rules
         self.version = news.revision
 
     def _forget(self, name: str) -> None:
         known = self.names.pop(name, None)
-        self._rules.pop(name, None)
         if known is not None:
             self.ids.pop(known.id, None)
+            self._open.pop(name, None)
+            self._open.pop(known.id, None)
             alike = self._alike[_metric_name(name)]
             alike.discard(name)
             if not alike:
@@ -160,10 +197,6 @@ class TopicCatalog:
             f"topic '{name}' collides with existing topic '{min(alike)}': names that differ in '.' "
             "and '_' alone are one name in metrics; choose another"
         )
-
-    def rules(self, topic: Topic) -> ProduceRules:
-        """Return the configs that are enforced when records arrive."""
-        return self._rules.get(topic.name, DEFAULT_RULES)
 
     async def find(self, name: str) -> Topic | None:
         """Return a topic that is ready, after finishing its creation if need be; None: there is
@@ -313,7 +346,7 @@ class TopicCatalog:
         cancelled."""
         while True:
             try:
-                if self._service.leaders.is_home(META_GROUP):
+                if self._service.rpc.is_home(META_GROUP):
                     await self.refresh(local=True)
                     for topic in [each for each in self.names.values() if not each.is_settled]:
                         if self._is_in_other_hands(topic):

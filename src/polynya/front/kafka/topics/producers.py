@@ -13,9 +13,11 @@ from typing import Protocol
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import DELETED_TOPICS_MAX
-from polynya.stream.commands import Command, MetaChange, ProducerIds
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import ProducerIds
+from polynya.stream.features.settings.commands import MetaChange
+from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.meta import values_of, version_of
 
 SCOPE = "kafka-deleted"
 _ATTEMPTS = 20

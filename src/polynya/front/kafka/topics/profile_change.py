@@ -13,10 +13,10 @@ from typing import Protocol
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.names import REPLICATED
 from polynya.front.kafka.configs import PROFILE, profile_of
-from polynya.stream.commands import TopicChange
-from polynya.stream.diskless_commands import SetProfile
+from polynya.stream.features.profiles.commands import SetProfile
+from polynya.stream.features.topics.commands import TopicChange
+from polynya.stream.features.topics.state import PROFILE_CHANGING, Topic
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.topics import PROFILE_CHANGING, Topic
 
 # after this time another core goes on with a change
 ALIVE_MS = 10_000

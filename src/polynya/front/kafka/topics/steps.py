@@ -16,19 +16,13 @@ from polynya.front.kafka.topics.producers import DeletedTopics, allot
 from polynya.front.kafka.topics.profile_change import NotChanged
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.api import Service
-from polynya.stream.commands import (
-    Command,
-    Create,
-    Delete,
-    Encoding,
-    TopicChange,
-    TopicDrop,
-    TopicGone,
-    TopicReady,
-)
-from polynya.stream.diskless_commands import SetProfile
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create, Delete
+from polynya.stream.features.profiles.commands import SetProfile
+from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicGone, TopicReady
+from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
+from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.topics import Topic, TopicNews, TopicState
 from polynya.wire.headers import media_type
 from polynya.wire.kafka.values import partition_type
 
@@ -59,6 +53,10 @@ class GroupHomes(Protocol):
         """Report whether this core acts for a group. Raise NotLeader while it has no leader."""
         ...
 
+
+class GroupVoters(Protocol):
+    """The nodes of the groups."""
+
     def voters_of(self, group: int) -> dict[int, bool]:
         """Return the nodes with a voter of a group; empty for a node alone."""
         ...
@@ -71,7 +69,10 @@ class TopicService(Service, Protocol):
     def meta_group(self) -> TopicSource: ...
 
     @property
-    def leaders(self) -> GroupHomes: ...
+    def rpc(self) -> GroupHomes: ...
+
+    @property
+    def directory(self) -> GroupVoters: ...
 
     async def call(self, group: int, command: Command) -> Reply: ...
 

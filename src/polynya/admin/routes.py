@@ -1,0 +1,197 @@
+"""The routes of a node beside streams: those below `/v1/admin/` and of tables, the console, health,
+metrics and the identity of the node: what their handlers call, and who may."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from polynya.admin.backup_routes import Backups
+from polynya.admin.health import Health, HealthResponse
+from polynya.admin.store_checks import StoreChecks
+from polynya.config.core_start import CoreStart
+from polynya.console.assets import AssetResponse, Assets, to_folder
+from polynya.front.http.api.cluster import ClusterActs
+from polynya.front.http.api.cost import Costs
+from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
+from polynya.front.http.api.tables import ReadObject, TableRoutes
+from polynya.front.http.api.tokens import TokenRoutes
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import ADMIN_BODY_BYTES_MAX, Handler, Request, Response
+from polynya.service.node_service import NodeService
+from polynya.service.table_jobs import TableJobs
+from polynya.service.tables import TableRefused, Tables
+from polynya.wire.tables import Merging, StoreRef
+
+ADMIN = "/v1/admin/"
+# paths below ADMIN that the base port also serves with access control
+BASE_ADMIN_ACTS = (
+    "flush",
+    "store",
+)
+PREFIX = "/console/"
+
+
+class Backends(NamedTuple):
+    """The backends of the routes, beside streams."""
+
+    tables: TableRoutes
+    mounts: Mapping[str, Handler]
+    checks: StoreChecks
+    backups: Backups
+    cluster: ClusterActs
+    hosts: Callable[[], Collection[str]]  # hosts of the cluster's nodes
+    costs: Costs
+
+
+def table_routes(
+    start: CoreStart, service: NodeService, read_object: ReadObject | None
+) -> TableRoutes:
+    """Return the routes of tables. `read_object` is None without an object store."""
+    merging = Merging(start.config.lake.merge_files, start.config.lake.merge_size)
+    return TableRoutes(
+        TableJobs(service, service.flush), store_ref(start), service.now_ms, read_object, merging
+    )
+
+
+def iceberg_catalog(
+    start: CoreStart, service: NodeService, read_object: ReadObject | None
+) -> IcebergCatalog:
+    """Return the Iceberg REST catalog of all tables."""
+    keys = start.config.catalog
+    given = S3Keys(keys.s3_access_key_id, keys.s3_secret_access_key)
+    return IcebergCatalog(Tables(service), store_ref(start), given, read_object)
+
+
+def table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Handler:
+    async def handle(request: Request) -> Response:
+        try:
+            status, value = await route(request)
+        except TableRefused as refused:
+            raise Failure(refused.code, str(refused)) from None
+        return Response(status, b"" if value is None else msgspec.json.encode(value))
+
+    return handle
+
+
+def admin_handler(behind: Backends, service: NodeService, tokens: TokenRoutes) -> Handler:
+    """Return the handler of `/v1/admin/`: `tables/…` for drivers; `store/…` and `backup/…` for
+    operators; `tokens` and `jwts`. `POST /v1/admin/flush?prefix=` responds once the unflushed
+    records are in the object store."""
+    tables = table_handler(behind.tables.admin)
+
+    async def handle(request: Request) -> Response:
+        first, *rest = request.segments
+        if first == "tables":
+            return await tables(msgspec.structs.replace(request, segments=tuple(rest)))
+        if first == "store":
+            return await behind.checks.handle(
+                msgspec.structs.replace(request, segments=tuple(rest))
+            )
+        if first == "backup":
+            return await behind.backups.handle(
+                msgspec.structs.replace(request, segments=tuple(rest))
+            )
+        if first in ("tokens", "jwts"):
+            # no copy: the handler sets the principal on this request, and the audit log reads it
+            request.segments = tuple(rest)
+            return await (tokens.handle if first == "tokens" else tokens.handle_jwts)(request)
+        if first == "flush" and not rest and request.method == "POST":
+            await service.flush(request.query.get("prefix", ""))
+            return Response(200, b"{}")
+        raise Failure("NO_ROUTE")
+
+    return handle
+
+
+def part_of(handler: Handler, firsts: Collection[str]) -> Handler:
+    """Restrict a handler to paths that begin with one of these segments."""
+
+    async def checked(request: Request) -> Response:
+        if request.segments[0] not in firsts:
+            raise Failure("NO_ROUTE")
+        return await handler(request)
+
+    return checked
+
+
+def bounded(handler: Handler) -> Handler:
+    async def checked(request: Request) -> Response:
+        if len(request.body) > ADMIN_BODY_BYTES_MAX:
+            raise Failure("BODY_TOO_LARGE")
+        return await handler(request)
+
+    return checked
+
+
+def store_ref(start: CoreStart) -> StoreRef:
+    cold = start.config.cold
+    if cold.backend == "local":
+        return StoreRef("local", str(start.config.objects_path), shared=cold.shared)
+    return StoreRef(cold.backend, cold.root, cold.s3_bucket, cold.s3_region, cold.s3_endpoint)
+
+
+def console_handlers() -> dict[str, Handler]:
+    """Return handlers by exact path: redirects to the page from `/` and from its path without the
+    slash."""
+
+    async def console(request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise Failure("NO_ROUTE")
+        return _asset(to_folder())
+
+    return {PREFIX.rstrip("/"): console, "/": console}
+
+
+def console_mounts() -> dict[str, Handler]:
+    """Return handlers by prefix: the page and its files."""
+    assets = Assets()
+
+    async def console(request: Request) -> Response:
+        answer = assets.answer(request.method, "/".join(request.segments), request.headers)
+        if answer is None:
+            raise Failure("NO_ROUTE")
+        if answer.status == 405:
+            raise Failure("METHOD_NOT_ALLOWED", headers=answer.headers)
+        return _asset(answer)
+
+    return {PREFIX: console}
+
+
+def _asset(answer: AssetResponse) -> Response:
+    return Response(answer.status, answer.body, answer.content_type, answer.headers)
+
+
+def health_handlers(health: Health, *, near: bool = False) -> dict[str, Handler]:
+    """Return the handlers by path. `near`: of the admin port on loopback."""
+
+    async def livez(request: Request) -> Response:
+        return _found(health.livez())
+
+    async def readyz(request: Request) -> Response:
+        return _found(await health.readyz(verbose="verbose" in request.query))
+
+    async def findings(request: Request) -> Response:
+        return _found(await health.health())
+
+    async def node(request: Request) -> Response:
+        return _found(health.node(near=near))
+
+    async def metrics(request: Request) -> Response:
+        return _found(await health.metrics())
+
+    return {
+        "/livez": livez,
+        "/readyz": readyz,
+        "/health": findings,
+        "/v1/node": node,
+        "/metrics": metrics,
+    }
+
+
+def _found(answer: HealthResponse) -> Response:
+    return Response(
+        answer.status, answer.body, answer.content_type, (("Cache-Control", "no-store"),)
+    )

@@ -1,0 +1,278 @@
+"""A parsed append, and its cache: a writer sends the same head again with another sequence number
+and body length.
+
+After a connection's append was parsed in full, the bytes of its head become a template. A later
+request may differ only in the digits at those two places, so only they are parsed. Any other
+difference leads to a full parse. This covers authentication: the same `Authorization` is the same
+principal. When that one is revoked, the connection discards the template
+(`Peer.forget_template`).
+
+Measured with 500 connections (bench/compare.py): a third less server CPU per append.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.front.common.pipeline import ResponseQueue
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Context, Exchange
+from polynya.front.http.protocol.peer import Peer
+from polynya.front.http.protocol.responses import COMMON, owner_line
+from polynya.front.http.routes.bodies import batch_of
+from polynya.front.http.routes.conditions import on_condition, tag_headers
+from polynya.front.http.routes.refusals import fail_reply, tail_headers
+from polynya.routing.handle import StreamHandle
+from polynya.stream.features.appends.commands import Append
+from polynya.stream.parts import Batch, Producer
+from polynya.stream.replies import Code, Done, Reply
+from polynya.wire.conditions import Condition
+from polynya.wire.http1 import Head
+
+_VARIABLE = re.compile(
+    rb"\r\n(?:(producer-seq)|content-length): ?(\d{1,15})(?=\r\n|\Z)", re.IGNORECASE
+)
+_COVERED = frozenset(
+    (
+        *(
+            "host",
+            "content-type",
+            "content-length",
+            "producer-id",
+            "producer-epoch",
+            "producer-seq",
+            "stream-zone",
+        ),
+        *("accept", "accept-encoding", "user-agent", "authorization"),
+    )
+)
+_DIGITS_MAX = 15
+_HEAD_BYTES_MAX = 1024
+
+
+_REFUSED = int(Code.NOT_FOUND)  # this code and those above it are errors
+_TAIL = b"\r\n" + COMMON + b"\r\n"
+_PLAIN = (
+    b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-Incarnation: %d" + _TAIL
+)
+_KEYED = (
+    b"\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n"
+    b"Stream-Incarnation: %d" + _TAIL
+)
+_APPENDED = b"HTTP/1.1 200 OK\r\nContent-Length: 0" + _KEYED
+_REPEATED = b"HTTP/1.1 204 No Content" + _KEYED
+_FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED
+
+
+class AppendRequest(msgspec.Struct):
+    """A parsed append: what its head says, and the exchange that gets the answer."""
+
+    context: Context
+    responses: ResponseQueue
+    number: int  # of the exchange
+    stream: StreamHandle
+    content_type: str  # "" without a body
+    encoding: int
+    producer: Producer | None
+    stream_seq: str | None
+    close: bool
+    incarnation: int
+    keyed: bool  # has a body and a producer: success is 200, and a duplicate is 204
+    plain: bool  # the answer needs no optional headers
+    zone: str  # of the client; "": the node's
+    exchange: Exchange
+    condition: Condition | None
+
+    def exchange_now(self) -> Exchange:
+        """Return the exchange of the response that is due."""
+        return self.exchange
+
+    def propose(
+        self, body: bytes, producer: Producer | None, done: Done, batch: Batch | None = None
+    ) -> None:
+        """Propose the append. `done` is `answer`, bound, which sends the response; `batch` that of
+        a body that is parsed already. Raises `Failure` for a wrong body."""
+        if not body or batch is not None:
+            pass
+        elif not self.encoding:
+            batch = Batch(0, 1, body, crc32c(body))  # Encoding.BYTES, without a call
+        elif (batch := batch_of(self.encoding, body)) is None:
+            raise Failure("EMPTY_ARRAY")
+        context = self.context
+        counters = context.counters
+        counters.appends += 1
+        counters.bytes_in += len(body)
+        if self.zone:
+            context.clients.receive(self.zone, len(body))
+        command = Append(
+            self.stream.name,
+            context.service.now_ms(),
+            self.content_type,
+            batch,
+            producer,
+            self.stream_seq,
+            self.close,
+            self.incarnation,
+        )
+        if self.condition is not None:
+            command = on_condition(command, self.condition)
+        self.stream.append(command, done)
+
+    def answer(self, reply: Reply | BaseException) -> None:
+        """Respond to the append."""
+        if type(reply) is not Reply:
+            self.exchange_now().fault(cast("BaseException", reply))
+            return
+        code = reply.code
+        if code >= _REFUSED:
+            fail_reply(self.exchange_now(), reply)
+            return
+        status = 200 if self.keyed and not code else 204
+        if reply.closed or not self.plain:
+            headers = tail_headers(reply)
+            if self.condition is not None:
+                headers += tag_headers(self.exchange.head.headers, reply)
+            self.exchange_now().answer(status, headers)
+            return
+        context = self.context
+        context.counters.statuses[status] += 1
+        epoch = reply.producer_epoch
+        if epoch < 0:
+            lines = _PLAIN % (reply.record, reply.byte, reply.uid)
+        elif code and reply.first_record >= 0:  # a duplicate whose position is still known
+            found = (reply.first_record, reply.record, reply.byte)
+            lines = _FOUND % (*found, epoch, reply.producer_sequence, reply.uid)
+        else:
+            form = _REPEATED if status == 204 else _APPENDED
+            lines = form % (reply.record, reply.byte, epoch, reply.producer_sequence, reply.uid)
+        hint = context.service.hint
+        if hint is not None and (owner := hint(self.stream.name, self.zone)):
+            lines = lines[:-2] + owner_line(owner) + b"\r\n"
+        self.responses.send(self.number, lines)
+
+
+class RequestTemplate(AppendRequest):
+    """An append whose head the connection receives again, with other digits: the bytes before,
+    between and behind them. Without a producer, only the body length varies and `between` is empty.
+    The `seen_…` fields describe the last request, since the next one mostly has the same lengths.
+
+    One object holds all that an append reads: with many connections, each further one is a cache
+    miss."""
+
+    before: bytes
+    between: bytes
+    behind: bytes
+    length_first: bool  # the length comes before the sequence
+    producer_id: str
+    producer_epoch: int
+    seen_begin: int  # start of the sequence digits; the fields up to `seen_rest` belong together …
+    seen_end: int = 0
+    seen_rest: bytes = b""  # … the bytes from the end of the digits to the body
+    seen_body: int = 0  # start of the body
+    seen_size: int = 0  # size of the whole request
+    done: Any = None  # `answer`, bound once
+
+    def __post_init__(self) -> None:
+        self.done = self.answer
+
+    def read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
+        """Return the body and its producer if `data` is exactly one request that matches; else
+        None."""
+        if not data.startswith(self.before):
+            return None
+        end = self.seen_end
+        if end and len(data) == self.seen_size and data.startswith(self.seen_rest, end):
+            sequence = data[self.seen_begin : end]
+            if sequence.isdigit():
+                return data[self.seen_body :], Producer(
+                    self.producer_id, self.producer_epoch, int(sequence)
+                )
+        return self._read(data)
+
+    def exchange_now(self) -> Exchange:
+        """Return the exchange for the current request; its last response was sent."""
+        exchange = self.exchange
+        exchange.number, exchange.request_id = self.number, ""
+        return exchange
+
+    def see(self, end: int, begin: int, rest: bytes, size: int) -> None:
+        """Expect another request like this one: its sequence ends at `end`, and its body of `size`
+        bytes begins at `begin`."""
+        self.seen_end, self.seen_body, self.seen_rest, self.seen_size = (
+            end,
+            begin,
+            rest,
+            begin + size,
+        )
+
+    def _read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
+        head, _, body = data.partition(b"\r\n\r\n")
+        if not head.endswith(self.behind):
+            return None
+        length = head[len(self.before) : len(head) - len(self.behind)]
+        sequence = b""
+        if self.between:
+            sequence, _, length = length.partition(self.between)
+            if self.length_first:
+                sequence, length = length, sequence
+            if not sequence.isdigit() or len(sequence) > _DIGITS_MAX:
+                return None
+        if (
+            not length.isdigit()
+            or len(length) > _DIGITS_MAX
+            or int(length) != len(body)
+            or not body
+        ):
+            return None
+        if not self.between:
+            return body, None
+        if not self.length_first:
+            end = self.seen_begin + len(sequence)
+            begin = len(head) + 4
+            self.see(end, begin, data[end:begin], len(body))
+        return body, Producer(self.producer_id, self.producer_epoch, int(sequence))
+
+
+def learn(peer: Peer, head: Head, block: bytes) -> None:
+    """Make the template of a peer's appends from the second one. The last request had this head,
+    parsed from `block`."""
+    request, peer.last_append = peer.last_append, None
+    peer.appends += 1
+    if peer.appends > 1 and request is not None and request.exchange.head is head:
+        peer.template = compile_template(request, block)
+
+
+def compile_template(request: AppendRequest, block: bytes) -> RequestTemplate | None:
+    """Return a template of an append that was just parsed from the head `block`. Return None if it
+    has a header that templates do not cover."""
+    head, producer = request.exchange.head, request.producer
+    if (
+        len(block) > _HEAD_BYTES_MAX
+        or not request.plain
+        or not head.headers.keys() <= _COVERED
+        or "?" in head.target
+    ):
+        return None
+    if not request.content_type or head.length <= 0:
+        return None
+    variables = list(_VARIABLE.finditer(block))
+    of_sequence = [bool(match[1]) for match in variables]
+    if sorted(of_sequence) != ([False] if producer is None else [False, True]):
+        return None
+    first, last = variables[0], variables[-1]
+    pieces = (
+        block[: first.start(2)],
+        b"" if producer is None else block[first.end(2) : last.start(2)],
+        block[last.end(2) :],
+    )
+    identity = ("", 0) if producer is None else (producer.id, producer.epoch)
+    shape = (*pieces, not of_sequence[0], *identity, len(pieces[0]))
+    fields = (*msgspec.structs.astuple(request), *shape)
+    template = RequestTemplate(*fields)
+    if of_sequence[0]:
+        template.see(first.end(2), len(block) + 4, block[first.end(2) :] + b"\r\n\r\n", head.length)
+    return template

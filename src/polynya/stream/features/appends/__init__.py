@@ -1,0 +1,1 @@
+"""Appends to streams, by HTTP's and by Kafka's rules for producers."""

@@ -1,0 +1,187 @@
+"""The calls to a group's coordinator, and its answers. They travel between cores and nodes."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
+
+
+class GroupError(enum.IntEnum):
+    """The outcomes of calls, with Kafka's numbers."""
+
+    UNKNOWN = -1
+    NONE = 0
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
+
+
+class Join(msgspec.Struct, array_like=True, tag=1, gc=False):
+    """Join a group, or join it again."""
+
+    group: str
+    member: str  # "": a new member
+    instance: str | None
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: list[tuple[str, bytes]]  # name and metadata, the preferred one first
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    takes_id_first: bool = False  # MEMBER_ID_REQUIRED is understood
+    skips_assignment: bool = False
+
+
+class Sync(msgspec.Struct, array_like=True, tag=2, gc=False):
+    """Get the own assignment; the leader brings those of all members."""
+
+    group: str
+    generation: int
+    member: str
+    instance: str | None
+    protocol_type: str | None
+    protocol: str | None
+    assignments: list[tuple[str, bytes]]
+
+
+class Heartbeat(msgspec.Struct, array_like=True, tag=3, gc=False):
+    """Keep the membership."""
+
+    group: str
+    generation: int
+    member: str
+    instance: str | None
+
+
+class Leave(msgspec.Struct, array_like=True, tag=4, gc=False):
+    """Remove members: (member id, instance id)."""
+
+    group: str
+    members: list[tuple[str, str | None]]
+
+
+class Commit(msgspec.Struct, array_like=True, tag=5, gc=False):
+    """Commit offsets."""
+
+    group: str
+    generation: int
+    member: str
+    instance: str | None
+    offsets: list[OffsetEntry]
+
+
+class FetchOffsets(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """Read the committed offsets: all of the group."""
+
+    group: str
+
+
+class Describe(msgspec.Struct, array_like=True, tag=7, gc=False):
+    """Describe a group."""
+
+    group: str
+
+
+class Drop(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """Delete a group without members."""
+
+    group: str
+
+
+class DropPlaces(msgspec.Struct, array_like=True, tag=9, gc=False):
+    """Delete offsets of partitions: (topic name, topic id, partition)."""
+
+    group: str
+    places: list[tuple[str, bytes, int]]
+
+
+class ListAll(msgspec.Struct, array_like=True, tag=10, gc=False):
+    """List the consumer groups of some Raft groups."""
+
+    raft_groups: list[int]
+
+
+Call = (
+    Join | Sync | Heartbeat | Leave | Commit | FetchOffsets | Describe | Drop | DropPlaces | ListAll
+)
+
+
+class Joined(msgspec.Struct, array_like=True, tag=1, gc=False):
+    """The answer to `Join`. The leader gets the members: id, instance, metadata."""
+
+    error: int = 0
+    member: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: list[tuple[str, str | None, bytes]] = []
+    skips_assignment: bool = False
+
+
+class Synced(msgspec.Struct, array_like=True, tag=2, gc=False):
+    """The answer to `Sync`."""
+
+    error: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+class Outcomes(msgspec.Struct, array_like=True, tag=3, gc=False):
+    """The answer of calls that return errors alone: one, or one for each thing that was named."""
+
+    errors: list[int]
+
+
+class Offsets(msgspec.Struct, array_like=True, tag=4, gc=False):
+    """The answer to `FetchOffsets`."""
+
+    entries: list[OffsetEntry]
+
+
+class DescribedMember(msgspec.Struct, array_like=True, gc=False):
+    """A member as administrators see it."""
+
+    id: str
+    instance: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class Description(msgspec.Struct, array_like=True, tag=5, gc=False):
+    """The answer to `Describe`, and an entry of `Listing` without members."""
+
+    group: str
+    state: str  # "Dead": there is no such group
+    protocol_type: str = ""
+    protocol: str = ""
+    members: list[DescribedMember] = []
+
+
+class Listing(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """The answer to `ListAll`."""
+
+    groups: list[Description]
+
+
+Answer = Joined | Synced | Outcomes | Offsets | Description | Listing

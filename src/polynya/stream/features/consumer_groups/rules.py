@@ -1,0 +1,176 @@
+"""The rules for the commands of consumer groups. A commit is judged here, by the logged generation.
+
+A coordinator that was deposed may still believe in its members; its commits fail here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from polynya.base.limits import (
+    CONSUMER_GROUPS_BYTES_MAX,
+    CONSUMER_GROUPS_MAX,
+    GROUP_OFFSETS_MAX,
+)
+from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups.commands import (
+    CommitOffsets,
+    ConsumerGroupDrop,
+    ConsumerGroupPut,
+    DropOffsets,
+    ExpireOffsets,
+    ForgetTopic,
+)
+from polynya.stream.features.consumer_groups.state import (
+    ConsumerGroup,
+    members_bytes,
+    packed,
+    place_of,
+    time_of,
+    topic_of,
+)
+from polynya.stream.replies import Code, Reply
+from polynya.stream.state.feature_level import level_of
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+_LEVEL = level_of(ConsumerGroupPut)
+
+
+def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
+    """Set the members of a group. FENCED: it has a later generation. TOO_MANY: a limit."""
+    groups = machine.consumer_groups
+    group = groups.get(command.id)
+    if group is not None and command.generation < group.generation:
+        return Reply(Code.FENCED)
+    if group is None:
+        if not command.members:
+            return Reply(Code.OK)  # it was deleted, and is empty
+        group = ConsumerGroup(command.id)
+        if not _has_room(machine, 1, members_bytes(command.members)):
+            return Reply(Code.TOO_MANY)
+        groups.add(group)
+    group.generation, group.leader = command.generation, command.leader
+    group.protocol_type, group.protocol = command.protocol_type, command.protocol
+    groups.set_members(group, command.members)
+    group.used_ms = command.now_ms
+    _changed(machine, command.id)
+    return Reply(Code.OK)
+
+
+def apply_commit(machine: Machine, command: CommitOffsets, place: int) -> Reply:
+    """Commit offsets. FENCED: another generation; NOT_FOUND: no such member; HELD: the group has
+    members, and the commit comes from none; TOO_MANY: a limit."""
+    groups = machine.consumer_groups
+    group = groups.get(command.id)
+    refused = _judge(group, command)
+    if refused is not None:
+        return Reply(refused)
+    known: dict[bytes, bytes] = {} if group is None else group.offsets
+    new = {place_of(each.topic, each.partition): each for each in command.offsets}
+    count = len(new.keys() | known.keys())
+    size = sum(len(each.metadata) for each in command.offsets)
+    if count > GROUP_OFFSETS_MAX or not _has_room(machine, int(group is None), size):
+        return Reply(Code.TOO_MANY)
+    if group is None:
+        group = ConsumerGroup(command.id)
+        groups.add(group)
+    for place_, each in new.items():
+        groups.set_offset(group, place_, packed(each, command.now_ms))
+    group.used_ms = command.now_ms
+    _changed(machine, command.id)
+    return Reply(Code.OK)
+
+
+def _judge(group: ConsumerGroup | None, command: CommitOffsets) -> Code | None:
+    """Return the refusal of a commit."""
+    if command.generation < 0 and not command.member:
+        return Code.HELD if group is not None and group.members else None
+    if group is None:
+        return Code.NOT_FOUND
+    if not any(member.id == command.member for member in group.members):
+        return Code.NOT_FOUND
+    return Code.FENCED if command.generation != group.generation else None
+
+
+def _has_room(machine: Machine, groups: int, size: int) -> bool:
+    known = machine.consumer_groups
+    return (
+        len(known) + groups <= CONSUMER_GROUPS_MAX
+        and known.bytes + size <= CONSUMER_GROUPS_BYTES_MAX
+    )
+
+
+def apply_drop(machine: Machine, command: ConsumerGroupDrop, place: int) -> Reply:
+    """Delete a group. NOT_FOUND; HELD: it has members."""
+    group = machine.consumer_groups.get(command.id)
+    if group is None:
+        return Reply(Code.NOT_FOUND)
+    if group.members:
+        return Reply(Code.HELD)
+    machine.consumer_groups.remove(group)
+    _changed(machine, command.id)
+    return Reply(Code.OK)
+
+
+def apply_drop_offsets(machine: Machine, command: DropOffsets, place: int) -> Reply:
+    """Delete offsets of a group. NOT_FOUND: there is no such group."""
+    group = machine.consumer_groups.get(command.id)
+    if group is None:
+        return Reply(Code.NOT_FOUND)
+    places = [place_of(topic, partition) for topic, partition in command.places]
+    if machine.consumer_groups.drop_offsets(group, places):
+        _changed(machine, command.id)
+    return Reply(Code.OK)
+
+
+def apply_expire(machine: Machine, command: ExpireOffsets, place: int) -> Reply:
+    """Delete old offsets of a group. NOT_FOUND; ACTIVE: it has members."""
+    groups = machine.consumer_groups
+    group = groups.get(command.id)
+    if group is None:
+        return Reply(Code.NOT_FOUND)
+    if group.members:
+        return Reply(Code.ACTIVE)
+    old = old_offsets(group, command.before_ms)
+    groups.drop_offsets(group, old)
+    if not group.offsets:
+        groups.remove(group)
+    if old or not group.offsets:
+        _changed(machine, command.id)
+    return Reply(Code.OK)
+
+
+def old_offsets(group: ConsumerGroup, before_ms: int) -> list[bytes]:
+    """Return the packed partitions whose offsets expire. The offsets of a group that had members
+    expire together, counted from the end of the last one."""
+    if group.protocol_type:
+        return list(group.offsets) if group.used_ms < before_ms else []
+    return [place for place, value in group.offsets.items() if time_of(value) < before_ms]
+
+
+def apply_forget_topic(machine: Machine, command: ForgetTopic, place: int) -> Reply:
+    """Delete the offsets of a deleted topic."""
+    groups = machine.consumer_groups
+    for group in groups.by_id.values():
+        gone = [place for place in group.offsets if topic_of(place) == command.topic]
+        if groups.drop_offsets(group, gone):
+            _changed(machine, group.id)
+    return Reply(Code.OK)
+
+
+def _changed(machine: Machine, id_: str) -> None:
+    machine.changes.consumer_groups.add(id_)
+    machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
+
+
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
+    ConsumerGroupPut: apply_put,
+    CommitOffsets: apply_commit,
+    ConsumerGroupDrop: apply_drop,
+    DropOffsets: apply_drop_offsets,
+    ExpireOffsets: apply_expire,
+    ForgetTopic: apply_forget_topic,
+}

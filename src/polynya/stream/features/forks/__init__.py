@@ -1,0 +1,1 @@
+"""Forks: streams that begin with the records of another one."""

@@ -1,0 +1,1 @@
+"""Creation, deletion and expiry of streams."""

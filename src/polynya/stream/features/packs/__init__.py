@@ -1,0 +1,1 @@
+"""Packs in the object store, and the references of streams to them."""

@@ -1,0 +1,1 @@
+"""The members of the cluster and the placement of replicas."""

@@ -1,0 +1,1 @@
+"""The profile of a stream, and the commits of diskless appends."""

@@ -1,0 +1,1 @@
+"""Deletion of old records, by policy and on request."""

@@ -1,0 +1,55 @@
+"""Commands that delete old records, and set which ones are old: tags 6, 7, 11 and 81."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polynya.stream.command import Command
+from polynya.stream.parts import (
+    Retention,
+)
+
+
+class Trim(Command, tag=6, frozen=True, gc=False):
+    """Delete the records of some streams before a record boundary: `cuts` of (uid, record, byte). A
+    boundary never moves back.
+
+    The reply's detail has, for each cut, (first kept record, its byte, records and bytes deleted
+    now). It has None if the stream or the boundary does not exist. `names` lists the streams whose
+    state may be in the object store."""
+
+    cuts: list[tuple[int, int, int]]
+    now_ms: int
+    names: list[str] = msgspec.field(default_factory=list)
+
+
+class SetRetention(Command, tag=7, frozen=True, gc=False):
+    """Set or (None) clear a stream's own retention policy. `uid` limits the command to one
+    incarnation of the name; 0 matches any."""
+
+    name: str
+    retention: Retention | None
+    now_ms: int
+    uid: int = 0
+
+
+class TrimTo(Command, tag=11, frozen=True, gc=False):
+    """Delete the records of a stream before `record`, of which a Kafka batch may hold some: the
+    batch stays stored, and readers leave out its records before `record`. Level 4.
+
+    `byte`: where the batch of `record` begins; used only if the machine does not know it. The
+    reply's detail is that of a `Trim` with one cut."""
+
+    name: str
+    uid: int
+    record: int
+    byte: int
+    now_ms: int
+
+
+class BucketRetention(Command, tag=81, frozen=True, gc=False):
+    """Set (None: clear) in the meta group the default retention of a bucket's streams."""
+
+    bucket: str
+    retention: Retention | None
+    now_ms: int

@@ -1,0 +1,1 @@
+"""Segments of leased streams."""

@@ -1,0 +1,1 @@
+"""Settings of the cluster, and the feature level of a group."""

@@ -1,0 +1,1 @@
+"""Tables: the records that their jobs claim, and the jobs that they have reached."""

@@ -1,0 +1,1 @@
+"""Kafka topics, in the meta group."""

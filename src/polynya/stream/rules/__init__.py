@@ -1,1 +1,0 @@
-"""The rules that apply commands: one module for each kind of change in a group's log."""
