@@ -68,12 +68,12 @@ from polynya.stream.features.tables.commands import (
     TableRetry,
     WatchStreams,
 )
+from polynya.stream.features.tables.state import TableClaims
 from polynya.stream.features.topics import rules as topics
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state.changes import Changes, KeptChanges
-from polynya.stream.state.claims import TableClaims
 from polynya.stream.state.counters import GroupCounters
 from polynya.stream.state.directory import StreamDirectory
 from polynya.stream.state.effects import TailWatch
