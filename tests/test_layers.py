@@ -266,7 +266,7 @@ CIRCLES = {
         "features.retention.rules features.retention.trimming features.segments.rules "
         "features.subscriptions.links features.subscriptions.rules features.tables.failures "
         "features.tables.lifetimes features.tables.rules features.tables.watches "
-        "features.topics.rules machine snapshots.encode",
+        "features.topics.rules machine",
         "the table of commands is in the machine, and the rules that it names change most of its "
         "parts; hints alone close the circle",
     ),
