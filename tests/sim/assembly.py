@@ -40,7 +40,12 @@ class House:
             service.local, service.directory, node.forwarding.targets, service.rpc
         )
         node.engine.after_turn.append(self.subscriptions.pump)
-        for work in (self._settle(), self._retain(), self._look(), repeat(self.subscriptions._keep, TICK_SECONDS)):
+        for work in (
+            self._settle(),
+            self._retain(),
+            self._look(),
+            repeat(self.subscriptions._keep, TICK_SECONDS),
+        ):
             node.spawn(work)
 
     def end(self) -> None:
