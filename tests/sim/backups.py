@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
-from sim.life_model import Cut, Deleted, Listed, Looked, What
+from sim.life_model import Cut, Deleted, Exchange, Listed, Looked
 from sim.linearizability import Operation
 from sim.store import GOOD, SimStore, Weather
 from sim.tier import CLUSTER
@@ -212,7 +212,7 @@ class Operators:
             ended = asyncio.get_running_loop().time()
             if stream is None:
                 past.operations.append(
-                    Operation(began, ended, What(Listed(), Refusal(Code.NOT_FOUND)))
+                    Operation(began, ended, Exchange(Listed(), Refusal(Code.NOT_FOUND)))
                 )
                 continue
             past.ends(stream.uid, (stream.next_record, stream.next_byte))
@@ -221,7 +221,7 @@ class Operators:
                 whole = stream.next_byte - stream.first_byte == len(content)
                 assert whole, f"{name}: its backup has {len(content)} bytes, and is {stream}"
             if where_of(stream) is None:  # of what is evicted only the ends are known
-                past.operations.append(Operation(began, ended, What(Looked(), info_of(stream))))
+                past.operations.append(Operation(began, ended, Exchange(Looked(), info_of(stream))))
 
     async def finish(self) -> None:
         """All is well: one more, which must be there."""
@@ -272,7 +272,7 @@ def has_kept(what: str, content: bytes, records: dict[int, bytes], produced: lis
 # --- the admin port
 
 
-class Door:
+class AdminEndpoint:
     """The admin endpoint of one incarnation of a node."""
 
     def __init__(self, node: Node, store: ObjectStore | None) -> None:
@@ -322,13 +322,13 @@ class Admin:
         node = self._random.choice(alive)
         query = {name: str(value) for name, value in more.get("params", {}).items()}
         work: Coroutine[Any, Any, tuple[int, bytes]] = node.process.drive(
-            node.door.answer(method, url, query, more.get("content", b""))
+            node.admin_endpoint.answer(method, url, query, more.get("content", b""))
         )
         try:
-            status, body = await node.house.ask(work, 10.0)
+            status, body = await node.background.ask(work, 10.0)
         except OutcomeUnknown:
             raise httpx.ReadError("the connection broke") from None
         return httpx.Response(status, content=body)
 
 
-__all__ = ["Door", "Operators", "Taken"]
+__all__ = ["AdminEndpoint", "Operators", "Taken"]

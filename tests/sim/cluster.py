@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 from google_crc32c import value as crc32c
-from sim.assembly import House, Receiver
-from sim.backups import Door
+from sim.assembly import BackgroundWork, Receiver
+from sim.backups import AdminEndpoint
 from sim.clock import Clock
 from sim.disk import Crash, Died
 from sim.handshakes import Copied, Greeter, Greeting
@@ -28,9 +28,9 @@ from sim.parts import (
     Links,
     NotThere,
     SimMap,
+    SimRpc,
     SimWriter,
     Stream,
-    Way,
     held_by,
     placeless,
     reached,
@@ -151,7 +151,7 @@ class Node:
         )
         self.begun = self.life
         self.greeter = Greeter(self, storage.journal)
-        self.way = Way(self, self.life)
+        self.way = SimRpc(self, self.life)
         clock = LogClock(storage.log_ms, boot=self.clock.now_ms, wall=self.clock.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
         cluster = ClusterSettings(
@@ -214,11 +214,11 @@ class Node:
         )
         if world.runs_groups:
             self.spawn(self.engine.group_coordinator.run())
-        self.house = House(self)
+        self.background = BackgroundWork(self)
         tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
         self.tier = tier
         self.tasks.update(() if tier is None else tier.tasks())
-        self.door = Door(self, None if tier is None else tier.store)
+        self.admin_endpoint = AdminEndpoint(self, None if tier is None else tier.store)
         self._keepalive(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -258,7 +258,7 @@ class Node:
         }
         self.kept = {number: held_by(raft) for number, raft in rafts.items()}
         self.alive = False
-        self.house.end()
+        self.background.end()
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
@@ -759,7 +759,7 @@ class World(Network, Steered, Copied):
         for node in self.alive():
             for task in node.tasks:
                 task.cancel()
-            node.house.end()
+            node.background.end()
             node.forwarding.close()
             await node.core.drain()
             await node.engine.stop()

@@ -201,14 +201,14 @@ class Recovered(BackupStreams):
     """The streams of what was recovered."""
 
     def __init__(self, store: MemoryStore, machines: dict[int, Machine]) -> None:
-        self._repository = Shelf(store)  # type: ignore[assignment]
+        self._repository = RepositoryStore(store)  # type: ignore[assignment]
         self._recovered = machines
 
     async def machine(self, group: int) -> Machine:
         return self._recovered[group]
 
 
-class Shelf:
+class RepositoryStore:
     """The store, as a backup's objects are named."""
 
     def __init__(self, store: MemoryStore) -> None:

@@ -82,7 +82,7 @@ def disagreement(machine: Machine) -> str:
     )
 
 
-class Guests:
+class Subscribers:
     """The subscribers of one episode: one client for each."""
 
     def __init__(self, episode: Episode, shop: Shop) -> None:
@@ -119,8 +119,8 @@ class Guests:
         before = await self._announced(key)
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
-                await node.house.ask(node.create(name))
-                if (await node.house.ask(node.append(name, b"guest;"))).code == 0:
+                await node.background.ask(node.create(name))
+                if (await node.background.ask(node.append(name, b"guest;"))).code == 0:
                     break
             await asyncio.sleep(0.2)
         for _ in range(200):
@@ -140,7 +140,7 @@ class Guests:
             with suppress(Unavailable, OutcomeUnknown):
                 await self._make_wake_stream(self._world.alive()[0])
                 node = self._world.alive()[0]
-                return (await node.house.ask(node.read(WAKE_STREAM))).count(
+                return (await node.background.ask(node.read(WAKE_STREAM))).count(
                     b'"subscription_id":"%s"' % key.encode()
                 )
             await asyncio.sleep(0.2)
@@ -210,7 +210,7 @@ class Guests:
                 await self._work(node, key)
 
     async def _make_wake_stream(self, node: Node) -> None:
-        await node.house.ask(
+        await node.background.ask(
             node.propose(
                 WAKE_STREAM,
                 Create(
@@ -247,8 +247,8 @@ class Guests:
     async def _ask(self, node: Node, operation: Any) -> OperationResult | None:
         """Send an operation. None: the outcome is unknown."""
         try:
-            answer: OperationResult = await node.house.ask(
-                node.house.subscriptions.operate(operation), 8.0
+            answer: OperationResult = await node.background.ask(
+                node.background.subscriptions.operate(operation), 8.0
             )
         except (Unavailable, OutcomeUnknown):
             self.told[f"{type(operation).__name__} unknown"] += 1
@@ -273,4 +273,4 @@ def _config(random: Random, names: list[str]) -> SubscriptionConfig:
     return SubscriptionConfig(PULL_WAKE, pattern, names, "", WAKE_STREAM, LEASE_MS)
 
 
-__all__ = ["Guests", "disagreement"]
+__all__ = ["Subscribers", "disagreement"]

@@ -18,7 +18,7 @@ from polynya.local.api import LiveEvent, StreamInfo
 NODES_MAX = 8
 
 
-class Ear:
+class LiveReader:
     """A live reader: what it hears has no gap from where it began."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Moves(Episode):
             await self._listen(node, name, random.expovariate(1 / 2))
 
     async def _listen(self, node: Node, name: str, seconds: float) -> None:
-        ear, life = Ear(), node.life
+        ear, life = LiveReader(), node.life
         try:
             async with asyncio.timeout(6):
                 info = await node.process.drive(node.engine.service.attach(name, ear))

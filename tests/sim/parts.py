@@ -117,7 +117,7 @@ class Stream:
         return self.open
 
 
-class Way:
+class SimRpc:
     """Calls between the nodes of one life: an answer that does not come in time has an unknown
     outcome."""
 

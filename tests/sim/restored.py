@@ -152,10 +152,13 @@ class Restored:
     async def _is_done(self) -> None:
         """Check that acknowledged cursors of the idle subscription stay, and grow only by its
         workers' possible progress."""
-        house, cursors = self._random.choice(self.world.alive()).house, dict[str, tuple[int, int]]()
+        background = self._random.choice(self.world.alive()).background
+        cursors = dict[str, tuple[int, int]]()
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
-                answer = await house.ask(house.subscriptions.operate(Get(PULL, BASE)), 8.0)
+                answer = await background.ask(
+                    background.subscriptions.operate(Get(PULL, BASE)), 8.0
+                )
                 cursors = {
                     link["path"]: parse_token(link["acked_offset"]) or (0, 0)
                     for link in (answer.value or {}).get("streams", ())

@@ -71,7 +71,7 @@ class Kept:
             )
 
 
-class Keeps:
+class RetentionClients:
     """Retention clients of one episode, one per name."""
 
     def __init__(self, episode: Episode, shop: Shop) -> None:
@@ -159,12 +159,12 @@ class Keeps:
         """Create the stream and set its retention."""
         node = random.choice(self._world.alive() or [self._world.nodes[1]])
         try:
-            created = await node.house.ask(node.create(name))
+            created = await node.background.ask(node.create(name))
             if name.startswith(BUCKET):
-                await node.house.ask(node.engine.service.set_bucket(BUCKET, self._of_bucket))
+                await node.background.ask(node.engine.service.set_bucket(BUCKET, self._of_bucket))
                 return created.code in (Code.CREATED, Code.EXISTS)
             command = SetRetention(name, self.kept[name].retention, node.engine.service.now_ms(), 0)
-            return bool((await node.house.ask(node.propose(name, command))).code == Code.OK)
+            return bool((await node.background.ask(node.propose(name, command))).code == Code.OK)
         except (Unavailable, OutcomeUnknown):
             return False
 
@@ -172,7 +172,7 @@ class Keeps:
         self._count += 1
         kept, payload = self.kept[name], b"k%06d;" % self._count
         since_ms = self._shop.stamps[self._world.group_of(name)]
-        reply = await node.house.ask(node.append(name, payload))
+        reply = await node.background.ask(node.append(name, payload))
         self.told[f"append {Code(reply.code).name}"] += 1
         if reply.code == Code.OK:
             kept.saw(reply.first_record, payload)
@@ -184,7 +184,7 @@ class Keeps:
         kept, at = self.kept[name], (-1, 0)
         while True:
             first, end = kept.first, kept.next
-            page = await node.house.ask(
+            page = await node.background.ask(
                 node.engine.service.read(
                     ReadQuery(name, *at, bytes_max=self._world.page_bytes, whole_records=True)
                 )
@@ -223,4 +223,4 @@ def is_kept(name: str) -> bool:
     return name.startswith(FOLDERS)
 
 
-__all__ = ["Keeps", "Kept", "is_kept"]
+__all__ = ["Kept", "RetentionClients", "is_kept"]

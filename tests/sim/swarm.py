@@ -21,12 +21,12 @@ from sim.cluster import Node, World
 from sim.expiry import Ends
 from sim.forks import Forkers
 from sim.knobs import Knobs
-from sim.leftovers import Tidy
+from sim.leftovers import LeftoverCheck
 from sim.loop import SimLoop
 from sim.loss import Loss
-from sim.members import Guests
+from sim.members import Subscribers
 from sim.restored import Restored
-from sim.retention import Keeps
+from sim.retention import RetentionClients
 from sim.store import GOOD, SimStore, Weather
 from sim.stream_clients import Lives
 from sim.workers import Shop
@@ -111,7 +111,7 @@ def _edged(steps: list[Step], knobs: Knobs) -> Iterator[Step]:
             yield step
 
 
-class Ear:
+class LiveReader:
     """The data that one live reader receives."""
 
     def __init__(self) -> None:
@@ -153,10 +153,11 @@ class SwarmEpisode(Episode):
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
         self.ends, self.keeps, self.guests = (
             Ends(self, self.shop),
-            Keeps(self, self.shop),
-            Guests(self, self.shop),
+            RetentionClients(self, self.shop),
+            Subscribers(self, self.shop),
         )
-        self.operators, self.tidy, self.forkers = Operators(self), Tidy(self), Forkers(self)
+        self.operators, self.forkers = Operators(self), Forkers(self)
+        self.tidy = LeftoverCheck(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
     def _draw(self, random: Random) -> Swarm:
@@ -353,7 +354,7 @@ class SwarmEpisode(Episode):
 
     async def _follow(self, node: Node, name: str, content: bytearray) -> None:
         """Follow a stream until the node dies or the time is over."""
-        ear, life, service = Ear(), node.life, node.engine.service
+        ear, life, service = LiveReader(), node.life, node.engine.service
         info = await node.process.drive(service.attach(name, ear))
         assert isinstance(info, StreamInfo), f"{name} is not there on node {node.number}"
         try:

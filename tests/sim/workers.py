@@ -199,7 +199,7 @@ class Shop:
             while not self._episode.over or self._calm:
                 with suppress(Unavailable, OutcomeUnknown):
                     node = self._any()
-                    if node is not None and (await node.house.ask(node.create(name))).code in (
+                    if node is not None and (await node.background.ask(node.create(name))).code in (
                         2,
                         3,
                     ):
@@ -217,7 +217,7 @@ class Shop:
     async def _append_once(self, node: Node, name: str) -> None:
         self._count += 1
         with suppress(Unavailable, OutcomeUnknown):
-            reply = await node.house.ask(node.append(name, b"w%06d;" % self._count))
+            reply = await node.background.ask(node.append(name, b"w%06d;" % self._count))
             if reply.code == 0:
                 self.appended[name] = max(self.appended[name], reply.record)
 
@@ -363,7 +363,7 @@ class Shop:
         if node is None:
             return None
         try:
-            return await node.house.ask(node.house.subscriptions.operate(operation), 8.0)
+            return await node.background.ask(node.background.subscriptions.operate(operation), 8.0)
         except (Unavailable, OutcomeUnknown):
             return None
 
