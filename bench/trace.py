@@ -259,7 +259,10 @@ async def _woken(reader: Any, fetch: bytes, writer: Any, produce: bytes) -> Trac
     await asyncio.sleep(PAUSE)
     with trace:
         _feed(writer, produce)
-        while not (reader.transport.answers.qsize() and writer.transport.answers.qsize()):
+        while not (
+            reader.responses.transport.answers.qsize()
+            and writer.responses.transport.answers.qsize()
+        ):
             await asyncio.sleep(0)
     await asyncio.sleep(PAUSE)
     return trace

@@ -93,7 +93,9 @@ async def begun() -> tuple[World, Asked]:
     await world.wait(
         lambda: (
             not any(
-                machine.hot_bytes for node in world.alive() for machine in node.core.led.values()
+                machine.directory.hot_bytes
+                for node in world.alive()
+                for machine in node.core.led.values()
             )
         )
     )
@@ -126,9 +128,9 @@ def slices(world: World) -> int:
     """Count the slices that the current leaders name."""
     led = [machine for node in world.alive() for machine in node.core.led.values()]
     return sum(
-        len(list(machine.whole_index_of(stream)))
+        len(list(machine.packs.whole_index_of(stream)))
         for machine in led
-        for stream in machine.streams.values()
+        for stream in machine.directory.streams.values()
     )
 
 
@@ -146,7 +148,7 @@ def needed_by(world: World, name: str) -> str:
     leader = world.leader(group)
     assert leader is not None
     machine = leader.core.led[group]
-    return next(iter(machine.whole_index_of(machine.streams[name]))).pack
+    return next(iter(machine.packs.whole_index_of(machine.directory.streams[name]))).pack
 
 
 @story
@@ -251,12 +253,12 @@ async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
     led = world.leader(other)
     assert led is not None
     machine = led.core.led[other]
-    assert list(machine.released) == [key], "what it holds it keeps"
+    assert list(machine.packs.released) == [key], "what it holds it keeps"
     assert [
         (group, command)
-        for group, command in machine.outbox.values()
+        for group, command in machine.outbox.messages.values()
         if isinstance(command, ReleasePack)
-    ] == [(home, ReleasePack(key, other, machine.log_ms))]
+    ] == [(home, ReleasePack(key, other, machine.counters.log_ms))]
     assert collector.counters.failures == 0
 
 

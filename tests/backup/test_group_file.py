@@ -99,7 +99,7 @@ def test_a_machine_comes_back_with_its_payload() -> None:
     )
     again = machine_of(file)
     assert again.snapshot() == machine.snapshot()
-    assert [batch.payload for batch in again.streams["docs/a"].hot or ()] == [
+    assert [batch.payload for batch in again.directory.streams["docs/a"].hot or ()] == [
         b"record 0",
         b"record 1",
         b"record 2",

@@ -67,7 +67,7 @@ def test_a_backup_has_pages_and_their_packs(tmp_path: Path) -> None:
     async def story() -> None:
         tier, repository = await paged(), MemoryStore()
         own = tier.of_pages() - {
-            key for each in tier.world.machines().values() for key in each.held
+            key for each in tier.world.machines().values() for key in each.packs.held
         }
         assert own, "packs that only pages name"
         manifest, done = await taken(FakeSource(tier), repository)
@@ -111,7 +111,7 @@ def test_a_verification_finds_what_pages_lack(what: str) -> None:
         tier, repository = await paged(), MemoryStore()
         await taken(FakeSource(tier), repository)
         own = tier.of_pages() - {
-            key for each in tier.world.machines().values() for key in each.held
+            key for each in tier.world.machines().values() for key in each.packs.held
         }
         gone = min(own) if what == "pack" else min(key for key in tier.live() if "/pages/" in key)
         del repository.objects[f"objects/{gone}"]
@@ -134,7 +134,7 @@ def test_a_page_that_is_released_while_it_is_copied_is_taken_again() -> None:
             if "/pages/" in key and not released:
                 released.append(key)
                 for name in NAMES:
-                    stream = machine_of(tier, name).streams[name]
+                    stream = machine_of(tier, name).directory.streams[name]
                     at = (stream.uid, stream.next_record, stream.next_byte)
                     tier.world.apply(stream.uid >> 48, Trim([at], tier.world.now))
                 await tier.settle_all()
@@ -211,7 +211,7 @@ def test_a_lost_page_costs_its_own_records_alone(tmp_path: Path) -> None:
         ]
         image = (await states.state(group_of(NAMES[0], GROUPS))).image
         (stream,) = [each for each in image.streams if each.name == NAMES[0]]
-        known = machine_of(tier, NAMES[0]).streams[NAMES[0]]
+        known = machine_of(tier, NAMES[0]).directory.streams[NAMES[0]]
         assert stream.next_record == known.next_record
 
     asyncio.run(story())

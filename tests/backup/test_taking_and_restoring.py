@@ -618,7 +618,7 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
 ) -> None:
     tier, repository = await half_cold(), MemoryStore()
     name, group = "default/s0", group_of("default/s0", GROUPS)
-    stream = tier.world.machines()[group].streams[name]
+    stream = tier.world.machines()[group].directory.streams[name]
     append = Append(name, tier.world.now, "text/plain", raw_batch(b"once"), Producer("p", 0, 0))
     assert tier.world.apply(group, append).code == Code.OK
     tail = stream.next_record
@@ -635,7 +635,7 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
     )
     assert (after.code, after.record) == (Code.OK, tail + JUMP + 1)
     assert manifest.next_history > manifest.history
-    assert tier.world.machines()[group].uid_counter > UID_JUMP
+    assert tier.world.machines()[group].counters.uids > UID_JUMP
     for storage in storages:
         storage.journal.close()
 
@@ -655,7 +655,7 @@ async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
     library, found = BackupStreams(repository, manifest), {}
     for group in ALL:
         machine = await library.machine(group)
-        assert not machine.streams
+        assert not machine.directory.streams
         for stream in streams_of(machine):
             pieces = [piece async for piece in library.pieces(machine, stream)]
             found[stream.name] = b"".join(piece.payload for piece in pieces)

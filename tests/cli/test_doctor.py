@@ -17,8 +17,9 @@ from s3_server import S3Server, s3_server  # noqa: F401 (a fixture)
 from scripted_server import scripted
 
 from polynya.cli.app import cli
-from polynya.cli.diagnostics import FAIL, OK, WARN, Finding, data_dir, machine, store
+from polynya.cli.diagnostics import data_dir, machine, store
 from polynya.cli.diagnostics import server as server_checks
+from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
 from polynya.cli.diagnostics.machine import LEAN, PYTHON_LATEST, check_python
 from polynya.cli.remote import targets
 from polynya.cli.terminal import exits

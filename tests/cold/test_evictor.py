@@ -24,7 +24,9 @@ def evictor_of(tier: Tier, settings: EvictSettings = SETTINGS) -> Evictor:
 
 
 def evicted(tier: Tier) -> set[str]:
-    return {name for machine in tier.world.machines().values() for name in machine.evicted}
+    return {
+        name for machine in tier.world.machines().values() for name in machine.directory.evicted
+    }
 
 
 async def bring_all(tier: Tier) -> None:
@@ -130,7 +132,7 @@ def test_a_stream_that_is_written_to_meanwhile_stays() -> None:
         assert await evictor.evict_due() == len(tier.written) - 1
         assert evictor.counters.refused == 1
         assert name not in evicted(tier)
-        assert tier.world.machines()[group].streams[name].hot is not None
+        assert tier.world.machines()[group].directory.streams[name].hot is not None
 
     play(story)
 
@@ -155,7 +157,9 @@ def test_states_are_fetched_once_and_checked() -> None:
         tier = Tier()
         await idle(tier)
         await evictor_of(tier).evict_due()
-        machine = next(machine for machine in tier.world.machines().values() if machine.evicted)
+        machine = next(
+            machine for machine in tier.world.machines().values() if machine.directory.evicted
+        )
         ghost = next(ghosts(machine))
         place = slice_of(machine, ghost)
         states = StateReader(tier.store)

@@ -32,7 +32,7 @@ A, B = "default/a", "default/b"
 
 
 def stream_of(tier: Tier, name: str) -> Stream:
-    return tier.world.machines()[group_of(name, GROUPS)].streams[name]
+    return tier.world.machines()[group_of(name, GROUPS)].directory.streams[name]
 
 
 def test_one_damaged_stream_leaves_all_others_to_the_flusher() -> None:
@@ -133,7 +133,7 @@ def test_a_stream_that_is_trimmed_behind_the_damage_is_well_again() -> None:
 
 
 def hot_of(world: World, name: str) -> list[HotBatch]:
-    stream = world.local.machines[world.service.group_of(name)].streams[name]
+    stream = world.local.machines[world.service.group_of(name)].directory.streams[name]
     return stream.hot or []
 
 
@@ -270,7 +270,7 @@ def test_another_member_gives_what_the_journal_does_not(peer: bytes, gives: bool
                     Append(A, 1, "text/plain", Batch(Encoding.BYTES, 1, payload, crc32c(b"good"))),
                     2,
                 )
-            batches.append(machine.streams[A].hot or [])
+            batches.append(machine.directory.streams[A].hot or [])
             repairers.append(Repairer(cast("Journal", Broken()), {1: Group(1, machine)}))
             repairers[-1].join(wire, lambda group: [7, 1])
         assert await repairers[0].repair(1, (1 << 48) + 1, batches[0]) is gives

@@ -46,9 +46,13 @@ def test_only_streams_under_the_prefix_are_flushed_on_demand() -> None:
         await tier.flusher.flush_now("default/a/")
         assert tier.world.hot_bytes() == 1
         assert next(
-            machine.hot for machine in tier.world.machines().values() if machine.hot
+            machine.directory.hot
+            for machine in tier.world.machines().values()
+            if machine.directory.hot
         ).keys() == {
-            tier.world.machines()[group_of("default/b/1", GROUPS)].streams["default/b/1"].uid
+            tier.world.machines()[group_of("default/b/1", GROUPS)]
+            .directory.streams["default/b/1"]
+            .uid
         }
         await tier.flusher.flush_now("default/nothing/")
         await tier.check()
@@ -234,7 +238,7 @@ def test_lost_packs_among_many_old_ones_are_settled_a_few_at_a_time(
             tier.append("default/a", b"%d" % turn)
             await tier.flusher.flush_now()
         tier.world.fail = lambda number, command: ""
-        packs = [machine.packs for machine in tier.world.machines().values()]
+        packs = [machine.packs.owned for machine in tier.world.machines().values()]
         assert sum(len(each._rows) for each in packs) > 6
         assert {key for each in packs for key in each} > tier.live(), "packs were lost"
         for _ in range(16):
@@ -344,8 +348,8 @@ def test_a_caller_that_leaves_blocks_nobody() -> None:
             live = {
                 cold.pack
                 for m in tier.world.machines().values()
-                for s in m.streams.values()
-                for cold in m.index_of(s)
+                for s in m.directory.streams.values()
+                for cold in m.packs.index_of(s)
             }
             assert set(tier.store.objects) == live
 
@@ -367,7 +371,7 @@ def test_a_stream_deleted_during_its_flush_leaves_nothing() -> None:
             tier.world.deliver()
             await tier.settle_all()
             assert tier.store.objects == {}
-            assert not any(machine.packs for machine in tier.world.machines().values())
+            assert not any(machine.packs.owned for machine in tier.world.machines().values())
 
     play(story)
 
@@ -560,7 +564,7 @@ def test_condemned_packs_wait_for_grace_snapshots_and_ownership() -> None:
         await tier.collector.collect()
         assert tier.store.objects == {}
         assert tier.collector.counters.deleted == 1
-        assert not any(machine.packs for machine in tier.world.machines().values())
+        assert not any(machine.packs.owned for machine in tier.world.machines().values())
 
     play(story)
 
@@ -601,7 +605,7 @@ def test_a_reader_of_a_deleted_pack_is_told_to_plan_again() -> None:
         tier.append("default/a", b"x")
         await tier.flusher.flush_now()
         machine = tier.world.machines()[group_of("default/a", GROUPS)]
-        (cold,) = machine.index_of(machine.streams["default/a"])
+        (cold,) = machine.packs.index_of(machine.directory.streams["default/a"])
         tier.store.down = True
         with pytest.raises(Unavailable, match="cannot be read"):
             await tier.reader.batches(cold)

@@ -75,7 +75,7 @@ class Idle:
 
     async def bring_all(self) -> None:
         for group, machine in self.tier.world.machines().items():
-            await self.bring(group, list(machine.evicted))
+            await self.bring(group, list(machine.directory.evicted))
 
     async def write(self, packs: int, streams: int = 60, *, evicts: bool = True) -> None:
         """Store so many packs, each with a slice of three streams of many. Evict all after each."""
@@ -83,7 +83,7 @@ class Idle:
             for stream in self._random.sample(range(streams), 3):
                 name = f"default/s{stream}"
                 for group, machine in self.tier.world.machines().items():
-                    if name in machine.evicted:
+                    if name in machine.directory.evicted:
                         await self.bring(group, [name])
                 self.tier.append(name, b"%d;" % number * 10)
             await self.tier.flusher.flush_now()
@@ -94,7 +94,7 @@ class Idle:
         self.tier.world.now += 2000
         await self._evictor.evict_due()
         machines = self.tier.world.machines().values()
-        assert not any(machine.streams for machine in machines)
+        assert not any(machine.directory.streams for machine in machines)
 
     async def merge(self, merging: Merger | None = None, *, passes: int = 4) -> None:
         """Let a core merge so many times. Evict all after each."""

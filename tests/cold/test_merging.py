@@ -179,8 +179,8 @@ def test_readers_during_a_merge_read_on() -> None:
         tier = Tier()
         await many_slices(tier)
         plans = {
-            name: tier.world.machines()[group_of(name, GROUPS)].index_of(
-                tier.world.machines()[group_of(name, GROUPS)].streams[name]
+            name: tier.world.machines()[group_of(name, GROUPS)].packs.index_of(
+                tier.world.machines()[group_of(name, GROUPS)].directory.streams[name]
             )[:]
             for name in tier.written
         }

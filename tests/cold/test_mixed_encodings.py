@@ -25,7 +25,7 @@ NAME = "default/mixed"
 
 
 def stream_of(tier: Tier) -> Stream:
-    return tier.world.machines()[group_of(NAME, GROUPS)].streams[NAME]
+    return tier.world.machines()[group_of(NAME, GROUPS)].directory.streams[NAME]
 
 
 def produce(tier: Tier, records: int, payload: bytes) -> None:

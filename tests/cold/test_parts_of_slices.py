@@ -41,9 +41,9 @@ def world_of(runs: StoredRuns) -> tuple[CoreWorld, Machine, Stream]:
     world = CoreWorld()
     world.create(NAME)
     machine = world.machines()[group_of(NAME, GROUPS)]
-    stream = machine.streams[NAME]
+    stream = machine.directory.streams[NAME]
     for cold in runs.entries:
-        number = machine.hold_slice(PACK, 1)
+        number = machine.packs.hold_slice(PACK, 1)
         stream.cold = index.appended(stream.cold, index.packed(cold, number, cold.time_ms))
     stream.next_record, stream.next_byte = runs.end
     return world, machine, stream
@@ -296,7 +296,7 @@ def test_a_merge_over_gaps_is_read_and_backed_up(some: list[Run], encoding: Enco
             place = await reader.place_of_record_time(cold, time_ms, 0)
             assert place == (first.record, first.byte)
         _, machine, stream = world_of(cast("Any", made))
-        number = machine.hold_slice(PACK, 1)
+        number = machine.packs.hold_slice(PACK, 1)
         stream.cold = index.packed(cold, number, cold.time_ms)
 
         class StubRepository:

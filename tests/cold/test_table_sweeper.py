@@ -57,7 +57,7 @@ class Groups:
             moved_job=int([*found.location.split("/"), "0"][2]),
             moved_ms=self.moved_ms,
         )
-        return {0: SimpleNamespace(tables={7001: table})}
+        return {0: SimpleNamespace(meta=SimpleNamespace(tables={7001: table}))}
 
     def now_ms(self) -> int:
         return int(time.time() * 1000) + self.ahead_ms

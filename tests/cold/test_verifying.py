@@ -103,8 +103,10 @@ def test_what_is_released_meanwhile_is_no_fault(monkeypatch: pytest.MonkeyPatch)
         found = PackVerifier(tier.world, tier.store)
         part = await found.verify("", tier.world.machines())
         for name in list(tier.written):
-            machine = next(each for each in tier.world.machines().values() if name in each.streams)
-            stream = machine.streams[name]
+            machine = next(
+                each for each in tier.world.machines().values() if name in each.directory.streams
+            )
+            stream = machine.directory.streams[name]
             command = (
                 Delete(name, tier.world.now)
                 if name.endswith("1")

@@ -83,7 +83,7 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         again = opened(tmp_path)
         machine = again.core_replicas.groups[GROUP].machine
         assert machine.snapshot() == before and again.log_ms == 9
-        batches = machine.streams["test/a"].hot or []
+        batches = machine.directory.streams["test/a"].hot or []
         assert [batch.payload for batch in batches] == [b"one", b"three", b"five"]
         assert [payload_at(again.journal, batch.place, 1) for batch in batches] == [
             b"one",
@@ -144,7 +144,7 @@ def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: P
         again = opened(tmp_path)
         machine = again.core_replicas.groups[GROUP].machine
         assert machine.snapshot() == before
-        batches = machine.streams["test/a"].hot or []
+        batches = machine.directory.streams["test/a"].hot or []
         read = PayloadReader(again.journal)
         assert [read(batch.place, 1) for batch in reversed(batches)] == [
             batch.payload for batch in reversed(batches)
@@ -165,7 +165,7 @@ def test_an_entry_is_read_once_for_all_of_its_batches(
         await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
         await turn(core, [append("a", number, b"%d" % number) for number in range(5)])
         await turn(core, [append("a", number, b"%d" % number) for number in range(5, 8)])
-        batches = storage.core_replicas.groups[GROUP].machine.streams["test/a"].hot or []
+        batches = storage.core_replicas.groups[GROUP].machine.directory.streams["test/a"].hot or []
         places: list[int] = []
         sound = Journal.read_entry
 

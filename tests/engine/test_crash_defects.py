@@ -105,7 +105,7 @@ async def test_nothing_is_visible_before_it_is_durable(world: World) -> None:
     sync, seen = disk.sync, []
 
     def sync_and_look(fd: int) -> None:
-        stream = next(iter(world.local.machines[1].streams.values()))
+        stream = next(iter(world.local.machines[1].directory.streams.values()))
         seen.append((stream.next_byte, len(listener.payload)))
         sync(fd)
 

@@ -197,9 +197,9 @@ def calls_of_a_session() -> int:
         await Session(world, oracle).run()
         for machine in world.local.machines.values():
             assert (
-                not machine.outbox
-                and not machine.unconfirmed
-                and all(pack.groups for pack in machine.packs.values())
+                not machine.outbox.messages
+                and not machine.forks.unconfirmed
+                and all(pack.groups for pack in machine.packs.owned.values())
             )
         await oracle.check(world)
         await world.stop()

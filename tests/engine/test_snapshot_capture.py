@@ -47,7 +47,7 @@ class Busy:
 
     def happen(self) -> None:
         name = self.random.choice(NAMES)
-        if self.group.machine.lookup(name) is None:
+        if self.group.machine.directory.lookup(name) is None:
             self.apply(Create(name, 2, "text/plain", Encoding.BYTES))
         elif self.random.random() < 0.2:
             self.apply(Delete(name, 3))
@@ -103,11 +103,13 @@ def test_what_is_captured_is_the_state_at_one_moment(
     found = asyncio.run(story())
     assert parse(moments[0], 1) == parse(file_bytes(found), 1) and found.index > 251
     machine = machine_of(parse(file_bytes(found), 1))
-    kept = [stream.next_record - stream.first_record for stream in machine.streams.values()]
+    kept = [
+        stream.next_record - stream.first_record for stream in machine.directory.streams.values()
+    ]
     assert (found.streams, found.records, found.hot_bytes) == (
         len(kept),
         sum(kept),
-        machine.hot_bytes,
+        machine.directory.hot_bytes,
     )
 
 

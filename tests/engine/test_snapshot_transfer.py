@@ -77,7 +77,7 @@ class Sender:
 
 def test_what_is_in_memory_does_not_grow_with_what_is_sent(tmp_path: Path) -> None:
     sender = Sender(tmp_path, 400)
-    for stream in sender.machine.streams.values():
+    for stream in sender.machine.directory.streams.values():
         for batch in stream.hot or ():
             batch.payload = b""  # the sender reads it from its journal
     gc.collect()
@@ -92,7 +92,7 @@ def test_what_is_in_memory_does_not_grow_with_what_is_sent(tmp_path: Path) -> No
         tracemalloc.stop()
     assert file.size > 400 * PAYLOAD and packing < 2 << 20
     assert kept > 400 * PAYLOAD > 10 * (unpacking - kept), "the machine's payload, and little more"
-    assert list(machine.streams) == ["a", "b"]
+    assert list(machine.directory.streams) == ["a", "b"]
 
 
 def test_what_arrives_is_what_was_sent() -> None:
@@ -101,15 +101,17 @@ def test_what_arrives_is_what_was_sent() -> None:
     assert file.size == sender.chain.transfer[0]
     machine = unpack_transfer(file, sender.chain.transfer[1])
     assert machine.snapshot() == sender.machine.snapshot()
-    assert [[batch.payload for batch in hot] for _, hot in machine.flush_candidates()] == [
-        [batch.payload for batch in hot] for _, hot in sender.machine.flush_candidates()
+    assert [
+        [batch.payload for batch in hot] for _, hot in machine.directory.flush_candidates()
+    ] == [
+        [batch.payload for batch in hot] for _, hot in sender.machine.directory.flush_candidates()
     ]
 
 
 def of_the_first_clusters(sender: Sender) -> tuple[bytes, int]:
     """Return the snapshot stream of a node of the first clusters, and its identity."""
     body = sender.machine.snapshot()
-    hot = [batch for _, batches in sender.machine.flush_candidates() for batch in batches]
+    hot = [batch for _, batches in sender.machine.directory.flush_candidates() for batch in batches]
     pieces = [
         piece
         for batch in hot
@@ -125,8 +127,10 @@ def test_what_a_node_of_the_first_clusters_sends_arrives() -> None:
     file.append(data)
     machine = unpack_transfer(file, identity)
     assert machine.snapshot() == sender.machine.snapshot()
-    assert [[batch.payload for batch in hot] for _, hot in machine.flush_candidates()] == [
-        [batch.payload for batch in hot] for _, hot in sender.machine.flush_candidates()
+    assert [
+        [batch.payload for batch in hot] for _, hot in machine.directory.flush_candidates()
+    ] == [
+        [batch.payload for batch in hot] for _, hot in sender.machine.directory.flush_candidates()
     ]
 
 

@@ -115,7 +115,7 @@ async def test_hot_batches_of_quiet_streams_are_copied_forward(world: World) -> 
     assert world.engine.core.counters.copied > 6
     world.power_cut()
     assert await world.read(NAMES[0]) == expected
-    hot = next(iter(world.local.machines[1].hot.values())).hot
+    hot = next(iter(world.local.machines[1].directory.hot.values())).hot
     assert hot is not None and [bytes(batch.payload) for batch in hot] == [
         b"%04d" % number * 125 for number in range(6)
     ]
@@ -183,16 +183,16 @@ async def test_a_release_that_waited_in_an_outbox_counts_from_its_arrival(world:
     await world.settle()
     await world.collector.collect()
     [(key, pack)] = [
-        item for machine in world.local.machines.values() for item in machine.packs.items()
+        item for machine in world.local.machines.values() for item in machine.packs.owned.items()
     ]
     assert pack.condemned_ms == world.clock.ms and not pack.groups
     world.clock.ms += 61_000
     await world.collector.collect()
-    assert any(machine.packs for machine in world.local.machines.values()), (
+    assert any(machine.packs.owned for machine in world.local.machines.values()), (
         "the snapshot does not contain the release yet"
     )
     await world.snapshot()
     await world.collector.collect()
-    assert not any(machine.packs for machine in world.local.machines.values())
+    assert not any(machine.packs.owned for machine in world.local.machines.values())
     assert [info.key async for info in world.store.list("")] == []
     assert key

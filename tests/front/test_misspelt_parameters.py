@@ -14,8 +14,8 @@ import pytest
 from front_world import World, play
 
 import polynya
-from polynya.admin.admin_routes import Backends
 from polynya.admin.http_listeners import HttpListeners
+from polynya.admin.routes import Backends
 from polynya.config import core_start
 from polynya.front.http.api.groups import GROUPS
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from polynya.admin.lake_worker import check_lake
 from polynya.base.errors import ConfigError
 from polynya.cli.app import cli
-from polynya.cli.diagnostics import FAIL, OK
+from polynya.cli.diagnostics.findings import FAIL, OK
 from polynya.cli.diagnostics.machine import check_worker
 from polynya.cli.terminal import exits
 from polynya.config.model import Config, load

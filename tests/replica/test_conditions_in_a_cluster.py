@@ -33,7 +33,7 @@ async def begun(release: int = CONDITIONS_LEVEL) -> tuple[World]:
 
     def is_raised() -> bool:
         return all(
-            node.engine.local.machines[group].level >= release
+            node.engine.local.machines[group].counters.level >= release
             for node in world.alive()
             for group in range(GROUPS + 1)
         )

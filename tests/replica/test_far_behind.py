@@ -333,7 +333,7 @@ async def test_appends_that_the_journal_has_no_more_as_they_were_are_written_aga
     snapshotter, group = leader.engine.snapshotter, world.group_of(A)
     await leader.snapshot()
     snapshotter._every_bytes = 1 << 30
-    hot = next(hot for _, hot in leader.engine.local.machines[group].flush_candidates())
+    hot = next(hot for _, hot in leader.engine.local.machines[group].directory.flush_candidates())
     place = hot[0].place
     leader.disk.flip(
         Path(f"/core-0/journal/{place >> 32:010d}.journal"), (place & 0xFFFFFFFF) + 500

@@ -82,7 +82,7 @@ async def wait_said(world: World) -> None:
 
 
 def levels_of(node: Node) -> set[int]:
-    return {group.machine.level for group in node.core.core_replicas.groups.values()}
+    return {group.machine.counters.level for group in node.core.core_replicas.groups.values()}
 
 
 @story
@@ -166,7 +166,7 @@ def test_the_level_is_in_the_log_and_never_goes_back(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(levels, "LEVEL", 3)
     machine = Machine(1, 4)
     assert [machine.apply(SetLevel(level)).detail for level in (2, 3, 2)] == [2, 3, 3]
-    assert Machine.restore(machine.snapshot(), lambda place, uid: b"").level == 3
+    assert Machine.restore(machine.snapshot(), lambda place, uid: b"").counters.level == 3
     with pytest.raises(ConfigError, match="group 1 works at level 4"):
         machine.apply(SetLevel(4))
 
@@ -197,7 +197,7 @@ def test_a_trim_inside_a_batch_waits_for_the_last_node() -> None:
         assert (done.record, done.byte, done.records, done.bytes) == (14, 10, 4, 0)
         await world.wait_equal()
         for node in world.alive():
-            stream = node.core.core_replicas.groups[world.group_of(A)].machine.streams[A]
+            stream = node.core.core_replicas.groups[world.group_of(A)].machine.directory.streams[A]
             assert (stream.first_record, stream.first_byte) == (14, 10)
         await world.stop()
 

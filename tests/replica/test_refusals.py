@@ -46,8 +46,8 @@ class Town:
 
     @property
     def map(self) -> ClusterMap:
-        assert self.machine.map is not None
-        return self.machine.map
+        assert self.machine.meta.map is not None
+        return self.machine.meta.map
 
     @property
     def seen(self) -> ClusterObservation:

@@ -149,7 +149,7 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
         await world.wait_leaders()
         for node in world.alive():
             assert not node.faults and await node.read(A) == b"1;2;"
-            assert node.core.core_replicas.groups[group].machine.level <= LEVEL
+            assert node.core.core_replicas.groups[group].machine.counters.level <= LEVEL
 
     told()
 

@@ -37,9 +37,9 @@ def test_each_group_counts_for_itself_and_nothing_shows_before_it_is_committed()
         entry_of(core_replicas, group, create(f"test/{n}")) for n, group in enumerate((1, 2, 1))
     ]
     assert [(entry.term, entry.index) for entry in entries] == [(1, 1), (1, 1), (1, 2)]
-    assert not core_replicas.groups[1].machine.streams
+    assert not core_replicas.groups[1].machine.directory.streams
     assert [core_replicas.commit(entry).code for entry in entries] == [Code.CREATED] * 3
-    assert list(core_replicas.groups[1].machine.streams) == ["test/0", "test/2"]
+    assert list(core_replicas.groups[1].machine.directory.streams) == ["test/0", "test/2"]
 
 
 def test_entries_are_applied_in_order_and_once() -> None:
@@ -67,7 +67,7 @@ def test_retracted_entries_give_their_indexes_back() -> None:
     again = entry_of(core_replicas, 1, create("test/e"))
     assert (again.index, core_replicas.groups[2].last_index) == (2, 0)
     core_replicas.commit(again)
-    assert list(core_replicas.groups[1].machine.streams) == ["test/a", "test/e"]
+    assert list(core_replicas.groups[1].machine.directory.streams) == ["test/a", "test/e"]
 
 
 def test_a_replay_gives_the_same_state_and_refuses_a_hole() -> None:

@@ -49,7 +49,7 @@ async def filled(world: World) -> None:
         await world.append(name, b"two;", producer=Producer("p", 0, 0))
     assert await world.evict() == len(NAMES)
     assert world.evicted == set(NAMES)
-    assert not any(machine.streams for machine in world.local.machines.values())
+    assert not any(machine.directory.streams for machine in world.local.machines.values())
 
 
 async def collected(world: World) -> set[str]:
@@ -337,7 +337,7 @@ def test_a_block_goes_when_nothing_of_it_is_evicted() -> None:
             await world.append(name, b"three;")
         await world.flusher.flush_now()
         kept = await collected(world)
-        named = {pack for machine in world.local.machines.values() for pack in machine.held}
+        named = {pack for machine in world.local.machines.values() for pack in machine.packs.held}
         assert kept == named
         assert {await world.read(name) for name in NAMES[4:]} == {b"one;two;three;"}
         for name in NAMES[4:]:

@@ -7,7 +7,6 @@ import asyncio
 import struct
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,9 @@ from polynya.routing.send import THROUGH
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.forks.commands import Acknowledge
 from polynya.stream.parts import Batch
+from polynya.stream.state.directory import StreamDirectory
+from polynya.stream.state.model import Stream
+from polynya.stream.state.profile_epochs import DisklessStreams
 from polynya.transport.errors import encode_error
 
 
@@ -92,9 +94,11 @@ class DisklessReplica:
     """A replica of a group whose streams are diskless."""
 
     def __init__(self, *names: str) -> None:
-        self.streams = {name: SimpleNamespace(uid=number) for number, name in enumerate(names)}
-        self.diskless = {each.uid: each for each in self.streams.values()}
-        self.changing: dict[int, Any] = {}
+        self.directory, self.diskless = StreamDirectory(), DisklessStreams()
+        for number, name in enumerate(names):
+            stream = Stream(number, name, "text/plain", 0, 0, 0)
+            self.directory.add(stream)
+            self.diskless.streams[number] = stream
 
 
 class Packed:
@@ -114,7 +118,7 @@ def test_the_first_append_to_a_diskless_stream_does_not_cross_to_its_leader():
         world.lead(2, 3)
         replica = DisklessReplica("1", "2", "4")
         world.local.machines[2] = replica  # type: ignore[assignment]
-        replica.changing = {1: replica.streams["2"]}
+        replica.diskless.changing = {1: replica.directory.streams["2"]}
         append(1)
         append(1)
         assert writer.names == ["1", "1"]

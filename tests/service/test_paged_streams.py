@@ -28,7 +28,7 @@ SOURCE, CHILD = name_in(1), name_in(2)
 
 
 def stream_of(world: World, name: str) -> Stream:
-    return world.local.machines[world.service.group_of(name)].streams[name]
+    return world.local.machines[world.service.group_of(name)].directory.streams[name]
 
 
 async def paged(world: World, name: str, dice: random.Random, most: int = 5) -> int:

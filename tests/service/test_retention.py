@@ -36,15 +36,17 @@ class Held:
         assert isinstance(world.store, MemoryStore)
         machines = world.local.machines.values()
         packs = {key: data for key, (data, *_) in world.store.objects.items() if "/packs/" in key}
-        self.hot = sum(machine.hot_bytes for machine in machines)
+        self.hot = sum(machine.directory.hot_bytes for machine in machines)
         self.index = sum(
-            len(stream.cold or b"") for machine in machines for stream in machine.streams.values()
+            len(stream.cold or b"")
+            for machine in machines
+            for stream in machine.directory.streams.values()
         )
         self.packs = len(packs)
         self.objects = sum(map(len, packs.values()))
         self.journal = sum(size for _, size in world.engine.core.journal.segments())
-        self.messages = sum(len(machine.outbox) for machine in machines)
-        self.known = sum(len(machine.packs) + len(machine.held) for machine in machines)
+        self.messages = sum(len(machine.outbox.messages) for machine in machines)
+        self.known = sum(len(machine.packs.owned) + len(machine.packs.held) for machine in machines)
 
     def __repr__(self) -> str:
         return str(vars(self))
@@ -213,7 +215,7 @@ def test_a_stream_that_ends_releases_everything(end: str) -> None:
         ), left
         assert left.journal <= world.segment_bytes
         assert not any(
-            machine.streams or machine.by_uid or machine.retaining
+            machine.directory.streams or machine.directory.by_uid or machine.directory.retaining
             for machine in world.local.machines.values()
         )
         await world.stop()
@@ -414,9 +416,9 @@ async def test_retention_survives_a_restart_and_is_bounded_in_a_pass(world: Worl
     await rounds(retainer)
     assert [await first_kept(world, name) for name in names] == [1] * 40
     assert looked and max(looked) <= 256
-    assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 40
+    assert sum(len(machine.directory.retaining) for machine in world.local.machines.values()) == 40
     await world.delete(names[0])
-    assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 39
+    assert sum(len(machine.directory.retaining) for machine in world.local.machines.values()) == 39
 
 
 @story
@@ -442,7 +444,7 @@ async def test_a_fork_with_an_age_gives_up_what_it_inherits_in_time(world: World
     await rounds(world.engine.retainer)
     assert await first_kept(world, CHILD) == 10
     await world.settle()
-    assert not world.local.machines[1].streams[SOURCE].pins
+    assert not world.local.machines[1].directory.streams[SOURCE].pins
 
 
 # --- trims as they are asked for ------------------------------------------------------------------
@@ -518,7 +520,7 @@ async def test_a_time_costs_one_slice_however_long_the_stream_is(world: World) -
     began = world.clock.ms
     await fill(world, A, 400, flush_every=4)
     machine: Machine = world.local.machines[1]
-    assert index.count(machine.streams[A].cold) == 100
+    assert index.count(machine.directory.streams[A].cold) == 100
     before = world.reader.counters.misses
     assert await place_of(world, A, began + 201 * SECOND) == 201
     assert world.reader.counters.misses - before <= 1

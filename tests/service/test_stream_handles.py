@@ -117,11 +117,11 @@ def put(world: World, group: int) -> None:
     old = world.local.machines[group]
     hot = {
         (batch.place, uid): batch.payload
-        for uid, stream in old.by_uid.items()
+        for uid, stream in old.directory.by_uid.items()
         for batch in stream.hot
     }
     copy = Machine.restore(old.snapshot(), lambda place, uid: hot[place, uid])
-    copy.standalone = old.standalone
+    copy.counters.standalone = old.counters.standalone
     world.engine.storage.core_replicas.groups[group].machine = copy
     world.local.put(group, copy)
 

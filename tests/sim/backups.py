@@ -29,6 +29,8 @@ from polynya.backup.verifying import BackupVerifier
 from polynya.backup.writer import BackupProgress, BackupWriter
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cli.storage.source import PATH, HttpSource
+from polynya.cli.terminal.exits import Unreachable
+from polynya.client.http import Options
 from polynya.front.http.protocol.errors import ERRORS, Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.local.api import Refusal, info_of
@@ -304,30 +306,28 @@ class AdminEndpoint:
 class Admin:
     """Stand-in for a client of the admin port and its connections: each call reaches any node."""
 
-    server = "http://node"
+    options = Options(servers=("http://node",))
 
     def __init__(self, world: Any, random: Random) -> None:
         self._world, self._random = world, random
 
-    def asynchronous(self, seconds: float, connect_seconds: float) -> Admin:
-        return self
-
     def refused(self, answer: httpx.Response) -> Exception:
         return AssertionError(f"a backup is refused: {answer.status_code}")
 
-    async def request(self, method: str, url: str, **more: Any) -> httpx.Response:
+    async def send_on(self, wire: object, method: str, path: str, **more: Any) -> httpx.Response:
         alive = self._world.alive()
         if not alive:
-            raise httpx.ConnectError("nobody is there")
+            raise Unreachable("nobody is there")
         node = self._random.choice(alive)
         query = {name: str(value) for name, value in more.get("params", {}).items()}
+        content = msgspec.json.encode(more["body"]) if "body" in more else b""
         work: Coroutine[Any, Any, tuple[int, bytes]] = node.process.drive(
-            node.admin_endpoint.answer(method, url, query, more.get("content", b""))
+            node.admin_endpoint.answer(method, path, query, content)
         )
         try:
             status, body = await node.background.ask(work, 10.0)
         except OutcomeUnknown:
-            raise httpx.ReadError("the connection broke") from None
+            raise Unreachable("the connection broke") from None
         return httpx.Response(status, content=body)
 
 

@@ -203,7 +203,7 @@ class Episode:
             if self.world.profile_of(name):
                 machine = leader.engine.local.machines[group]
                 await self.world.wait_moving(
-                    lambda machine=machine: machine.level >= level_of(SetProfile)
+                    lambda machine=machine: machine.counters.level >= level_of(SetProfile)
                 )
             with contextlib.suppress(OutcomeUnknown):
                 assert (await leader.create(name)).code in (Code.CREATED, Code.EXISTS)

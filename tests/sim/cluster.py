@@ -335,7 +335,7 @@ class Node:
     def _is_by_its_writer(self, group: int, command: Append, reply: Reply) -> None:
         """A segment of a leased stream has the appends of the node that it names, and no others."""
         state = self.core.core_replicas.groups[group]
-        stream = state.machine.leased.get(reply.uid)
+        stream = state.machine.directory.leased.get(reply.uid)
         segments = None if stream is None else segments_of(stream)
         if segments is not None and reply.code == Code.OK:
             leader = self.world.leaders.get((group, state.term), segments.writer)

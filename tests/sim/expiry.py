@@ -45,7 +45,7 @@ class Ends:
                 name
                 for name in NAMES
                 for node in self._world.alive()
-                if name in self._machine(node, name).streams
+                if name in self._machine(node, name).directory.streams
             ]
             if not left:
                 return

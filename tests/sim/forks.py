@@ -177,7 +177,8 @@ class Forkers:
         return sorted(
             name
             for machine in led
-            for name in names & (machine.streams.keys() | machine.evicted.keys())
+            for name in names
+            & (machine.directory.streams.keys() | machine.directory.evicted.keys())
         )
 
     async def _client(self, number: int) -> None:

@@ -86,7 +86,6 @@ class SimFront(KafkaFront):
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         node = self._node
         node.tasks.discard(task)
         failed = not task.cancelled() and task.exception() is not None

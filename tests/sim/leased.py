@@ -37,7 +37,8 @@ class LeasedStreams(Episode):
         world, group = self.world, self.world.group_of(name)
         await world.wait_moving(
             lambda: all(
-                node.engine.local.machines[group].level >= LEASED_LEVEL for node in world.alive()
+                node.engine.local.machines[group].counters.level >= LEASED_LEVEL
+                for node in world.alive()
             )
         )
         await super()._create(name)
@@ -45,7 +46,11 @@ class LeasedStreams(Episode):
     def epochs(self) -> list[int]:
         """Return the numbers of the open segments of all leased streams."""
         machines = self.world.alive()[0].engine.local.machines.values()
-        chains = [segments_of(stream) for machine in machines for stream in machine.leased.values()]
+        chains = [
+            segments_of(stream)
+            for machine in machines
+            for stream in machine.directory.leased.values()
+        ]
         return [chain.epoch for chain in chains if chain is not None]
 
 

@@ -51,8 +51,8 @@ def leftovers(world: World) -> list[str]:
         machines |= node.core.led
     if len(machines) <= world.nodes[1].engine.service.groups:
         return ["somebody does not lead"]
-    known = {key for machine in machines.values() for key in machine.packs}
-    pages = [key for machine in machines.values() for key in machine.held.pages()]
+    known = {key for machine in machines.values() for key in machine.packs.owned}
+    pages = [key for machine in machines.values() for key in machine.packs.held.pages()]
     known |= {
         pack
         for key in pages
@@ -65,11 +65,11 @@ def leftovers(world: World) -> list[str]:
         if key.startswith((f"{CLUSTER}/packs/", f"{CLUSTER}/pages/")) and key not in known
     ]
     found += [
-        f"{key} is released too late" for each in machines.values() for key in each.pages_gone
+        f"{key} is released too late" for each in machines.values() for key in each.packs.pages_gone
     ]
     for home, machine in machines.items():
-        for key, pack in machine.packs.items():
-            idle = [group for group in pack.groups if key not in machines[group].held]
+        for key, pack in machine.packs.owned.items():
+            idle = [group for group in pack.groups if key not in machines[group].packs.held]
             if idle or not pack.groups:
                 found.append(f"{key} of group {home} is not needed by {idle}")
     return found

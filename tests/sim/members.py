@@ -49,19 +49,24 @@ def disagreement(machine: Machine) -> str:
     """Describe an inconsistency in a group's subscriptions; empty if there is none."""
     state = machine.subscriptions
     for key, watch in state.watches.items():
-        linked = {stream.uid for stream in machine.streams.values() if key in (stream.links or ())}
+        linked = {
+            stream.uid
+            for stream in machine.directory.streams.values()
+            if key in (stream.links or ())
+        }
         if linked != set(watch.linked):
             return f"{key} has links to {sorted(linked)}, and watches {sorted(watch.linked)}"
         pending = {
             uid
             for uid in linked
-            if machine.by_uid[uid].next_record > machine.by_uid[uid].links[key].record
+            if machine.directory.by_uid[uid].next_record
+            > machine.directory.by_uid[uid].links[key].record
         }  # type: ignore[index]
         if pending != set(watch.pending):
             return (
                 f"{key} has something to do in {sorted(pending)}, and knows {sorted(watch.pending)}"
             )
-        for stream in machine.streams.values():
+        for stream in machine.directory.streams.values():
             kinds = (stream.links or {})[key].kinds if stream.uid in linked else 0
             wanted = EXPLICIT if stream.name in watch.registration.streams else 0
             if kinds & EXPLICIT != wanted and not stream.deleted:
@@ -70,7 +75,7 @@ def disagreement(machine: Machine) -> str:
                     f"{list(watch.registration.streams)}"
                 )
     unknown = {
-        key for stream in machine.streams.values() for key in stream.links or ()
+        key for stream in machine.directory.streams.values() for key in stream.links or ()
     } - state.watches.keys()
     if unknown:
         return f"streams have links of {unknown}"
@@ -151,7 +156,9 @@ class Subscribers:
         for machine in self._machines():
             state = machine.subscriptions
             links = [
-                stream.name for stream in machine.streams.values() if key in (stream.links or ())
+                stream.name
+                for stream in machine.directory.streams.values()
+                if key in (stream.links or ())
             ]
             graves = [grave for grave in state.graves.values() if grave.id == key]
             waits = [

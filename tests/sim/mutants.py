@@ -78,11 +78,11 @@ from polynya.stream.features.subscriptions import links
 from polynya.stream.features.subscriptions import rules as subscriptions
 from polynya.stream.features.subscriptions.commands import SubscriptionEvent
 from polynya.stream.features.subscriptions.state import State, Subscription
-from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import encode as stream_snapshots
 from polynya.stream.snapshots import restore_history, store_recovery
 from polynya.stream.state.model import Stream
+from polynya.stream.state.pack_ledger import PackLedger
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions import Subscriptions
 from polynya.subscriptions.links import SubscriptionLinks
@@ -135,8 +135,8 @@ async def _believes_409(store: ObjectStore, key: str, parts: Any) -> None:
         await store.put(key, parts)
 
 
-def _condemned_at_once(machine: Machine, before_ms: int) -> Iterator[str]:
-    return (key for key, pack in machine.packs.items() if pack.written_ms <= before_ms)
+def _condemned_at_once(packs: PackLedger, before_ms: int) -> Iterator[str]:
+    return (key for key, pack in packs.owned.items() if pack.written_ms <= before_ms)
 
 
 def _without_producers() -> Callable[[Stream], Stream]:
@@ -257,7 +257,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "log time is the node's own": (assembly, "_not_before", lambda core, now_ms, reached: now_ms),
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
-    "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
+    "packs are deleted that are needed": (PackLedger, "condemned", _condemned_at_once),
     "a snapshot leaves out who produced": (
         stream_snapshots,
         "without_payload",

@@ -92,8 +92,8 @@ class PlannedWorld(World):
 
     @property
     def now(self) -> ClusterMap:
-        assert self.meta.map is not None
-        return self.meta.map
+        assert self.meta.meta.map is not None
+        return self.meta.meta.map
 
     def zone_of(self, number: int) -> str:
         """Return the zone of a new node."""

@@ -31,7 +31,7 @@ def _has_nothing_hot(
     machine: Machine, command: SetProfile | SealProfileEpoch, reply: Reply
 ) -> None:
     profile, epoch, changes = reply.detail
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     assert profile != Profile.DISKLESS or changes or stream is None or not stream.hot, (
         f"{command.name} is diskless from epoch {epoch} on, and has hot records"
     )

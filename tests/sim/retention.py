@@ -132,12 +132,12 @@ class RetentionClients:
             return f"nobody leads the group of {name}"
         machine = leader.engine.local.machines[self._world.group_of(name)]
         stream, now_ms = (
-            machine.streams.get(name) or evicted_view(machine, name),
+            machine.directory.streams.get(name) or evicted_view(machine, name),
             leader.engine.service.now_ms(),
         )
         assert stream is not None, f"{name} is not there on node {leader.number}"
         over = retention.age_seconds is not None and stream.first_record < stream.next_record
-        if name in machine.streams:
+        if name in machine.directory.streams:
             over |= cut_of(stream, retention, now_ms).boundary is not None
         return f"{name}: {stream} with {retention}" if over else ""
 

@@ -140,12 +140,15 @@ def test_offsets_are_deleted_by_partition_and_by_topic() -> None:
 def test_a_deleted_topic_is_told_to_all_groups() -> None:
     meta = Machine(0, 4)
     codes(meta, TopicPut("t", T, 1, [], 5), TopicDrop("t", T))
-    assert not meta.outbox
+    assert not meta.outbox.messages
     codes(meta, TopicGone("t", T))
-    assert sorted(meta.outbox.values(), key=lambda sent: sent[0]) == [
+    assert sorted(meta.outbox.messages.values(), key=lambda sent: sent[0]) == [
         (group, ForgetTopic(T)) for group in (1, 2, 3, 4)
     ]
-    assert Machine.restore(meta.snapshot(), lambda place, uid: b"").outbox == meta.outbox
+    assert (
+        Machine.restore(meta.snapshot(), lambda place, uid: b"").outbox.messages
+        == meta.outbox.messages
+    )
 
 
 def test_deltas_have_the_groups_that_changed() -> None:

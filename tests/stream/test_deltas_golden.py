@@ -27,8 +27,8 @@ def test_bytes_are_golden(golden: str, log_ms: int) -> None:
     machine.take_changes()
     machine.apply(Create("a/new", 2, "text/plain", Encoding.BYTES))
     machine.apply(Delete("a/old", 3))
-    machine.refuse_attempt("attempt")
-    machine.hold_slice("packs/1", 2)
+    machine.forks.refuse("attempt")
+    machine.packs.hold_slice("packs/1", 2)
     changes = machine.take_changes()
     count, streams = deltas.encode_streams(machine, iter(changes.streams))
     delta = deltas.encode_head(machine, changes, count, whole=False) + streams
@@ -40,6 +40,6 @@ def test_bytes_are_golden(golden: str, log_ms: int) -> None:
         deltas.merge([base, deltas.SnapshotPart(bytes.fromhex(golden), delta=True, root=False)]),
         lambda place, uid: b"",
     )
-    assert restored.log_ms == log_ms
-    restored.log_ms = machine.log_ms
+    assert restored.counters.log_ms == log_ms
+    restored.counters.log_ms = machine.counters.log_ms
     assert restored.snapshot() == machine.snapshot()

@@ -108,9 +108,9 @@ class Pair:
 
     def check(self) -> None:
         known, found = self.replicated.machines[1], self.diskless.machines[1]
-        assert known.streams.keys() == found.streams.keys()
-        for name, stream in known.streams.items():
-            other = found.streams[name]
+        assert known.directory.streams.keys() == found.directory.streams.keys()
+        for name, stream in known.directory.streams.items():
+            other = found.directory.streams[name]
             for field in (
                 "uid", "next_record", "next_byte", "closed", "closed_by", "stream_seq", "producers",
                 "activity_ms",
@@ -138,16 +138,17 @@ def test_live_readers_are_told_of_numbers_only() -> None:
     pair = Pair()
     uid = 1 << 48 | 1
     for world in (pair.diskless, pair.replicated):
-        world.machines[1].watched = {uid}
+        world.machines[1].tails.watched = {uid}
     some = [
         Append("a", 0, JSON, json_batch(b"1", b"22")),
         Append("a", 0, JSON, json_batch(b"3"), producer=Producer("p", 0, 5)),
         Append("a", 0, "", None, close=True),
     ]
     pair.append([*some, Produce("a", 0, kafka_batch(2))])
-    found = pair.diskless.machines[1].take_effects()
+    found = pair.diskless.machines[1].tails.take_effects()
     expected = [
-        structs.replace(each, batch=None) for each in pair.replicated.machines[1].take_effects()
+        structs.replace(each, batch=None)
+        for each in pair.replicated.machines[1].tails.take_effects()
     ]
     assert found == expected and [each.record for each in found] == [2, 2]
     assert [(each.begin_record, each.begin_byte, each.byte) for each in found] == [

@@ -52,7 +52,7 @@ def produce(
 
 def begins_at(machine: Machine, sequence: int) -> None:
     """Make the next sequence of producer 7 this one."""
-    stream = machine.lookup(NAME)
+    stream = machine.directory.lookup(NAME)
     assert stream is not None
     last = (sequence - 1) % 2**31
     stream.producers = {"1\x007": producers.NEW.pack(0, last, 0, last, last, -1, 0)}
@@ -133,7 +133,7 @@ def test_what_was_lost_is_undone_also_behind_a_wrap(machine: Machine) -> None:
     begins_at(machine, LAST)
     for sequence in (LAST, 0, 1):
         produce(machine, sequence)
-    stream = machine.lookup(NAME)
+    stream = machine.directory.lookup(NAME)
     assert stream is not None
     stream.producers = cut_receipts(stream.producers, 1)
     stream.next_record = 1
@@ -160,31 +160,31 @@ def test_an_http_append_of_a_kafka_batch_is_judged_by_https_rules() -> None:
     machine.apply(Create("a", 0, "text/plain", Encoding.BYTES), 1)
     append = Append("a", 1, "text/plain", kafka_batch(2), Producer("p", 0, 0), "b")
     assert machine.apply(append, 2).code == Code.OK
-    assert (machine.level, machine.apply(append, 3).code) == (3, Code.DUPLICATE)
+    assert (machine.counters.level, machine.apply(append, 3).code) == (3, Code.DUPLICATE)
     early = msgspec.structs.replace(append, stream_seq="a", producer=None)
     assert machine.apply(early, 4).code == Code.SEQ_REGRESSION
     wrong = msgspec.structs.replace(append, content_type="image/png")
     assert machine.apply(wrong, 5).code == Code.CONTENT_TYPE
-    stream = machine.lookup("a")
+    stream = machine.directory.lookup("a")
     assert stream is not None and stream.next_record == 2
 
 
 def test_a_follower_of_the_tail_is_told_of_each_batch_once(machine: Machine) -> None:
-    stream = machine.lookup(NAME)
+    stream = machine.directory.lookup(NAME)
     assert stream is not None
     produce(machine, 0)
-    machine.watched = {stream.uid}
+    machine.tails.watched = {stream.uid}
     for _ in range(2):
         produce(machine, 1, 3)
-    (effect,) = machine.take_effects()
+    (effect,) = machine.tails.take_effects()
     assert (effect.begin_record, effect.begin_byte, effect.record, effect.byte) == (1, 10, 4, 40)
     assert effect.batch == kafka_batch(3)
 
 
 def test_a_standalone_group_that_has_a_kafka_batch_is_of_level_3(machine: Machine) -> None:
-    assert machine.level == 1
+    assert machine.counters.level == 1
     produce(machine, 0)
-    assert machine.level == 3
+    assert machine.counters.level == 3
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ class Producers(RuleBasedStateMachine):
     @rule(id_=st.sampled_from((1, 2)), left=st.integers(0, 6))
     def near_the_wrap(self, id_: int, left: int) -> None:
         """Begin as if very much had been applied before."""
-        stream = self.machine.lookup(NAME)
+        stream = self.machine.directory.lookup(NAME)
         assert stream is not None
         last = LAST - left
         stream.producers = (stream.producers or {}) | {
@@ -301,7 +301,7 @@ class Producers(RuleBasedStateMachine):
     def restored(self) -> None:
         payloads = [
             batch.payload
-            for stream in self.machine.hot.values()
+            for stream in self.machine.directory.hot.values()
             for batch in reversed(stream.hot or ())
         ]
         before = self.machine.snapshot()
@@ -310,7 +310,7 @@ class Producers(RuleBasedStateMachine):
 
     @invariant()
     def each_record_is_there_once(self) -> None:
-        stream = self.machine.lookup(NAME)
+        stream = self.machine.directory.lookup(NAME)
         assert stream is not None
         assert stream.next_record == sum(batch.records for batch in stream.hot or ())
 

@@ -37,7 +37,7 @@ def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(
     machine.apply(Create(NAME, 1, "text/plain", 0))
     for number in range(5):
         machine.apply(append(2, b"%d" % number), number + 1)
-    uid = machine.streams[NAME].uid
+    uid = machine.directory.streams[NAME].uid
     attempts = [f"{number:032x}" for number in range(50)]
     for attempt in attempts:
         assert machine.apply(PinSource(NAME, attempt, "t/u", 3)).code == Code.OK
@@ -52,8 +52,9 @@ def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(
         machine.apply(Unpin(uid, attempt, 10))
     assert not asked
     machine.apply(Unpin(uid, attempts[-1], 11))
-    assert machine.by_uid.get(uid) is None or (
-        machine.by_uid[uid].hot is not None and len(machine.by_uid[uid].hot or ()) == 2
+    assert machine.directory.by_uid.get(uid) is None or (
+        machine.directory.by_uid[uid].hot is not None
+        and len(machine.directory.by_uid[uid].hot or ()) == 2
     )
 
 
@@ -77,9 +78,9 @@ def test_what_is_kept_is_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(forks, "_covers", covers)
     random, twins, attempts = Random(seed), Twins(), list[str]()
     twins.apply(Create(NAME, 1, "text/plain", 0))
-    uid = twins.machine.streams[NAME].uid
+    uid = twins.machine.directory.streams[NAME].uid
     for now_ms in range(2, 62):
-        stream = twins.machine.by_uid.get(uid)
+        stream = twins.machine.directory.by_uid.get(uid)
         if stream is None:
             break
         kind = random.choices(

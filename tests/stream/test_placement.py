@@ -45,8 +45,8 @@ class Meta:
 
     @property
     def map(self) -> ClusterMap:
-        assert self.machine.map is not None
-        return self.machine.map
+        assert self.machine.meta.map is not None
+        return self.machine.meta.map
 
     def refusal(self, command: Command) -> str:
         before = self.map
@@ -180,7 +180,7 @@ def test_without_a_map_everything_has_to_wait() -> None:
     ]
     machine = Machine(0, 3)
     assert {machine.apply(command).code for command in commands} == {Code.NOT_YET}
-    assert machine.map is None
+    assert machine.meta.map is None
 
 
 def test_a_snapshot_keeps_the_map_and_one_without_it_opens() -> None:
@@ -188,9 +188,9 @@ def test_a_snapshot_keeps_the_map_and_one_without_it_opens() -> None:
     meta.apply(NodeAdd(node(4)))
     meta.apply(SetBalancing(True, 5))
     again = Machine.restore(meta.machine.snapshot(), lambda place, uid: b"")
-    assert again.map == meta.map and again.snapshot() == meta.machine.snapshot()
+    assert again.meta.map == meta.map and again.snapshot() == meta.machine.snapshot()
     older = msgspec.msgpack.decode(meta.machine.snapshot())[:18]
-    assert Machine.restore(msgspec.msgpack.encode(older), lambda place, uid: b"").map is None
+    assert Machine.restore(msgspec.msgpack.encode(older), lambda place, uid: b"").meta.map is None
 
 
 def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
@@ -213,7 +213,7 @@ def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
     assert all(
         cluster.placed_on(group) == (1, 2, 3) and cluster.wanted(group) == 3 for group in range(7)
     )
-    assert Machine.restore(meta.machine.snapshot(), lambda place, uid: b"").map == cluster
+    assert Machine.restore(meta.machine.snapshot(), lambda place, uid: b"").meta.map == cluster
     assert (
         meta.refusal(PlaceGroup(1, (1, 2, 4), 1))
         == "node 4 is a read replica, and votes in no group"

@@ -72,7 +72,7 @@ class Copied:
         assert self.world.apply(1, PinSource(SOURCE, ATTEMPT, TARGET, 2)).code == Code.OK
 
     def create(self) -> None:
-        uid = self.world.machines[1].streams[SOURCE].uid
+        uid = self.world.machines[1].directory.streams[SOURCE].uid
         fork = Fork(ATTEMPT, SOURCE, uid, 3, 3)
         assert (
             self.world.apply(2, Create(TARGET, 2, "text/plain", Encoding.BYTES, fork=fork)).code
@@ -82,7 +82,7 @@ class Copied:
     def confirm(self) -> None:
         assert (
             self.world.apply(
-                1, ConfirmPin(self.world.machines[1].streams[SOURCE].uid, ATTEMPT)
+                1, ConfirmPin(self.world.machines[1].directory.streams[SOURCE].uid, ATTEMPT)
             ).code
             == Code.OK
         )
@@ -97,7 +97,7 @@ def test_a_pin_whose_fork_was_not_copied_is_to_be_settled_again() -> None:
     copied.confirm()
     copied.copy(1)
     world, notes = copied.reborn()
-    assert list(world.machines[1].unconfirmed) == [ATTEMPT]
+    assert list(world.machines[1].forks.unconfirmed) == [ATTEMPT]
     assert notes == []
 
 
@@ -109,7 +109,7 @@ def test_a_fork_whose_pin_was_not_copied_gets_it_again() -> None:
     copied.create()
     copied.copy(2)
     world, notes = copied.reborn()
-    pin = (world.machines[1].streams[SOURCE].pins or {})[ATTEMPT]
+    pin = (world.machines[1].directory.streams[SOURCE].pins or {})[ATTEMPT]
     assert (pin.record, pin.confirmed, pin.target_name) == (3, True, TARGET)
     assert notes == []
 
@@ -123,7 +123,7 @@ def test_a_fork_whose_source_was_gone_when_it_was_copied_loses_what_it_inherited
     copied.copy(2)
     copied.copies[1] = World(GROUPS).machines[1].snapshot()
     world, notes = copied.reborn()
-    fork = world.machines[2].streams[TARGET]
+    fork = world.machines[2].directory.streams[TARGET]
     assert (fork.first_record, fork.first_byte) == (3, 3)
     assert fork.extras is not None and fork.extras.detached
     assert [(note.name, note.record, note.end) for note in notes] == [(TARGET, 0, 3)]
@@ -132,14 +132,14 @@ def test_a_fork_whose_source_was_gone_when_it_was_copied_loses_what_it_inherited
 def test_a_fork_whose_source_was_trimmed_meanwhile_begins_there() -> None:
     copied = Copied()
     copied.source()
-    uid = copied.world.machines[1].streams[SOURCE].uid
+    uid = copied.world.machines[1].directory.streams[SOURCE].uid
     copied.world.apply(1, Trim([(uid, 2, 2)], 5))
     copied.copy(1)
     fork = Fork(ATTEMPT, SOURCE, uid, 3, 3)
     copied.world.apply(2, Create(TARGET, 2, "text/plain", Encoding.BYTES, fork=fork))
     copied.copy(2)
     world, notes = copied.reborn()
-    assert world.machines[2].streams[TARGET].first_record == 2
+    assert world.machines[2].directory.streams[TARGET].first_record == 2
     assert [(note.record, note.end) for note in notes] == [(0, 2)]
 
 
@@ -163,7 +163,10 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
             cut.next_record, cut.next_byte, cut.hot = 1, 1, (cut.hot or [])[:1]
             copied.copies[1] = write_image(image)
         world, notes = copied.reborn()
-        fork, source = world.machines[2].streams[TARGET], world.machines[1].streams[SOURCE]
+        fork, source = (
+            world.machines[2].directory.streams[TARGET],
+            world.machines[1].directory.streams[SOURCE],
+        )
         assert (fork.first_record, fork.first_byte) == (3, 3)
         assert fork.extras is not None and fork.extras.detached
         assert not source.pins
@@ -180,7 +183,7 @@ def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
         copied.create()
         copied.confirm()
         copied.world.apply(2, Append(TARGET, 2, "text/plain", raw_batch(b"o")))
-        middle = copied.world.machines[2].streams[TARGET].uid
+        middle = copied.world.machines[2].directory.streams[TARGET].uid
         attempt = "b" * 32
         assert (
             copied.world.apply(
@@ -202,7 +205,7 @@ def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
         image.streams = [stream for stream in image.streams if stream.name != SOURCE]
         copied.copies[1] = write_image(image)
         world, notes = copied.reborn()
-        last = world.machines[group].streams[f"{SOURCE}-2"]
+        last = world.machines[group].directory.streams[f"{SOURCE}-2"]
         assert (last.first_record, last.first_byte) == (first, first)
         assert (last.extras is not None and last.extras.detached) == (record == first)
         assert {(note.name, note.record, note.end) for note in notes} == {
@@ -232,7 +235,7 @@ def test_a_subscription_is_idle_and_linked_anew() -> None:
     assert after.generation > before.generation
     watch = world.machines[1].subscriptions.watches["s"]
     assert list(watch.pending) == []  # the cursor was at the tail, and still is
-    assert (world.machines[1].streams[SOURCE].links or {})["s"].record == 3 + JUMP
+    assert (world.machines[1].directory.streams[SOURCE].links or {})["s"].record == 3 + JUMP
 
 
 def test_a_subscription_of_which_another_group_knows_more_is_linked_as_its_home_says() -> None:
@@ -267,7 +270,7 @@ def test_links_of_a_subscription_that_is_not_there_go() -> None:
     copied.copies[1] = World(GROUPS).machines[1].snapshot()
     world, _ = copied.reborn()
     assert world.machines[2].subscriptions.watches == {}
-    assert world.machines[2].streams[TARGET].links is None
+    assert world.machines[2].directory.streams[TARGET].links is None
     assert world.apply(2, UnlinkSubscription("s", uid)).code == Code.OK
 
 
@@ -275,7 +278,7 @@ def with_a_pack() -> Copied:
     """Publish a pack of group 2 that holds the whole source."""
     copied = Copied()
     copied.source()
-    stream = copied.world.machines[1].streams[SOURCE]
+    stream = copied.world.machines[1].directory.streams[SOURCE]
     cold = copied.world.slice_of(stream, 3, "c/packs/h/2-x")
     copied.world.apply(1, PublishSlices(cold.pack, 2, 1, [(stream.uid, cold)]))
     return copied
@@ -287,11 +290,11 @@ def test_who_holds_a_pack_is_counted_anew() -> None:
     copied.world.apply(2, PackWritten("c/packs/h/2-old", [1, 2], 5))
     copied.copy(2)
     world, _ = copied.reborn()
-    assert {key: pack.groups for key, pack in world.machines[2].packs.items()} == {
+    assert {key: pack.groups for key, pack in world.machines[2].packs.owned.items()} == {
         "c/packs/h/2-x": [1]
     }
     world.apply(1, Delete(SOURCE, 100))
-    assert [target for target, _ in world.machines[1].outbox.values()] == [2]
+    assert [target for target, _ in world.machines[1].outbox.messages.values()] == [2]
 
 
 def test_keys_follow_the_cluster() -> None:
@@ -309,7 +312,7 @@ def test_a_table_begins_anew_under_another_uid() -> None:
     uid = copied.world.apply(0, TableCreate("t", "docs/", 1)).uid
     copied.copy(0)
     world, _ = copied.reborn()
-    (table,) = world.machines[0].tables.values()
+    (table,) = world.machines[0].meta.tables.values()
     assert (table.name, table.prefix, table.job, table.main) == ("t", "docs/", 0, "")
     assert table.uid == uid + UID_JUMP + 1
     assert world.apply(0, TableCreate("u", "other/", 1)).uid == uid + UID_JUMP + 2
@@ -323,7 +326,7 @@ def test_of_restores_one_after_the_other_no_uid_tells_of_another_group() -> None
         reborn(image, Survey(), now_ms=99)
         copied.copies[1] = write_image(image)
     world, _ = copied.reborn()
-    assert world.machines[1].next_uid() >> 48 == 1
+    assert world.machines[1].counters.next_uid() >> 48 == 1
 
 
 def test_a_closed_stream_ends_where_it_ended_and_new_uids_are_far_away() -> None:
@@ -332,7 +335,7 @@ def test_a_closed_stream_ends_where_it_ended_and_new_uids_are_far_away() -> None
     copied.world.apply(1, Append(SOURCE, 2, "", None, close=True))
     copied.copy()
     world, _ = copied.reborn()
-    stream = world.machines[1].streams[SOURCE]
+    stream = world.machines[1].directory.streams[SOURCE]
     assert (stream.closed, stream.next_record) == (True, 3)
     world.apply(1, Delete(SOURCE, 100))
     assert (

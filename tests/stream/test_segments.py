@@ -33,11 +33,11 @@ def appended(machine: Machine, count: int) -> None:
 
 
 def rolled(machine: Machine, epoch: int, writer: int = 2) -> Reply:
-    return machine.apply(Rollover(NAME, machine.streams[NAME].uid, epoch, writer, 5))
+    return machine.apply(Rollover(NAME, machine.directory.streams[NAME].uid, epoch, writer, 5))
 
 
 def chain(machine: Machine) -> Segments:
-    segments = segments_of(machine.streams[NAME])
+    segments = segments_of(machine.directory.streams[NAME])
     assert segments is not None
     return segments
 
@@ -58,7 +58,7 @@ def test_a_rollover_closes_the_epoch_that_it_names_once() -> None:
 
 def test_only_an_open_leased_stream_rolls_over() -> None:
     machine = leased()
-    uid = machine.streams[NAME].uid
+    uid = machine.directory.streams[NAME].uid
     assert machine.apply(Rollover(NAME, uid + 1, 1, 2, 5)).code == Code.NOT_FOUND
     assert machine.apply(Rollover("test/b", uid, 1, 2, 5)).code == Code.NOT_FOUND
     machine.apply(Append(NAME, 2, "", None, close=True))
@@ -67,12 +67,12 @@ def test_only_an_open_leased_stream_rolls_over() -> None:
     other = machine.apply(Create("test/b", 1, "text/plain", Encoding.BYTES))
     assert machine.apply(Rollover("test/b", other.uid, 1, 2, 5)).code == Code.REFUSED
     machine.apply(Delete(NAME, 3))
-    assert not machine.leased
+    assert not machine.directory.leased
 
 
 def test_trimmed_segments_and_the_oldest_leave_the_list() -> None:
     machine = leased()
-    uid = machine.streams[NAME].uid
+    uid = machine.directory.streams[NAME].uid
     for epoch in range(1, 5):
         appended(machine, 2)
         assert rolled(machine, epoch).code == Code.OK
@@ -96,4 +96,4 @@ def test_segments_are_part_of_snapshots() -> None:
     assert again.snapshot() == machine.snapshot()
     assert chain(again) == chain(machine)
     assert [each.writer for _, each in open_segments(again)] == [2]
-    assert again.level == 3, "a node without peers has no SetLevel"
+    assert again.counters.level == 3, "a node without peers has no SetLevel"

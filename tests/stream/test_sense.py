@@ -411,7 +411,7 @@ def machine_with_something(kind: str) -> Machine:
         MetaChange("access", 0, [("token/a", b"v")]),
     ):
         assert machine.apply(command, 1).code < 100
-    uid = machine.streams["docs/a"].uid
+    uid = machine.directory.streams["docs/a"].uid
     assert machine.apply(
         PublishSlices(
             SLICE.pack,
@@ -450,7 +450,7 @@ def altered(value: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("kind", sorted({type(command).__name__ for command, _ in GOLDEN}))
 def test_what_makes_sense_ends_no_machine_and_no_snapshot(kind: str) -> None:
-    uid = machine_with_something(kind).streams["docs/a"].uid
+    uid = machine_with_something(kind).directory.streams["docs/a"].uid
     examples = [command for command, _ in GOLDEN if type(command).__name__ == kind]
     for example in [*examples, *(_about(each, uid) for each in examples)]:
         for command in altered(example):

@@ -51,7 +51,7 @@ class Planted:
 
     @property
     def stream(self) -> Stream:
-        return self.machine.streams[NAME]
+        return self.machine.directory.streams[NAME]
 
     def append(self, *records: bytes) -> None:
         reply = self.world.apply(GROUP, Append(NAME, 2, "application/json", json_batch(*records)))
@@ -127,13 +127,13 @@ def test_its_end_tells_subscriptions_and_watched_tails(monkeypatch: pytest.Monke
     assert stream.kafka is not None
     stream.kafka.open[9] = OpenTransaction(4, 8, 0, 2)
     planted.world.apply(GROUP, LinkSubscription("s", 9, 1, "docs/*", "", []))
-    machine.watched = {stream.uid}
+    machine.tails.watched = {stream.uid}
     machine.take_changes()
     planted.end(9)
-    assert (machine.take_effects(), machine.subscriptions.wakes) == ([], {}), "7 holds more"
+    assert (machine.tails.take_effects(), machine.subscriptions.wakes) == ([], {}), "7 holds more"
     assert machine.take_changes().streams == {stream.uid}
     planted.end(7)
-    assert machine.take_effects() == [TailMoved(stream.uid, 2, 4, 6, 12)]
+    assert machine.tails.take_effects() == [TailMoved(stream.uid, 2, 4, 6, 12)]
     assert machine.subscriptions.wakes == {"s": (9, NAME)}
     assert [each[0] for each in pending_watches(machine)] == ["s"]
     assert planted.world.read(stream, Want(2, 4, 100)) == (b"2,3,4,5,", (2, 4), (6, 12))

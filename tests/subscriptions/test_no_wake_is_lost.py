@@ -174,7 +174,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(name=names, behind=st.integers(0, 2))
     def acknowledge(self, name: str, behind: int) -> None:
-        stream = self.world.machines[group_of(name, GROUPS)].lookup(name)
+        stream = self.world.machines[group_of(name, GROUPS)].directory.lookup(name)
         if stream is None:
             return
         record = max(0, stream.next_record - behind)

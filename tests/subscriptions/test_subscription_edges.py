@@ -131,9 +131,9 @@ def test_who_has_read_all_before_numbers_that_were_jumped_over_has_nothing_pendi
         async with shell() as node:
             await pulled(node)
             (stream,) = (
-                machine.streams["test/a"]
+                machine.directory.streams["test/a"]
                 for machine in node.world.local.machines.values()
-                if "test/a" in machine.streams
+                if "test/a" in machine.directory.streams
             )
             stream.next_record += JUMP
             home(node).lease_until_ms = 0

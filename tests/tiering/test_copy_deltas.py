@@ -138,7 +138,7 @@ async def test_all_that_happens_to_a_diskless_stream_is_recovered(core: Diskless
     machine, late = core.group.machine, f"{NAME}-late"
     core.commit()
     steps: list[Callable[[], Any]] = [
-        lambda: core.led.apply(Trim([(machine.streams[NAME].uid, 1, 1)], 3)),
+        lambda: core.led.apply(Trim([(machine.directory.streams[NAME].uid, 1, 1)], 3)),
         lambda: core.led.apply(SetProfile(NAME, Profile.REPLICATED, 3)),
         lambda: core.led.apply(SetProfile(NAME, Profile.DISKLESS, 3)),
         lambda: core.led.apply(Delete(NAME, 3)),
@@ -213,7 +213,7 @@ async def test_a_damaged_delta_gives_way_to_an_older_one(core: DisklessCore) -> 
 async def test_only_packs_without_a_commit_are_reported(core: DisklessCore) -> None:
     """A pack whose records were deleted again stays for a while."""
     batch = HotBatch(-1, -1, 1, b"x", b"", crc32c(b"x"), 2, 0, Encoding.BYTES, 0)
-    uid = core.group.machine.streams[NAME].uid
+    uid = core.group.machine.directory.streams[NAME].uid
     keys = []
     for number in range(2):
         builder = PackBuilder()
@@ -291,7 +291,7 @@ def test_the_meta_group_is_copied_soon_when_topics_changed() -> None:
         )
         copier = StateCopyWorker(led, store, WHOLE, owned, diskless_seconds=INTERVAL)  # type: ignore[arg-type]
         await copier.look()
-        machine.topic_changes.revision += 1
+        machine.meta.topic_changes.revision += 1
         led.storage.core_replicas.groups[0].applied_index += 1
         led.local.turns += 1
         await asyncio.sleep(INTERVAL / 2)

@@ -27,7 +27,11 @@ ALL = range(GROUPS + 1)
 def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> bytes:
     """The file of a group's machine as it is now, after the entry `at` (term, index)."""
     state = machine.snapshot()
-    hot = [piece for _, batches in machine.flush_candidates() for piece in hot_pieces(batches)]
+    hot = [
+        piece
+        for _, batches in machine.directory.flush_candidates()
+        for piece in hot_pieces(batches)
+    ]
     return b"".join(
         [
             pack_header(Header(group, *at, log_ms, len(state), crc32c(state), len(hot) // 2)),
@@ -67,7 +71,7 @@ class FakeSource:
         token = f"{group}-{len(self.captured)}"
         self.captured.append(group)
         data = self._held[token] = file_of(group, machine, (1, 7), self.tier.world.now)
-        records = sum(stream.next_record for stream in machine.streams.values())
+        records = sum(stream.next_record for stream in machine.directory.streams.values())
         return Captured(
             group,
             token,
@@ -75,9 +79,9 @@ class FakeSource:
             1,
             7,
             self.tier.world.now,
-            len(machine.streams),
+            len(machine.directory.streams),
             records,
-            machine.hot_bytes,
+            machine.directory.hot_bytes,
         )
 
     async def part(self, captured: Captured, offset: int) -> bytes:

@@ -130,17 +130,17 @@ class CoreWorld:
     def deliver(self) -> None:
         """Send all outbox messages, as the shell would."""
         for group, machine in self._machines.items():
-            for number, (target, command) in list(machine.outbox.items()):
+            for number, (target, command) in list(machine.outbox.messages.items()):
                 self.apply(target, command)
                 self.apply(group, Acknowledge(number))
 
     def hot_bytes(self) -> int:
-        return sum(machine.hot_bytes for machine in self._machines.values())
+        return sum(machine.directory.hot_bytes for machine in self._machines.values())
 
     async def read(self, name: str, reader: ColdReader) -> bytes:
         """The whole stream, wherever its bytes are."""
         machine = self._machines[group_of(name, GROUPS)]
-        stream = machine.streams[name]
+        stream = machine.directory.streams[name]
         pages = []
         record, byte = 0, 0
         while (record, byte) != (stream.next_record, stream.next_byte):
@@ -291,9 +291,9 @@ class Tier:
         for name, payload in self.written.items():
             assert await self.world.read(name, self.reader) == payload
             machine = self.world.machines()[group_of(name, GROUPS)]
-            stream = machine.streams[name]
+            stream = machine.directory.streams[name]
             at = 0
-            for cold in machine.index_of(stream):
+            for cold in machine.packs.index_of(stream):
                 assert cold.record == at
                 at += cold.records
             assert at == (stream.hot[0].record if stream.hot else stream.next_record)
@@ -301,9 +301,9 @@ class Tier:
     def indexes(self) -> dict[str, list[ColdSlice]]:
         """The slices of every stream by name."""
         return {
-            name: list(machine.index_of(s))
+            name: list(machine.packs.index_of(s))
             for machine in self.world.machines().values()
-            for name, s in machine.streams.items()
+            for name, s in machine.directory.streams.items()
         }
 
     def live(self) -> set[str]:
@@ -330,7 +330,7 @@ class Tier:
         """The store and the machines know the packs that indexes name, and no others."""
         assert set(self.store.objects) == self.live() | self.of_pages()
         assert {
-            key for machine in self.world.machines().values() for key in machine.packs
+            key for machine in self.world.machines().values() for key in machine.packs.owned
         } == self.live()
 
     async def settle_all(self) -> None:

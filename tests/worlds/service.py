@@ -244,7 +244,7 @@ class World:
         """Wait until nothing is in flight in the log and the outboxes."""
         while True:
             await self.engine.core.drain()
-            if not any(machine.outbox for machine in self.local.machines.values()):
+            if not any(machine.outbox.messages for machine in self.local.machines.values()):
                 return
             await self.engine.outbox_sender.sweep()
             await asyncio.sleep(0)
@@ -257,14 +257,16 @@ class World:
 
     @property
     def evicted(self) -> set[str]:
-        return {name for machine in self.local.machines.values() for name in machine.evicted}
+        return {
+            name for machine in self.local.machines.values() for name in machine.directory.evicted
+        }
 
     async def snapshot(self) -> None:
         await self.engine.snapshotter.run(self.clock.ms, 0)
 
     @property
     def hot_bytes(self) -> int:
-        return sum(machine.hot_bytes for machine in self.local.machines.values())
+        return sum(machine.directory.hot_bytes for machine in self.local.machines.values())
 
     def state(self) -> dict[int, bytes]:
         """Return the state of all machines."""
@@ -325,7 +327,9 @@ class Node:
                 await world.engine.core.drain()
                 await world.engine.outbox_sender.sweep()
             return not any(
-                machine.outbox for world in self.worlds for machine in world.local.machines.values()
+                machine.outbox.messages
+                for world in self.worlds
+                for machine in world.local.machines.values()
             )
 
         await wait_for(are_empty, what="empty outboxes")

@@ -71,8 +71,8 @@ class Toy:
 
     @property
     def map(self) -> ClusterMap:
-        assert self.machine.map is not None
-        return self.machine.map
+        assert self.machine.meta.map is not None
+        return self.machine.meta.map
 
     def apply(self, command: Command) -> None:
         assert self.machine.apply(command).code in (Code.OK, Code.CREATED)

@@ -62,7 +62,7 @@ class Keeper:
             self._copy = TokenCopy(
                 self.file,
                 shared,
-                lambda: machines[META_GROUP].meta if META_GROUP in machines else None,
+                lambda: machines[META_GROUP].meta.settings if META_GROUP in machines else None,
             )
 
     async def start(self) -> None:

@@ -12,21 +12,22 @@ import msgspec
 from polynya.access import Access
 from polynya.admin import audited_requests, metric_sources
 from polynya.admin.access_keeper import Keeper
-from polynya.admin.admin_routes import (
+from polynya.admin.audited_requests import ActOf, audited
+from polynya.admin.health import Health
+from polynya.admin.listeners import ConnectionShares, Listener, node_profiles
+from polynya.admin.routes import (
     ADMIN,
     BASE_ADMIN_ACTS,
     Backends,
     admin_handler,
     bounded,
+    console_handlers,
+    console_mounts,
+    health_handlers,
     part_of,
     store_ref,
     table_handler,
 )
-from polynya.admin.audited_requests import ActOf, audited
-from polynya.admin.console_routes import console_handlers, console_mounts
-from polynya.admin.health import Health
-from polynya.admin.health_routes import health_handlers
-from polynya.admin.listeners import ConnectionShares, Listener, node_profiles
 from polynya.admin.sql_worker import SqlWorker
 from polynya.config import core_start
 from polynya.config.core_start import CoreStart

@@ -8,12 +8,18 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from polynya.admin import metric_sources
+from polynya.admin.access_keeper import Keeper
 from polynya.config.core_start import KAFKA, TEXT, Address, CoreStart
 from polynya.config.model import Config
 from polynya.cost import Counts, UsageHistory
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.kafka.configs import NodeProfiles
+from polynya.front.text.server import TextFront
+from polynya.front.text.topics import NodeView
 from polynya.observability.metrics import Registry, Samples
+from polynya.service.assembly import CoreRuntime
+from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.system.open_files import raise_limit, shares
 from polynya.system.ports import shared_listener
 
@@ -92,3 +98,30 @@ def connection_shares(start: CoreStart) -> ConnectionShares:
     part = clients.base // ASIDE_PART
     text, kafka = (part if name in start.listeners else 0 for name in (TEXT, KAFKA))
     return ConnectionShares(clients.base - text - kafka, clients.admin, text, kafka)
+
+
+def text_listeners(
+    start: CoreStart, engine: CoreRuntime, keeper: Keeper, *, connections_max: int
+) -> list[Listener]:
+    """Return the listener of the text protocol, or none where it is off. It has the access control
+    and TLS of the base port."""
+    if TEXT not in start.listeners:
+        return []
+    node, service = start.identity.node or 1, engine.service
+    view = NodeView(
+        node,
+        leader_of=lambda name: service.directory.leader(service.group_of(name)),
+        leader=lambda: service.directory.leader(META_GROUP),
+        nodes=lambda: sorted({node, *service.directory.voters_of(META_GROUP)}),
+        segments=engine.segments.find,
+        profile=start.config.text_profile,
+    )
+    front = TextFront(
+        service,
+        view,
+        connections_max=connections_max,
+        access=keeper.known if start.config.text_needs_token else None,
+        cores=start.cores,
+        tls=keeper.tls_context,
+    )
+    return [Listener(TEXT, front, (metric_sources.of_text(front),))]

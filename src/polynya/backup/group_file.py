@@ -112,7 +112,7 @@ def machine_of(file: GroupFile) -> Machine:
         machine = Machine.restore(file.state, lambda place, uid: file.hot[place])
     except KeyError as place:
         raise CorruptData(f"the batch at place {place} is missing") from None
-    for stream, hot in machine.flush_candidates():
+    for stream, hot in machine.directory.flush_candidates():
         for batch in hot:
             if crc32c(batch.payload) != batch.crc:
                 raise CorruptData(

@@ -131,7 +131,7 @@ class Evictor:
         found: list[int] = []
         oldest_ms = before_ms
         recent = self._groups.recent
-        async for streams in survey(machine.streams.values()):
+        async for streams in survey(machine.directory.streams.values()):
             for stream in streams:
                 if (
                     stream.activity_ms <= before_ms
@@ -145,7 +145,7 @@ class Evictor:
         return found
 
     def _take(self, machine: Machine, uid: int) -> IdleState | None:
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         if stream is None or not is_evictable(stream):
             return None
         state = state_of(stream)

@@ -138,7 +138,7 @@ class FaultedStreams:
 
     def _find(self, group: int, uid: int) -> Stream | None:
         machine = self._machines.get(group)
-        return None if machine is None else machine.by_uid.get(uid)
+        return None if machine is None else machine.directory.by_uid.get(uid)
 
 
 class DamagedObjects:

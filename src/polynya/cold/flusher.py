@@ -209,7 +209,7 @@ class Flusher:
     async def _hot_streams(self) -> AsyncIterator[tuple[int, list[Stream]]]:
         """Yield all streams with hot batches in chunks."""
         for group, machine in list(self._groups.machines().items()):
-            async for some in survey(machine.hot.values()):
+            async for some in survey(machine.directory.hot.values()):
                 yield group, some
 
     async def _still_hot(self, tails: Tails) -> Tails:
@@ -251,7 +251,7 @@ class Flusher:
 
     def _stream(self, group: int, uid: int) -> Stream | None:
         machine = self._groups.machines().get(group)
-        return machine.by_uid.get(uid) if machine else None
+        return machine.directory.by_uid.get(uid) if machine else None
 
     # --- flushing ---------------------------------------------------------------------------------
 
@@ -403,7 +403,7 @@ class Flusher:
         if self._hot[0] != turns:
             self._hot = (
                 turns,
-                sum(machine.hot_bytes for machine in self._groups.machines().values()),
+                sum(machine.directory.hot_bytes for machine in self._groups.machines().values()),
             )
         return self._hot[1] - self._groups.faulted.bytes
 

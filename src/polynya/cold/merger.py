@@ -209,7 +209,7 @@ class Merger:
         found: list[MergeRun] = []
         for group, machine in list(self._groups.machines().items()):
             self._note_jobs(machine, now_ms)
-            async for streams in survey(machine.streams.values()):
+            async for streams in survey(machine.directory.streams.values()):
                 for stream in streams:
                     entries = index.count(stream.cold)
                     if entries >= self._settings.page_entries // PAGE_FULL_SHARE:
@@ -228,7 +228,10 @@ class Merger:
         """Return runs that empty small packs, if this core has too many packs. The streams `busy`
         have other runs."""
         machines, spare = list(self._groups.machines().items()), self._settings.packs_spare
-        if sum(len(each.held) for _, each in machines) <= spare or monotonic() < self._gather_at:
+        if (
+            sum(len(each.packs.held) for _, each in machines) <= spare
+            or monotonic() < self._gather_at
+        ):
             return []
         self._gather_at = monotonic() + GATHER_SECONDS
         uses, packs = PackUses(), self._pack_limits()
@@ -266,7 +269,7 @@ class Merger:
     ) -> Iterator[tuple[MergeRun, list[str]]]:
         """Yield the runs of one stream whose slices are in chosen packs, and these packs."""
         places, data = packs_of(stream), stream.cold
-        keys = [machine.pack_keys.get(number, "") for number, _ in places]
+        keys = [machine.packs.by_number.get(number, "") for number, _ in places]
         if data is None or not any(key in chosen for key in keys):
             return
         lengths = [length for _, length in places]
@@ -276,7 +279,7 @@ class Merger:
             yield MergeRun(group, stream.uid, *span, end - begin, size), keys[begin:end]
 
     def _note_jobs(self, machine: Machine, now_ms: int) -> None:
-        for table, job in machine.claimed_jobs.items():
+        for table, job in machine.claims.jobs.items():
             if self._jobs.get(table, (-1, 0))[0] < job:
                 self._jobs[table] = (job, now_ms)
 
@@ -404,7 +407,7 @@ class Merger:
     def _source(self, run: MergeRun) -> MergeSource | None:
         """Return the run in its current state, or None if it has changed."""
         machine = self._groups.machines().get(run.group)
-        stream = machine.by_uid.get(run.uid) if machine else None
+        stream = machine.directory.by_uid.get(run.uid) if machine else None
         if machine is None or stream is None:
             return None
         begin, end = (
@@ -413,7 +416,7 @@ class Merger:
         )
         if end - begin != run.entries:
             return None
-        entries = machine.index_of(stream)[begin:end]
+        entries = machine.packs.index_of(stream)[begin:end]
         named = (stream.name, stream.content_type) if begin == 0 else ("", "")
         return MergeSource(run, entries, *named)
 
@@ -518,7 +521,7 @@ async def _each_stream(
 ) -> AsyncIterator[tuple[int, Machine, Stream]]:
     """Yield the streams that have slices, with their groups. Others work between."""
     for group, machine in machines:
-        async for streams in survey(machine.streams.values()):
+        async for streams in survey(machine.directory.streams.values()):
             for stream in streams:
                 if stream.cold:
                     yield group, machine, stream

@@ -102,7 +102,7 @@ def open_storage(  # noqa: PLR0913
         if membership is None:
             for number in numbers:
                 _restore(storage, number, groups, snapshots.links(number))
-                storage.core_replicas.groups[number].machine.standalone = True
+                storage.core_replicas.groups[number].machine.counters.standalone = True
             for entry in journal.entries():
                 _replay(storage, entry)
         else:
@@ -144,9 +144,9 @@ def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLin
         number, machine, term=links[-1].term, index=links[-1].index
     )
     storage.chains[number] = SnapshotChain(
-        tuple(links), machine.needed_places(), hot_bytes_of(machine)
+        tuple(links), machine.directory.needed_places(), hot_bytes_of(machine)
     )
-    storage.log_ms = max(storage.log_ms, machine.log_ms)
+    storage.log_ms = max(storage.log_ms, machine.counters.log_ms)
 
 
 def _replay(storage: Storage, entry: JournalEntry) -> None:
@@ -161,7 +161,7 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
         storage.core_replicas.replay(
             entry.group, entry.term, entry.index, entry.payload, entry.place
         )
-        storage.log_ms = max(storage.log_ms, group.machine.log_ms)
+        storage.log_ms = max(storage.log_ms, group.machine.counters.log_ms)
 
 
 def _of_a_newer_release(entry: JournalEntry) -> ConfigError:

@@ -9,15 +9,14 @@ from typing import Any
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
-from polynya.admin.admin_routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.backup_routes import Backups
 from polynya.admin.disk_health import DataDisk
 from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
-from polynya.admin.listeners import Listeners, connection_shares
+from polynya.admin.listeners import Listeners, connection_shares, text_listeners
+from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
 from polynya.admin.table_watcher import TableWatcher
-from polynya.admin.text_listener import text_listeners
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cluster.join import cluster_of, locations_of, transport_of
 from polynya.cluster.map_cache import NodeHosts

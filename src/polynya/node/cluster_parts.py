@@ -283,7 +283,7 @@ class ClusterParts:
         """Read the cluster map from the meta group, on core 0."""
         meta = self._engine.storage.core_replicas.groups.get(META_GROUP)
         if meta is not None:
-            self.maps.take(meta.machine.map)
+            self.maps.take(meta.machine.meta.map)
 
     async def _raise_levels(self) -> None:
         while True:

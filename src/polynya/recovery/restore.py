@@ -127,7 +127,7 @@ class RestoreTarget:
             return
         journal, snapshots = self._core(number % self.identity.cores)
         size = 0
-        for _, hot in machine.flush_candidates():
+        for _, hot in machine.directory.flush_candidates():
             for batch in hot:
                 batch.place = journal.stage(number, 0, 0, KIND_COPY, copy_of(batch))
                 size += len(batch.payload)

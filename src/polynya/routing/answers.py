@@ -102,13 +102,13 @@ class LocalAnswers:
     async def buckets(self, question: messages.Flush) -> dict[str, Retention]:
         """Return the retention of each bucket."""
         await self._local.linearize(0)
-        return dict(self._local.here(0).buckets)
+        return dict(self._local.here(0).meta.buckets)
 
     async def topics(self, question: messages.TopicQuery) -> TopicNews:
         """Return the topics that changed since a number."""
         await self._local.prepare(0, local=question.local)
         machine = self._local.here(0)
-        news = machine.topic_changes.since(question.since, machine.topics)
+        news = machine.meta.topic_changes.since(question.since, machine.meta.topics)
         news.topics = [structs.replace(topic) for topic in news.topics]
         return news
 
@@ -118,7 +118,7 @@ class LocalAnswers:
         scope = question.prefix
         return {
             name: value
-            for name, value in self._local.here(0).meta.items()
+            for name, value in self._local.here(0).meta.settings.items()
             if name == scope or name.startswith(f"{scope}/")
         }
 

@@ -125,7 +125,7 @@ class SoleDirectory:
 
     def epoch_of(self, group: int) -> int:
         # all groups have the same base, and a single node has no terms
-        return next((machine.epoch_base for machine in self._machines.values()), -1)
+        return next((machine.counters.epoch_base for machine in self._machines.values()), -1)
 
     newest_epoch = epoch_of
 

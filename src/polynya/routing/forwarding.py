@@ -139,10 +139,19 @@ class Forwarding:
         if name in self.diskless.names:
             return True
         machine = self._local.machines.get(group)
-        if machine is None or not machine.diskless or group in self._led or group in self._waiting:
+        if (
+            machine is None
+            or not machine.diskless.streams
+            or group in self._led
+            or group in self._waiting
+        ):
             return False
-        stream = machine.streams.get(name)
-        if stream is None or stream.uid not in machine.diskless or stream.uid in machine.changing:
+        stream = machine.directory.streams.get(name)
+        if (
+            stream is None
+            or stream.uid not in machine.diskless.streams
+            or stream.uid in machine.diskless.changing
+        ):
             return False
         self.diskless.expect(name, settles=bool(self._flying.get(group)))
         return True

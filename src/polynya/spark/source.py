@@ -13,10 +13,9 @@ from pyspark.sql.types import StructType
 
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.reading.slices import BASE_TYPES
-from polynya.spark.batch_reader import BatchReader, FilteredReader
 from polynya.spark.options import sink_options, source_options
+from polynya.spark.readers import BatchReader, FilteredReader, StreamReader
 from polynya.spark.sink.writer import BatchSink, StreamSink
-from polynya.spark.stream_reader import StreamReader
 
 SCHEMA = (
     "stream string, incarnation bigint, offset bigint, byte_offset bigint, batch bigint, "

@@ -91,7 +91,7 @@ class CopyDeltaWorker:
             since = machine.kept.since_copy
             if since is None or since.base < 0 or group is None or group.machine is not machine:
                 return  # the group went, or a copy was taken meanwhile
-            before, since.left = since.left, machine.diskless_left
+            before, since.left = since.left, machine.diskless.left
             delta = await encode_since_copy(group, since)
             recent, since.recent = since.recent, set()
         size = sum(map(len, delta.body))
@@ -119,9 +119,9 @@ def lacks_commits(machine: Machine) -> bool:
     since = machine.kept.since_copy
     if since is None or since.base < 0:
         return False
-    changed = not machine.diskless.keys().isdisjoint(machine.changes.streams)
+    changed = not machine.diskless.streams.keys().isdisjoint(machine.changes.streams)
     return (
         changed
-        or not machine.diskless.keys().isdisjoint(since.recent)
-        or machine.diskless_left != since.left
+        or not machine.diskless.streams.keys().isdisjoint(since.recent)
+        or machine.diskless.left != since.left
     )

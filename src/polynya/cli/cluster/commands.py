@@ -14,7 +14,7 @@ import click
 from polynya.cli.cluster.dev import dev_command
 from polynya.cli.cluster.operations import COMMANDS
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.values import toml_text
 
@@ -37,23 +37,15 @@ for _command in (dev_command, *COMMANDS):
 
 @cluster_command.command("status")
 @server_option
-@click.option(
+@options.flag(
     "--groups",
     "with_groups",
-    is_flag=True,
     help="Also list each group: its nodes, leader, term, and the lag of each replica.",
 )
-@click.option(
-    "--watch",
-    is_flag=True,
-    help="Repeat every second until Ctrl-C, also while the node does not respond.",
+@options.flag(
+    "--watch", help="Repeat every second until Ctrl-C, also while the node does not respond."
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the server's JSON; with --watch one line per second.",
-)
+@options.json_flag("Print the server's JSON; with --watch one line per second.")
 def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool) -> None:
     """Show the nodes, their state, their leaders and replicas, and the moves in progress. Every
     node can report this.
@@ -126,16 +118,9 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
 
 @cluster_command.command("health")
 @server_option
-@click.option("--watch", is_flag=True, help="Check every second and print changes, until Ctrl-C.")
-@click.option(
-    "--exit-when-healthy", is_flag=True, help="With --watch: exit once the cluster is healthy."
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per check: healthy, problems, notes.",
-)
+@options.flag("--watch", help="Check every second and print changes, until Ctrl-C.")
+@options.flag("--exit-when-healthy", help="With --watch: exit once the cluster is healthy.")
+@options.json_flag("Print one JSON object per check: healthy, problems, notes.")
 def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json: bool) -> None:
     """Check the cluster: every node up, every group with a leader, every replica caught up. Exits
     with code 1 and the reasons otherwise. Problems of read replicas alone are notes and leave the
@@ -177,7 +162,7 @@ class _Host(click.ParamType):  # type: ignore[type-arg]
 
 @cluster_command.command("ca")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
+@options.value(
     "--node",
     "nodes",
     type=click.IntRange(1, 250),
@@ -185,7 +170,7 @@ class _Host(click.ParamType):  # type: ignore[type-arg]
     required=True,
     help="Create a certificate for the node with this id. Repeatable.",
 )
-@click.option(
+@options.value(
     "--host",
     "hosts",
     type=_Host(),

@@ -57,7 +57,7 @@ from polynya.cli.storage.s3_server import (
     has_s3,
     running_s3,
 )
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.values import toml_text
 from polynya.config.model import Config
 from polynya.config.settings import SETTINGS
@@ -76,36 +76,31 @@ S3_FOLDER = "s3"  # of its server, beside those of the nodes
 
 
 @click.command("dev")
-@click.option(
+@options.value(
     "--nodes",
     "count",
     type=click.IntRange(1, NODES_MAX),
     help="Number of nodes.  [default: those in the folder, else 3]",
 )
-@click.option(
+@options.value(
     "--readers",
     type=click.IntRange(0, NODES_MAX),
     help="Number of read replicas: nodes with all groups and no vote.  [default: 0]",
 )
-@click.option(
+@options.value(
     "--replicas",
     type=click.Choice(["1", "3", "5"]),
     help="Replicas per group; the cluster needs at least as many voting nodes.  [default: 3]",
 )
-@click.option(
-    "--restore",
-    "place",
-    metavar="PLACE",
-    help="Start from the newest backup in PLACE; see 'polynya restore'.",
+@options.value(
+    "--restore PLACE", "place", help="Start from the newest backup in PLACE; see 'polynya restore'."
 )
-@click.option(
+@options.value(
     "--profile",
     type=click.Choice((REPLICATED, DISKLESS)),
     help="The profile of new streams and topics.  [default: replicated]",
 )
-@click.option(
-    "--s3", is_flag=True, help="Store the objects in an S3 server, which is started as well."
-)
+@options.flag("--s3", help="Store the objects in an S3 server, which is started as well.")
 @with_hidden_settings
 def dev_command(
     count: int | None,

@@ -24,19 +24,16 @@ from polynya.cli.cluster.wait import (
     wait_until,
 )
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.values import Seconds
 
 _number = click.IntRange(1, 250)
 _group = click.IntRange(0)
-_wait = click.option(
-    "--wait", is_flag=True, help="Wait until it is done, and show the remaining work."
-)
-_timeout = click.option(
+_wait = options.flag("--wait", help="Wait until it is done, and show the remaining work.")
+_timeout = options.value(
     "--timeout",
     type=Seconds(),
     default="10min",
-    show_default=True,
     help="With --wait: give up after this long, with exit code 3.",
 )
 
@@ -57,13 +54,13 @@ def waiting(command: Callable[..., None]) -> Callable[..., None]:
     def ended(*args: Any, wait: bool, timeout: float, as_json: bool, **options: Any) -> None:
         command(*args, ending=WaitMode(wait, timeout, as_json), **options)
 
-    return _wait(_timeout(output.as_json(ended)))
+    return _wait(_timeout(options.as_json(ended)))
 
 
-_id = click.option(
+_id = options.value(
     "--id", "number", type=_number, default=None, help="The node's id. Default: the next free one."
 )
-_dev = click.option(
+_dev = options.value(
     "--dev",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     help="The folder of a running 'polynya cluster dev', which then also starts the new node.",
@@ -73,21 +70,18 @@ _dev = click.option(
 @click.command("add")
 @server_option
 @_id
-@click.option("--peer", metavar="HOST:PORT", default="", help="Its address for the other nodes.")
-@click.option("--http", metavar="URL", default="", help="Its URL for clients.")
-@click.option(
+@options.value("--peer HOST:PORT", default="", help="Its address for the other nodes.")
+@options.value("--http URL", default="", help="Its URL for clients.")
+@options.value(
     "--zone",
     default="",
     help="Its failure domain, such as a rack: replicas of a group are spread over zones.",
 )
-@click.option(
-    "--reader",
-    is_flag=True,
-    help="Add a read replica: it follows every group, serves reads, and has no vote.",
+@options.flag(
+    "--reader", help="Add a read replica: it follows every group, serves reads, and has no vote."
 )
-@click.option(
+@options.flag(
     "--no-rebalance",
-    is_flag=True,
     help="Assign no groups to it yet: 'polynya cluster rebalance' or 'move' does so later.",
 )
 @_dev
@@ -125,9 +119,8 @@ def add_command(  # noqa: PLR0913
 @click.command("promote")
 @server_option
 @click.argument("node", type=_number)
-@click.option(
+@options.flag(
     "--no-rebalance",
-    is_flag=True,
     help="Assign no votes to it yet: 'polynya cluster rebalance' or 'move' does so later.",
 )
 @waiting
@@ -147,15 +140,10 @@ def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitM
 @server_option
 @click.argument("node", type=_number)
 @_id
-@click.option(
-    "--peer",
-    metavar="HOST:PORT",
-    default="",
-    help="Its address for the other nodes. Default: the old node's.",
+@options.value(
+    "--peer HOST:PORT", default="", help="Its address for the other nodes. Default: the old node's."
 )
-@click.option(
-    "--http", metavar="URL", default="", help="Its URL for clients. Default: the old node's."
-)
+@options.value("--http URL", default="", help="Its URL for clients. Default: the old node's.")
 @_dev
 @waiting
 def replace_disk_command(  # noqa: PLR0913
@@ -194,7 +182,7 @@ def _state_command(verb: str, said: str, about: str) -> click.Command:
     @click.command(verb, help=f"{about}\n\n\b\npolynya cluster {verb} 3")
     @server_option
     @click.argument("node", type=_number)
-    @output.as_json
+    @options.as_json
     def command(client: Client, node: int, as_json: bool) -> None:
         told = _act(client, f"nodes/{node}/{verb}", {})
         _finish(client, told, f"node {node} {said}", lambda view: "", WaitMode(as_json=as_json))
@@ -215,9 +203,7 @@ uncordon_command = _state_command(
 @click.command("drain")
 @server_option
 @click.argument("node", type=_number)
-@click.option(
-    "--replicas", is_flag=True, help="Also move all replicas off it; the empty node stays a member."
-)
+@options.flag("--replicas", help="Also move all replicas off it; the empty node stays a member.")
 @waiting
 def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -> None:
     """Move all leaders off a node and assign nothing new to it, for maintenance of its machine.
@@ -259,10 +245,10 @@ def remove_command(client: Client, node: int, ending: WaitMode) -> None:
 @click.command("move")
 @server_option
 @click.argument("group", type=_group)
-@click.option(
+@options.value(
     "--from", "source", type=_number, required=True, help="The node that holds the replica now."
 )
-@click.option("--to", "target", type=_number, required=True, help="The node that receives it.")
+@options.value("--to", "target", type=_number, required=True, help="The node that receives it.")
 @waiting
 def move_command(client: Client, group: int, source: int, target: int, ending: WaitMode) -> None:
     """Move a replica of a group from one node to another, online.
@@ -278,7 +264,7 @@ def move_command(client: Client, group: int, source: int, target: int, ending: W
 @click.command("transfer")
 @server_option
 @click.argument("group", type=_group)
-@click.option("--to", "target", type=_number, required=True, help="The node to become leader.")
+@options.value("--to", "target", type=_number, required=True, help="The node to become leader.")
 @waiting
 def transfer_command(client: Client, group: int, target: int, ending: WaitMode) -> None:
     """Transfer the leadership of a group to another node.
@@ -303,7 +289,7 @@ def transfer_command(client: Client, group: int, target: int, ending: WaitMode) 
 
 @click.command("rebalance")
 @server_option
-@click.option(
+@options.value(
     "--replicas", type=int, default=0, help="Also set the number of replicas per group: 1, 3 or 5."
 )
 @waiting

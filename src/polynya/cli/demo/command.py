@@ -28,7 +28,7 @@ from polynya.cli.storage.cost import show_cost
 from polynya.cli.storage.s3_server import BUCKET, running_s3
 from polynya.cli.streams.append import BatchProducer
 from polynya.cli.streams.lifecycle import info_of
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.progress import Bar, Live, spelled_seconds
 from polynya.lakehouse.machine.needs import missing_packages
 
@@ -60,24 +60,16 @@ class Flags(NamedTuple):
 
 
 @click.command("demo")
-@click.option(
-    "--data",
-    metavar="FOLDER",
+@options.value(
+    "--data FOLDER",
     help=f"The node's data folder.  [default: {DATA}, or {DISKLESS_DATA} with --diskless]",
 )
-@click.option(
-    "--listen",
-    metavar="ADDRESS",
-    default=LISTEN,
-    show_default=True,
-    help="Address and port of the node.",
-)
-@click.option(
+@options.value("--listen ADDRESS", default=LISTEN, help="Address and port of the node.")
+@options.flag(
     "--diskless",
-    is_flag=True,
     help="Store the records in the object store alone: an S3 server, which is started as well.",
 )
-@click.option("--stay", is_flag=True, help="Keep the node running at the end, until Ctrl-C.")
+@options.flag("--stay", help="Keep the node running at the end, until Ctrl-C.")
 def demo_command(data: str | None, listen: str, diskless: bool, stay: bool) -> None:
     """Run an end-to-end demo on real data: 336,776 flights into 16 streams, the streams into a
     table, and one query everywhere.
@@ -253,9 +245,8 @@ class _Follower:
 
 
 def _tables(client: Client, data: str) -> None:
-    from polynya.cli.tables.pipeline import told
+    from polynya.cli.tables.pipeline import spark_factory, told
     from polynya.cli.tables.shared import coordinator_of, explained
-    from polynya.cli.tables.spark_options import spark_factory
     from polynya.lakehouse.jobs.worker import compact
 
     with _step(f"creating the table {TABLE} of the streams under {PREFIX}") as say:
@@ -319,7 +310,7 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
 
 
 def _by_spark(server: str) -> list[Sums]:
-    from polynya.cli.tables.spark_options import spark_factory
+    from polynya.cli.tables.pipeline import spark_factory
 
     runner: Any = spark_factory("")()
     try:

@@ -4,7 +4,3 @@ Checks change nothing but temporary files and objects of their own, which they r
 launcher stays in the user's cache, where tables look for it.) A check never raises: a failure to
 check is a finding. Each check has a time limit, so that `doctor` ends on a dead network.
 """
-
-from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
-
-__all__ = ["FAIL", "OK", "WARN", "Finding"]

@@ -18,9 +18,8 @@ import click
 from polynya.cli.node.setting_flags import config_option, loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
 from polynya.cli.remote.targets import SERVER_DEFAULT, find_target, is_loopback
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.complete import complete_context
 
 MASK = "***"
 KNOWN_LENGTH_LEAST = 4  # shorter secrets would match ordinary words
@@ -66,35 +65,18 @@ def debug_command() -> None:
 
 
 @debug_command.command("bundle")
-@click.option(
-    "--output",
-    "-o",
-    "target",
-    metavar="FILE",
-    help="The file to write. Default: ./polynya-debug-DATE.tar.gz.",
+@options.value(
+    "--output", "-o FILE", "target", help="The file to write. Default: ./polynya-debug-DATE.tar.gz."
 )
-@click.option(
-    "--log",
+@options.value(
+    "--log FILE",
     "logs",
-    metavar="FILE",
     multiple=True,
     help="A log file; its end is included. Repeatable. Default: the node's log.",
 )
-@click.option(
-    "--server",
-    metavar="URL",
-    help=f"The node. Default: the current context, else {SERVER_DEFAULT}.",
-)
-@click.option(
-    "--context",
-    metavar="NAME",
-    shell_complete=complete_context,
-    help="Use the server of this context.",
-)
+@options.server(f"The node. Default: the current context, else {SERVER_DEFAULT}.")
 @config_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the file name and a list of its members as JSON."
-)
+@options.json_flag("Print the file name and a list of its members as JSON.")
 @with_hidden_settings
 def debug_bundle_command(
     target: str | None,

@@ -8,35 +8,19 @@ from dataclasses import asdict
 
 import click
 
-from polynya.cli.diagnostics import FAIL, OK, WARN, Finding
+from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
 from polynya.cli.node.setting_flags import config_option, loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
 from polynya.cli.remote.targets import SERVER_DEFAULT, find_target
-from polynya.cli.terminal import exits, output
-from polynya.cli.terminal.complete import complete_context
+from polynya.cli.terminal import exits, options, output
 
 COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
 @click.command("doctor")
-@click.option(
-    "--server",
-    metavar="URL",
-    help=f"The node to check. Default: the current context, else {SERVER_DEFAULT}.",
-)
-@click.option(
-    "--context",
-    metavar="NAME",
-    shell_complete=complete_context,
-    help="Use the server of this context.",
-)
+@options.server(f"The node to check. Default: the current context, else {SERVER_DEFAULT}.")
 @config_option
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per check: name, status, said, step.",
-)
+@options.json_flag("Print one JSON object per check: name, status, said, step.")
 @with_hidden_settings
 def doctor_command(
     server: str | None, context: str | None, file: str | None, as_json: bool, **values: str | None

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from polynya.base.installation import install_command
 from polynya.cli.remote.client import Client
-from polynya.cli.terminal import exits
+from polynya.cli.terminal import exits, options
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -19,10 +17,8 @@ INSTALL = install_command("kafka")
 ANSWER_SECONDS = 20.0
 _TOKEN_SECONDS = 3600.0  # after this long the client presents the token again
 
-brokers_option = click.option(
-    "--brokers",
-    metavar="HOST:PORT,...",
-    help="Kafka brokers.  [default: the server tells its own]",
+brokers_option = options.value(
+    "--brokers HOST:PORT,...", help="Kafka brokers.  [default: the server tells its own]"
 )
 
 

@@ -17,7 +17,7 @@ from polynya.cli.kafka.brokers import (
     kafka_config,
 )
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_group, complete_topic
 from polynya.cli.terminal.values import BEGIN, SECONDS
 
@@ -59,40 +59,33 @@ class KafkaBegin(click.ParamType):  # type: ignore[type-arg]
 
 @click.command("consume")
 @click.argument("topic", shell_complete=complete_topic)
-@click.option(
+@options.value(
     "--from",
     "begin",
-    metavar="WHERE",
     type=KafkaBegin(),
     default="start",
-    show_default=True,
-    help="'start', 'now', an offset (42), the last N of each partition (-N), an age (10m), or a "
-    "time.",
+    help=(
+        "'start', 'now', an offset (42), the last N of each partition (-N), an age (10m), or a "
+        "time."
+    ),
 )
-@click.option(
+@options.value(
     "--partition",
     "partitions",
-    metavar="N",
-    type=click.IntRange(0),
+    type=options.Number(0),
     multiple=True,
     help="Read this partition alone; may be repeated.",
 )
-@click.option(
-    "--group",
-    metavar="GROUP",
+@options.value(
+    "--group GROUP",
     shell_complete=complete_group,
     help="Join this consumer group: begin at its committed offsets, and commit what was printed.",
 )
-@click.option("--limit", metavar="N", type=click.IntRange(1), help="Stop after N records.")
-@click.option("--exit", "-e", "ends", is_flag=True, help="Stop at the present end of the topic.")
-@click.option(
-    "--key-separator", "-K", "separator", metavar="TEXT", help="Print KEY TEXT VALUE in each line."
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print each record as an object: partition, offset, timestamp, key, headers, value.",
+@options.value("--limit", type=options.Number(1), help="Stop after N records.")
+@options.flag("--exit", "-e", "ends", help="Stop at the present end of the topic.")
+@options.value("--key-separator", "-K TEXT", "separator", help="Print KEY TEXT VALUE in each line.")
+@options.json_flag(
+    "Print each record as an object: partition, offset, timestamp, key, headers, value."
 )
 @brokers_option
 @server_option

@@ -14,9 +14,8 @@ import click
 from polynya.cli.kafka.brokers import Failures, brokers_option, explained, kafka_config
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.streams.append import gathered
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_topic
-from polynya.cli.terminal.values import SECONDS
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -39,38 +38,21 @@ class Sent:
 @click.command("produce")
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("values", nargs=-1)
-@click.option("--key", metavar="KEY", help="The key of every record.")
-@click.option(
-    "--key-separator",
-    "-K",
-    "separator",
-    metavar="TEXT",
-    help="Each argument or line is KEY TEXT VALUE.",
+@options.value("--key KEY", help="The key of every record.")
+@options.value(
+    "--key-separator", "-K TEXT", "separator", help="Each argument or line is KEY TEXT VALUE."
 )
-@click.option(
-    "--header",
+@options.value(
+    "--header NAME=VALUE",
     "headers",
-    metavar="NAME=VALUE",
     multiple=True,
     help="A header of every record; may be repeated.",
 )
-@click.option("--partition", metavar="N", type=click.IntRange(0), help="Write to this partition.")
-@click.option(
-    "--compression", type=click.Choice(CODECS), default="none", show_default=True, help="The codec."
-)
-@click.option(
-    "--retry",
-    metavar="DURATION",
-    type=SECONDS,
-    default="30s",
-    show_default=True,
-    help="Retry timeout of a record.",
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Each argument or line is a record as 'consume --json' prints it: value, key, headers.",
+@options.value("--partition", type=options.Number(0), help="Write to this partition.")
+@options.value("--compression", type=click.Choice(CODECS), default="none", help="The codec.")
+@options.retry("30s", "Retry timeout of a record.")
+@options.json_flag(
+    "Each argument or line is a record as 'consume --json' prints it: value, key, headers."
 )
 @brokers_option
 @server_option

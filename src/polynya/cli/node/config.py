@@ -15,9 +15,8 @@ from polynya.cli.node.setting_flags import (
     loaded_config,
     with_hidden_settings,
 )
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.output import as_json
 
 if TYPE_CHECKING:
     from polynya.config.model import Config
@@ -29,14 +28,13 @@ def config_command() -> None:
 
 
 @config_command.command("show")
-@click.option(
+@options.flag(
     "--origin",
-    is_flag=True,
     help="Also print the source of each value: default, FILE:LINE, a variable or a flag.",
 )
-@click.option("--changed", is_flag=True, help="Only settings that differ from their defaults.")
+@options.flag("--changed", help="Only settings that differ from their defaults.")
 @config_option
-@as_json
+@options.as_json
 @with_hidden_settings
 def config_show_command(
     origin: bool, changed: bool, file: str | None, as_json: bool, **values: str | None
@@ -51,12 +49,8 @@ def config_show_command(
 
     rows = [row for row in show(loaded_config(file, values)) if row[2] != "default" or not changed]
     if as_json:
-        output.json_line(
-            {
-                key: {"value": value, "origin": where} if origin else value
-                for key, value, where in rows
-            }
-        )
+        shown = {key: {"value": value, "origin": where} for key, value, where in rows}
+        output.json_line(shown if origin else {key: value for key, value, _ in rows})
     elif rows:
         heads = ("setting", "value", "from")
         output.table(heads if origin else heads[:2], rows if origin else [row[:2] for row in rows])
@@ -66,7 +60,7 @@ def config_show_command(
 
 @config_command.command("check")
 @config_option
-@as_json
+@options.as_json
 @with_hidden_settings
 def config_check_command(file: str | None, as_json: bool, **values: str | None) -> None:
     """Check the settings and their certificates without starting a node, and list all problems with

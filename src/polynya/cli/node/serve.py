@@ -5,16 +5,14 @@ from __future__ import annotations
 import click
 
 from polynya.cli.node.setting_flags import config_option, loaded_config, with_settings
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 
 
 @click.command("serve")
 @with_settings
 @config_option
-@click.option(
-    "--show-config", is_flag=True, help="Print every setting with its value and source, and exit."
-)
-@click.option("--json", "as_json", is_flag=True, help="With --show-config: print JSON.")
+@options.flag("--show-config", help="Print every setting with its value and source, and exit.")
+@options.json_flag("With --show-config: print JSON.")
 def serve_command(file: str | None, show_config: bool, as_json: bool, **values: str | None) -> None:
     """Start a node and serve until SIGTERM or Ctrl-C.
 

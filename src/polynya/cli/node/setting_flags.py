@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from polynya.base.errors import ConfigError
-from polynya.cli.terminal import exits
+from polynya.cli.terminal import exits, options
 from polynya.config.model import Loaded, inspect, load
 from polynya.config.settings import SETTINGS, Setting, parse_seconds, parse_switch
 
@@ -24,11 +24,8 @@ SHOWN = (
     "unsafe_no_auth",
 )
 
-config_option = click.option(
-    "--config",
-    "file",
-    metavar="FILE",
-    help="A TOML file of settings. Default: ./polynya.toml if it exists.",
+config_option = options.value(
+    "--config FILE", "file", help="A TOML file of settings. Default: ./polynya.toml if it exists."
 )
 
 

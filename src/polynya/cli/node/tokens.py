@@ -20,10 +20,8 @@ from polynya.base.errors import ConfigError
 from polynya.cli.node.setting_flags import config_option
 from polynya.cli.remote.client import Client
 from polynya.cli.remote.targets import find_target
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.complete import complete_context
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.values import SECONDS
 
 _PATH = "/v1/admin/tokens"
@@ -57,20 +55,13 @@ class Tokens(Protocol):
 def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that locate a node's tokens, and pass a `Tokens` as first argument."""
 
-    @click.option(
-        "--data", metavar="FOLDER", help="The node's data folder. Default: the one in its settings."
+    @options.value(
+        "--data FOLDER", help="The node's data folder. Default: the one in its settings."
     )
     @config_option
-    @click.option(
-        "--server",
-        metavar="URL",
-        help="Use the API of this node, with an admin token, instead of writing to its data folder.",
-    )
-    @click.option(
-        "--context",
-        metavar="NAME",
-        shell_complete=complete_context,
-        help="Use the API of the node of this context.",
+    @options.server(
+        "Use the API of this node, with an admin token, instead of writing to its data folder.",
+        context="Use the API of the node of this context.",
     )
     @wraps(command)
     def with_tokens(
@@ -79,7 +70,7 @@ def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
         file: str | None,
         server: str | None,
         context: str | None,
-        **options: Any,
+        **given: Any,
     ) -> Any:
         if (server or context) and (data or file):
             raise click.UsageError(
@@ -87,13 +78,13 @@ def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
                 "Pass one of them."
             )
         if not (server or context):
-            return command(_Folder(_data_folder(data, file)), *args, **options)
+            return command(_Folder(_data_folder(data, file)), *args, **given)
         with (
             Client.of(find_target(server, context, os.environ)) as client,
             client.understood(),
             client.admin() as admin,
         ):
-            return command(_Node(admin), *args, **options)
+            return command(_Node(admin), *args, **given)
 
     return with_tokens
 
@@ -110,49 +101,35 @@ def token_command() -> None:
 
 @token_command.command("create")
 @click.argument("name")
-@click.option(
-    "--allow",
+@options.value(
+    "--allow SCOPE",
     "scopes",
-    metavar="SCOPE",
     multiple=True,
     required=True,
     help="VERB[,VERB][:PREFIX]. Repeatable.",
 )
-@click.option(
-    "--expires",
-    metavar="DURATION",
-    type=SECONDS,
-    help="The lifetime of the token: 12h, 30d.  [default: never]",
+@options.value(
+    "--expires", type=SECONDS, help="The lifetime of the token: 12h, 30d.  [default: never]"
 )
-@click.option(
-    "--requests",
-    metavar="N",
-    type=click.FloatRange(0),
-    default=0,
-    help="Limit of requests per second.",
+@options.value(
+    "--requests N", type=click.FloatRange(0), default=0, help="Limit of requests per second."
 )
-@click.option(
+@options.value(
     "--bytes",
-    metavar="N",
-    type=click.IntRange(0),
+    type=options.Number(0),
     default=0,
     help="Limit of body bytes per second, in both directions.",
 )
-@click.option(
+@options.value(
     "--streams",
-    metavar="N",
-    type=click.IntRange(0),
+    type=options.Number(0),
     default=0,
     help="Refuse creates when its prefixes have this many streams.",
 )
-@click.option(
-    "--connections",
-    metavar="N",
-    type=click.IntRange(0),
-    default=0,
-    help="Limit of open connections.",
+@options.value(
+    "--connections", type=options.Number(0), default=0, help="Limit of open connections."
 )
-@as_json
+@options.as_json
 @tokens_option
 def token_create_command(
     tokens: Tokens,
@@ -193,14 +170,11 @@ def token_create_command(
 
 
 @token_command.command("ls")
-@click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Include tokens that were revoked or expired in the last 30 days.",
+@options.flag(
+    "--all", "everything", help="Include tokens that were revoked or expired in the last 30 days."
 )
-@click.option("--jwts", is_flag=True, help="List revoked JWTs instead.")
-@as_json
+@options.flag("--jwts", help="List revoked JWTs instead.")
+@options.as_json
 @tokens_option
 def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool) -> None:
     """List the tokens, without their secrets.
@@ -235,17 +209,14 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
 
 @token_command.command("revoke")
 @click.argument("token", required=False)
-@click.option("--jti", metavar="ID", help="Revoke the JWT with this id instead.")
-@click.option(
-    "--sub", metavar="SUBJECT", help="Revoke all JWTs issued to this subject so far instead."
-)
-@click.option(
+@options.value("--jti ID", help="Revoke the JWT with this id instead.")
+@options.value("--sub SUBJECT", help="Revoke all JWTs issued to this subject so far instead.")
+@options.value(
     "--keep",
-    metavar="DURATION",
     type=SECONDS,
     help="Keep JWTs revoked this long; must exceed their lifetime.  [default: 30d]",
 )
-@as_json
+@options.as_json
 @tokens_option
 def token_revoke_command(
     tokens: Tokens,

@@ -10,14 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
-import click
-
 from polynya.cli.remote.targets import SERVER_DEFAULT, Target, find_target, is_loopback, server_urls
-from polynya.cli.terminal import exits, output
-from polynya.cli.terminal.complete import complete_context
+from polynya.cli.terminal import exits, options, output
 
 if TYPE_CHECKING:
     import ssl
@@ -42,36 +39,35 @@ _ADDRESS = re.compile(r" \(https?://\S*\)$")  # of the server, which the message
 T = TypeVar("T")
 
 
+class Parts(TypedDict, total=False):
+    """The parts of a request beside method and path. `body` is sent as JSON, `content` as it is."""
+
+    headers: Mapping[str, str] | None
+    content: bytes | None
+    body: object
+    params: Mapping[str, str | int] | None
+    seconds: float
+
+
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--server`, `--context` and `--token` to a command, and pass a `Client` as first
     argument."""
 
-    @click.option(
-        "--server",
-        metavar="URL",
-        help=(
-            "The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current "
-            f"context, else {SERVER_DEFAULT}."
-        ),
+    @options.server(
+        "The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current "
+        f"context, else {SERVER_DEFAULT}."
     )
-    @click.option(
-        "--context",
-        metavar="NAME",
-        shell_complete=complete_context,
-        help="Use the server of this context.",
-    )
-    @click.option(
-        "--token",
-        metavar="TOKEN",
+    @options.value(
+        "--token TOKEN",
         help="The access token. Other users can see command lines, so prefer POLYNYA_TOKEN.",
     )
     @wraps(command)
     def with_client(
-        *args: Any, server: str | None, context: str | None, token: str | None, **options: Any
+        *args: Any, server: str | None, context: str | None, token: str | None, **given: Any
     ) -> Any:
         target = find_target(server, context, os.environ, token=token or "")
         with Client.of(target) as client, client.understood():
-            return command(client, *args, **options)
+            return command(client, *args, **given)
 
     return with_client
 
@@ -198,38 +194,21 @@ class Client:
         self.wire.close()
 
     def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        body: object = None,
-        params: Mapping[str, str | int] | None = None,
-        seconds: float = ANSWER_SECONDS,
-        applies: bool | None = None,
+        self, method: str, path: str, *, applies: bool | None = None, **parts: Unpack[Parts]
     ) -> httpx.Response:
-        """Return the response with any status. `body` is sent as JSON, `content` as it is.
-        `applies`: the request may change something; None: if its method is not GET or HEAD. Raises
-        `exits.Ended` without a response."""
-        request = _request(method, path, headers, content, body, params, seconds)
+        """Return the response with any status. `applies`: the request may change something; None:
+        if its method is not GET or HEAD. Raises `exits.Ended` without a response."""
+        request = _request(method, path, **parts)
         if applies is None:
             applies = method not in ("GET", "HEAD")
         return self._response(request, self.wire.send(request), applies=applies)
 
     async def send_on(
-        self,
-        wire: AsyncWire,
-        method: str,
-        path: str,
-        *,
-        body: object = None,
-        params: Mapping[str, str | int] | None = None,
-        seconds: float = ANSWER_SECONDS,
+        self, wire: AsyncWire, method: str, path: str, **parts: Unpack[Parts]
     ) -> httpx.Response:
-        """Send a request that applies nothing, with a JSON `body`, on an asyncio transport to the
-        same server. Return the response with any status. Raises `exits.Ended` without one."""
-        request = _request(method, path, None, None, body, params, seconds)
+        """Send a request that applies nothing on an asyncio transport to the same server. Return
+        the response with any status. Raises `exits.Ended` without one."""
+        request = _request(method, path, **parts)
         return self._response(request, await wire.send(request), applies=False)
 
     def _response(
@@ -251,42 +230,23 @@ class Client:
         )
 
     def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        stream: str = "",
-        headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        body: object = None,
-        params: Mapping[str, str | int] | None = None,
-        seconds: float = ANSWER_SECONDS,
+        self, method: str, path: str, *, stream: str = "", **parts: Unpack[Parts]
     ) -> httpx.Response:
         """Return a successful response. A missing `stream` is reported with similar names. Raises
         `exits.Ended`."""
-        answer = self.send(
-            method,
-            path,
-            headers=headers,
-            content=content,
-            body=body,
-            params=params,
-            seconds=seconds,
-        )
+        answer = self.send(method, path, **parts)
         if answer.is_success:
             return answer
         if method == "HEAD":
-            answer = self.with_reason(answer, path, headers)
+            answer = self.with_reason(answer, path)
         raise self.refused(answer, stream=stream)
 
-    def with_reason(
-        self, refused: httpx.Response, path: str, headers: Mapping[str, str] | None
-    ) -> httpx.Response:
+    def with_reason(self, refused: httpx.Response, path: str) -> httpx.Response:
         """Return the same refusal with the server's reason: a response to HEAD has no body."""
         if refused.status_code >= 500 or refused.status_code == 429:  # it says enough
             return refused
         try:
-            told = self.send("GET", path, headers=headers, params={"offset": "now"})
+            told = self.send("GET", path, params={"offset": "now"})
         except exits.Ended:
             return refused
         return refused if told.is_success else told
@@ -455,24 +415,18 @@ class Client:
         return "'polynya ls' lists the streams, 'polynya create' creates one."
 
 
-def _request(
-    method: str,
-    path: str,
-    headers: Mapping[str, str] | None,
-    content: bytes | None,
-    body: object,
-    params: Mapping[str, str | int] | None,
-    seconds: float,
-) -> HttpRequest:
+def _request(method: str, path: str, **parts: Unpack[Parts]) -> HttpRequest:
     import msgspec
 
     from polynya.client.messages import HttpRequest
 
+    params = parts.get("params")
     target = f"{path}?{urlencode(params)}" if params else path
-    if body is None:
-        return HttpRequest(method, target, dict(headers or {}), content or b"", seconds)
-    all_headers = {"content-type": JSON_TYPE, **(headers or {})}
-    return HttpRequest(method, target, all_headers, msgspec.json.encode(body), seconds)
+    headers, content = dict(parts.get("headers") or {}), parts.get("content") or b""
+    if parts.get("body") is not None:
+        headers = {"content-type": JSON_TYPE, **headers}
+        content = msgspec.json.encode(parts["body"])
+    return HttpRequest(method, target, headers, content, parts.get("seconds", ANSWER_SECONDS))
 
 
 def _trust(servers: list[str], ca_file: str) -> ssl.SSLContext | bool:

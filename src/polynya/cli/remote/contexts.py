@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from polynya.cli.remote import targets
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_context
-from polynya.cli.terminal.output import as_json
 
 
 @click.group("context", cls=CommandGroup)
@@ -23,17 +22,16 @@ def context_command() -> None:
 
 @context_command.command("add")
 @click.argument("name")
-@click.option("--server", metavar="URL", required=True, help="The URL of the node.")
-@click.option(
-    "--token-file",
-    metavar="FILE",
+@options.value("--server URL", required=True, help="The URL of the node.")
+@options.value(
+    "--token-file FILE",
     help="A file with the access token. The context stores its path, not the token.",
 )
-@click.option(
-    "--ca-file", metavar="FILE", help="A certificate authority (PEM) to trust for this server only."
+@options.value(
+    "--ca-file FILE", help="A certificate authority (PEM) to trust for this server only."
 )
-@click.option("--use", is_flag=True, help="Make it the current context. The first one always is.")
-@as_json
+@options.flag("--use", help="Make it the current context. The first one always is.")
+@options.as_json
 def context_add_command(
     name: str, server: str, token_file: str | None, ca_file: str | None, use: bool, as_json: bool
 ) -> None:
@@ -92,7 +90,7 @@ def context_use_command(name: str) -> None:
 
 
 @context_command.command("ls")
-@as_json
+@options.as_json
 def context_ls_command(as_json: bool) -> None:
     """List the contexts; a star marks the current one.
 

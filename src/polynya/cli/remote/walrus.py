@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from polynya.cli.remote.targets import Target, find_target, server_urls
-from polynya.cli.terminal import exits, output
-from polynya.cli.terminal.complete import complete_context
+from polynya.cli.terminal import exits, options, output
 
 PORT_STEP = 4  # from the port of the server to that of the text protocol
 CONNECT_SECONDS = 10.0
@@ -84,27 +83,13 @@ class TextClient:
 
 
 @click.command("walrus")
-@click.option(
-    "--command",
-    "-c",
-    "commands",
-    metavar="TEXT",
-    multiple=True,
-    help="A command to run; may be repeated.",
+@options.value(
+    "--command", "-c TEXT", "commands", multiple=True, help="A command to run; may be repeated."
 )
-@click.option(
-    "--addr", metavar="HOST:PORT", help="The text port.  [default: the server's port plus 4]"
-)
-@click.option("--server", metavar="URL", help="The node whose text port is meant.")
-@click.option(
-    "--context",
-    metavar="NAME",
-    shell_complete=complete_context,
-    help="The context to take the node from.",
-)
-@click.option(
-    "--token",
-    metavar="TOKEN",
+@options.value("--addr HOST:PORT", help="The text port.  [default: the server's port plus 4]")
+@options.server("The node whose text port is meant.", context="The context to take the node from.")
+@options.value(
+    "--token TOKEN",
     help="The access token. Others here can see command lines: better is POLYNYA_TOKEN.",
 )
 def walrus_command(

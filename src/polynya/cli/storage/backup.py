@@ -14,8 +14,7 @@ import click
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import exits, output, progress
-from polynya.cli.terminal.output import as_json
+from polynya.cli.terminal import exits, options, output, progress
 
 if TYPE_CHECKING:
     from polynya.backup.manifest import Manifest
@@ -26,32 +25,22 @@ if TYPE_CHECKING:
 
 NOTES_SHOWN = 20
 T = TypeVar("T")
-config_option = click.option(
-    "--config",
-    "file",
-    metavar="FILE",
-    help="The TOML file with the S3 settings. Default: ./polynya.toml.",
+config_option = options.value(
+    "--config FILE", "file", help="The TOML file with the S3 settings. Default: ./polynya.toml."
 )
-backup_option = click.option(
-    "--backup",
-    "backup",
-    metavar="ID",
-    default="",
-    help="The id of the backup. Default: the newest.",
+backup_option = options.value(
+    "--backup ID", default="", help="The id of the backup. Default: the newest."
 )
 
 
 @click.command("backup")
 @click.argument("place", metavar="PLACE")
-@click.option(
-    "--keep",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Then delete all but the newest N backups in PLACE.",
+@options.value(
+    "--keep", type=options.Number(1), help="Then delete all but the newest N backups in PLACE."
 )
-@click.option("--list", "listing", is_flag=True, help="List the backups in PLACE instead.")
+@options.flag("--list", "listing", help="List the backups in PLACE instead.")
 @config_option
-@as_json
+@options.as_json
 @server_option
 def backup_command(
     client: Client, place: str, keep: int | None, listing: bool, file: str | None, as_json: bool
@@ -163,7 +152,7 @@ def _list(place: str, file: str | None, as_json: bool) -> None:
 @click.argument("place", metavar="PLACE")
 @backup_option
 @config_option
-@as_json
+@options.as_json
 def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> None:
     """Read a whole backup, compare every checksum, and check every reference.
 
@@ -226,27 +215,20 @@ async def _verify(
 @click.command("restore")
 @click.argument("place", metavar="[PLACE]", default="")
 @backup_option
-@click.option(
-    "--from-store",
-    is_flag=True,
-    help="Restore from the object store in the settings, without a backup.",
+@options.flag(
+    "--from-store", help="Restore from the object store in the settings, without a backup."
 )
-@click.option(
-    "--config",
+@options.value(
+    "--config FILE",
     "files",
-    metavar="FILE",
     multiple=True,
     help="The TOML file of the new node; once per node that is restored here.",
 )
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Take over the root of the lost cluster, whose nodes never return.",
+@options.flag(
+    "--take-over", help="Take over the root of the lost cluster, whose nodes never return."
 )
-@click.option(
-    "--report", is_flag=True, help="List all streams that lost records, not only the first ones."
-)
-@as_json
+@options.flag("--report", help="List all streams that lost records, not only the first ones.")
+@options.as_json
 @with_hidden_settings
 def restore_command(
     place: str,

@@ -9,7 +9,7 @@ import click
 
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 
 if TYPE_CHECKING:
     from polynya.cost import Bill, CostReport, Prices
@@ -25,22 +25,20 @@ _CAUSES = (
 
 
 @click.command("cost")
-@click.option(
+@options.value(
     "--hours",
     type=click.IntRange(1, HOURS_MAX),
     default=24,
-    show_default=True,
     help="The present hour and those before it, this many in all.",
 )
-@click.option(
-    "--prices",
+@options.value(
+    "--prices FILE",
     "file",
-    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A price file (TOML). Default: list prices of Amazon S3 and EC2 in us-east-1.",
 )
-@click.option("--show-prices", is_flag=True, help="Print the default price file, to be changed.")
-@output.as_json
+@options.flag("--show-prices", help="Print the default price file, to be changed.")
+@options.as_json
 @server_option
 def cost_command(
     client: Client, hours: int, file: Path | None, show_prices: bool, as_json: bool

@@ -20,9 +20,7 @@ from polynya.base.errors import CorruptData
 from polynya.cli.remote.client import Client, is_json, patiently, server_option, stream_path
 from polynya.cli.storage.backup import backup_option, carried_out, config_option
 from polynya.cli.streams.append import BatchProducer
-from polynya.cli.terminal import exits, output, progress
-from polynya.cli.terminal.output import as_json as as_json_option
-from polynya.cli.terminal.values import SECONDS
+from polynya.cli.terminal import exits, options, output, progress
 
 if TYPE_CHECKING:
     import httpx
@@ -88,27 +86,15 @@ class Done:
 @click.command("recover")
 @click.argument("place", metavar="PLACE")
 @click.argument("streams", nargs=-1, metavar="[STREAM]...")
-@click.option(
-    "--prefix", metavar="PREFIX", help="All streams whose names start with PREFIX; '' selects all."
+@options.value("--prefix PREFIX", help="All streams whose names start with PREFIX; '' selects all.")
+@options.value(
+    "--as NAME", "target", help="The new name of the stream, or the replacement for --prefix."
 )
-@click.option(
-    "--as",
-    "target",
-    metavar="NAME",
-    help="The new name of the stream, or the replacement for --prefix.",
-)
-@click.option("--list", "listing", is_flag=True, help="List the streams without restoring them.")
-@click.option(
-    "--retry",
-    metavar="DURATION",
-    type=SECONDS,
-    default="1min",
-    show_default=True,
-    help="Retry timeout.",
-)
+@options.flag("--list", "listing", help="List the streams without restoring them.")
+@options.retry("1min")
 @backup_option
 @config_option
-@as_json_option
+@options.as_json
 @server_option
 def recover_command(
     client: Client,

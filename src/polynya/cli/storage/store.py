@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,8 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.storage.cluster_store import Unseen, WholeStore, spelled_groups
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import Live, spelled_seconds
 from polynya.cli.terminal.values import WHOLE_SECONDS
 
@@ -35,7 +33,7 @@ def store_command() -> None:
 
 
 @store_command.command("verify")
-@as_json
+@options.as_json
 @server_option
 def verify_command(client: Client, as_json: bool) -> None:
     """Read every object that a stream or a restore needs and compare its checksum; then list the
@@ -112,14 +110,13 @@ def _show_unseen(unseen: list[Unseen]) -> None:
 
 
 @store_command.command("sweep")
-@click.option("--dry-run", is_flag=True, help="List them without deleting.")
-@click.option(
+@options.flag("--dry-run", help="List them without deleting.")
+@options.value(
     "--grace",
-    metavar="DURATION",
     type=WHOLE_SECONDS,
     help="Keep objects younger than this, at least 10min.  [default: 1h]",
 )
-@as_json
+@options.as_json
 @server_option
 def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:
     """Delete orphaned objects: packs of dead writers, and table files of lost jobs and long
@@ -162,22 +159,18 @@ def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: boo
 
 
 @store_command.command("wipe")
-@click.option(
-    "--root",
-    metavar="URL",
+@options.value(
+    "--root URL",
     required=True,
     help="The root to delete: s3://BUCKET/PREFIX, or the folder of an embedded store.",
 )
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Delete even if the marker names an owner: a killed node cannot release it.",
+@options.flag("--yes", help="Skip the confirmation.")
+@options.flag(
+    "--force", help="Delete even if the marker names an owner: a killed node cannot release it."
 )
-@click.option(
-    "--config",
+@options.value(
+    "--config FILE",
     "file",
-    metavar="FILE",
     help="The TOML file with the S3 settings. Default: ./polynya.toml if it exists.",
 )
 def wipe_command(root: str, yes: bool, force: bool, file: str | None) -> None:
@@ -210,9 +203,10 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
             raise exits.Refused(f"a node owns {root} (cluster {marker.cluster_id})", hint=hint)
         keys = [info.key async for info in store.list("") if info.key != MARKER_KEY]
         if not yes:
-            _ask_whether(
+            output.confirm(
                 f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster "
-                f"{marker.cluster_id}, permanently?"
+                f"{marker.cluster_id}, permanently?",
+                "nothing was deleted",
             )
         await _delete(store, keys)
         await store.delete([MARKER_KEY])  # last: until then a repeat finds the root
@@ -234,40 +228,21 @@ def _no_root(root: str) -> exits.Refused:
     )
 
 
-def _ask_whether(question: str) -> None:
-    """Ask for confirmation. Raises `click.Abort` for no, `exits.Misused` without an answer."""
-    try:
-        click.confirm(question, abort=True, err=True)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        raise exits.Misused("nothing was deleted: answer 'y', or pass --yes") from None
-
-
 async def _delete(store: ObjectStore, keys: list[str]) -> None:
     for begin in range(0, len(keys), DELETE_AT_ONCE):
         await store.delete(keys[begin : begin + DELETE_AT_ONCE])
 
 
 def _settings_of(root: str, file: str | None) -> StoreSettings:
-    from polynya.config.model import load
-    from polynya.objectstore import MARKER_KEY, StoreSettings
+    from polynya.cli.storage.places import store_settings
+    from polynya.objectstore import MARKER_KEY
 
     if not root.startswith("s3://"):
         if not os.path.isdir(root):
             raise exits.Refused(f"there is no folder {root}")
         if not (Path(root) / MARKER_KEY).is_file():
             raise _no_root(root)
-        return StoreSettings(backend="local", root=os.path.abspath(root))
-    bucket, _, prefix = root.removeprefix("s3://").partition("/")
-    if not bucket:
-        raise click.UsageError("expected --root s3://BUCKET/PREFIX")
-    environ = {**os.environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket}
-    try:
-        settings = load({}, environ=environ, path=file).config.store
-    except ConfigError as error:
-        raise exits.Misused(str(error)) from None
-    return msgspec.structs.replace(settings, root=prefix.rstrip("/"))
+    return store_settings(root, file)
 
 
 def _check_stopped(root: str) -> None:

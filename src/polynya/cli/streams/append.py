@@ -24,10 +24,9 @@ from polynya.cli.remote.client import (
     stream_path,
 )
 from polynya.cli.streams.lifecycle import facts_if_there, info_of
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.progress import Bar
-from polynya.cli.terminal.values import SECONDS
 
 if TYPE_CHECKING:
     import httpx
@@ -42,44 +41,31 @@ RECORDS = "application/vnd.polynya.records+json"
 @click.command("append")
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("records", nargs=-1)
-@click.option(
+@options.flag(
     "--whole",
-    is_flag=True,
     help="Append all of stdin at once, not line by line. Each element of a JSON array is a record.",
 )
-@click.option("--create", is_flag=True, help="Create the stream if it does not exist.")
-@click.option(
-    "--content-type",
-    metavar="TYPE",
+@options.flag("--create", help="Create the stream if it does not exist.")
+@options.value(
+    "--content-type TYPE",
     help=(
         "Content type of the stream that --create creates.  [default: application/json; with "
         "--whole bytes]"
     ),
 )
-@click.option("--key", metavar="TEXT", help="Key of each record.")
-@click.option(
-    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Header of each record."
-)
-@click.option(
-    "--timestamp",
-    metavar="TIME",
+@options.value("--key TEXT", help="Key of each record.")
+@options.value("--header NAME=VALUE", "headers", multiple=True, help="Header of each record.")
+@options.value(
+    "--timestamp TIME",
     help="Time of each record: milliseconds since 1970, or RFC 3339.  [default: the server's]",
 )
-@click.option("--close", is_flag=True, help="Close the stream after the last record.")
-@click.option(
-    "--if-match",
-    metavar="OFFSET",
+@options.flag("--close", help="Close the stream after the last record.")
+@options.value(
+    "--if-match OFFSET",
     help="Append only if the stream's tail is at this offset, all records at once.",
 )
-@click.option(
-    "--retry",
-    metavar="DURATION",
-    type=SECONDS,
-    default="30s",
-    show_default=True,
-    help="Retry timeout.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@options.retry("30s")
+@options.json_flag("Print the result as JSON.")
 @server_option
 def append_command(
     client: Client,
@@ -305,21 +291,11 @@ class BatchProducer:
     def _given_up(self, failure: exits.Ended, *, perhaps: bool) -> exits.Ended:
         """Return the error after the last retry. `perhaps`: the batch may have been applied.
         Repeating the command would store earlier batches twice."""
-        if perhaps:
-            return exits.Unknown(
-                failure.message,
-                code=failure.code,
-                hint=self._progress(),
-                request_id=failure.request_id,
-            )
-        if self.batches:
-            return exits.Refused(
-                failure.message,
-                code=failure.code,
-                hint=self._progress(),
-                request_id=failure.request_id,
-            )
-        return failure
+        if not perhaps and not self.batches:
+            return failure
+        kind = exits.Unknown if perhaps else exits.Refused
+        hint, request_id = self._progress(), failure.request_id
+        return kind(failure.message, code=failure.code, hint=hint, request_id=request_id)
 
     def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
         if (

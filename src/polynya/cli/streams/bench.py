@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.progress import steps
 from polynya.cli.terminal.values import SECONDS
@@ -27,26 +27,17 @@ SAMPLES_MAX = 1_000_000  # latencies kept; a longer run is sampled evenly
 RETRY_SECONDS = 5.0  # longer outages are not measured
 RECORD_BYTES_MIN = 48  # size of a record's number and time
 
-seconds_option = click.option(
-    "--seconds",
-    metavar="DURATION",
-    type=SECONDS,
-    default="10s",
-    show_default=True,
-    help="Duration of the measurement.",
+seconds_option = options.value(
+    "--seconds", type=SECONDS, default="10s", help="Duration of the measurement."
 )
-size_option = click.option(
-    "--size",
-    metavar="BYTES",
+size_option = options.value(
+    "--size BYTES",
     type=click.IntRange(RECORD_BYTES_MIN, 1 << 20),
     default=256,
-    show_default=True,
     help="Size of a record.",
 )
-keep_option = click.option(
-    "--keep", is_flag=True, help="Keep the streams instead of deleting them."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+keep_option = options.flag("--keep", help="Keep the streams instead of deleting them.")
+json_option = options.json_flag("Print the figures as JSON.")
 
 
 @click.group("bench", cls=CommandGroup)
@@ -64,31 +55,22 @@ def bench_command() -> None:
 
 
 @bench_command.command("append")
-@click.option(
+@options.value(
     "--streams",
-    metavar="N",
-    type=click.IntRange(1, 10_000),
+    type=options.Number(1, 10_000),
     default=4,
-    show_default=True,
     help="Number of streams, each with its own producer.",
 )
 @seconds_option
 @size_option
-@click.option(
+@options.value(
     "--batch-records",
-    metavar="N",
-    type=click.IntRange(1, 100_000),
+    type=options.Number(1, 100_000),
     default=1000,
-    show_default=True,
     help="Largest number of records in a request.",
 )
-@click.option(
-    "--in-flight",
-    metavar="N",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Requests in flight per producer.",
+@options.value(
+    "--in-flight", type=options.Number(1, 64), default=4, help="Requests in flight per producer."
 )
 @keep_option
 @json_option
@@ -144,22 +126,10 @@ def append_command(
 
 
 @bench_command.command("tail")
-@click.option(
-    "--rate",
-    metavar="N",
-    type=click.FloatRange(0.1, 100_000),
-    default=100,
-    show_default=True,
-    help="Records per second.",
+@options.value(
+    "--rate N", type=click.FloatRange(0.1, 100_000), default=100, help="Records per second."
 )
-@click.option(
-    "--readers",
-    metavar="N",
-    type=click.IntRange(1, 1000),
-    default=4,
-    show_default=True,
-    help="Number of readers.",
-)
+@options.value("--readers", type=options.Number(1, 1000), default=4, help="Number of readers.")
 @seconds_option
 @size_option
 @keep_option

@@ -7,9 +7,8 @@ import click
 from polynya.base.names import DISKLESS, REPLICATED
 from polynya.cli.remote.client import Client, bucket_path, server_option
 from polynya.cli.streams.retention import spelled_retention
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.output import as_json
 
 
 @click.group("bucket", cls=CommandGroup)
@@ -18,7 +17,7 @@ def bucket_command() -> None:
 
 
 @bucket_command.command("ls")
-@as_json
+@options.as_json
 @server_option
 def ls_command(client: Client, as_json: bool) -> None:
     """List the buckets that have a retention or a default profile.
@@ -27,27 +26,24 @@ def ls_command(client: Client, as_json: bool) -> None:
     polynya bucket ls
     """
     buckets = client.call("GET", "/v1/buckets").json()["buckets"]
-    if as_json:
-        output.json_line(buckets)
-    elif buckets:
-        rows = [
-            (
-                each["name"],
-                each.get("profile", "-"),
-                "-" if each["retention"] is None else spelled_retention(each["retention"]),
-            )
-            for each in buckets
-        ]
-        output.table(("bucket", "new streams", "keeps"), rows)
-    else:
-        output.notice("no bucket has a retention or a default profile")
+    output.listing(
+        buckets,
+        ("bucket", "new streams", "keeps"),
+        lambda each: (
+            each["name"],
+            each.get("profile", "-"),
+            "-" if each["retention"] is None else spelled_retention(each["retention"]),
+        ),
+        "no bucket has a retention or a default profile",
+        as_json=as_json,
+    )
 
 
 @bucket_command.command("profile")
 @click.argument("bucket")
 @click.argument("profile", required=False, type=click.Choice((REPLICATED, DISKLESS)))
-@click.option("--clear", is_flag=True, help="Remove it: the setting of the node applies again.")
-@as_json
+@options.flag("--clear", help="Remove it: the setting of the node applies again.")
+@options.as_json
 @server_option
 def profile_command(
     client: Client, bucket: str, profile: str | None, clear: bool, as_json: bool

@@ -9,10 +9,9 @@ from urllib.parse import quote
 import click
 
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_group, complete_topic
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.values import BEGIN, SECONDS, Begin
 
 ROOT = "/v1/groups"
@@ -62,7 +61,7 @@ def group_command() -> None:
 
 @group_command.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_group)
-@as_json
+@options.as_json
 @server_option
 def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
     """List the groups whose ids start with PREFIX; with --json one object per line.
@@ -76,21 +75,19 @@ def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
         page = client.call("GET", ROOT, params={"prefix": prefix, "after": after}).json()
         rows += page["groups"]
         after = page["next"]
-    if as_json:
-        for row in rows:
-            output.json_line(row)
-    elif rows:
-        output.table(
-            ("group", "state", "type"),
-            [(row["group"], row["state"], row["protocol_type"] or "-") for row in rows],
-        )
-    else:
-        output.notice("no consumer groups yet: a Kafka client creates one when it subscribes")
+    output.listing(
+        rows,
+        ("group", "state", "type"),
+        lambda row: (row["group"], row["state"], row["protocol_type"] or "-"),
+        "no consumer groups yet: a Kafka client creates one when it subscribes",
+        as_json=as_json,
+        lines=True,
+    )
 
 
 @group_command.command("describe")
 @click.argument("id", shell_complete=complete_group)
-@as_json
+@options.as_json
 @server_option
 def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # noqa: A002
     """Show the members of the group ID, its committed offsets, and its lag in records.
@@ -113,14 +110,7 @@ def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # n
     output.table(
         ("topic", "partition", "offset", "end", "lag", "member"),
         [
-            (
-                row["topic"],
-                row["partition"],
-                "-" if row["offset"] is None else row["offset"],
-                row["end"],
-                "-" if row["lag"] is None else row["lag"],
-                readers.get((row["topic"], row["partition"]), "-"),
-            )
+            (*_cells(row, "topic", "partition", "offset", "end", "lag"), readers.get(_of(row), "-"))
             for row in shown["offsets"]
         ],
     )
@@ -128,31 +118,28 @@ def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # n
 
 @group_command.command("reset-offsets")
 @click.argument("id", shell_complete=complete_group)
-@click.option(
+@options.value(
     "--to",
-    metavar="PLACE",
     type=ResetPlace(),
     help="'earliest', 'latest', an offset (42), an age (10m), or a time (2026-11-01T00:00Z).",
 )
-@click.option("--to-earliest", is_flag=True, help="The same as --to earliest.")
-@click.option("--to-latest", is_flag=True, help="The same as --to latest.")
-@click.option(
-    "--shift-by",
-    metavar="N",
-    type=int,
-    help="Move each committed offset by N records; negative goes back.",
+@options.flag("--to-earliest", help="The same as --to earliest.")
+@options.flag("--to-latest", help="The same as --to latest.")
+@options.value(
+    "--shift-by N", type=int, help="Move each committed offset by N records; negative goes back."
 )
-@click.option(
-    "--topic",
+@options.value(
+    "--topic TOPIC[:N,N]",
     "topics",
-    metavar="TOPIC[:N,N]",
     multiple=True,
     shell_complete=complete_topic,
-    help="Reset this topic, or these partitions of it. Repeatable.  [default: all topics with "
-    "committed offsets]",
+    help=(
+        "Reset this topic, or these partitions of it. Repeatable.  [default: all topics with "
+        "committed offsets]"
+    ),
 )
-@click.option("--dry-run", is_flag=True, help="Only show the new offsets.")
-@as_json
+@options.flag("--dry-run", help="Only show the new offsets.")
+@options.as_json
 @server_option
 def group_reset_command(
     client: Client,
@@ -177,22 +164,18 @@ def group_reset_command(
     if as_json:
         output.json_line(answer)
         return
-    output.table(
-        ("topic", "partition", "before", "offset", "end", "lag"),
-        [
-            (
-                row["topic"],
-                row["partition"],
-                "-" if row["before"] is None else row["before"],
-                row["offset"],
-                row["end"],
-                row["lag"],
-            )
-            for row in answer["offsets"]
-        ],
-    )
+    heads = ("topic", "partition", "before", "offset", "end", "lag")
+    output.table(heads, [_cells(row, *heads) for row in answer["offsets"]])
     if dry_run:
         output.notice("nothing was changed: leave --dry-run out to commit these offsets")
+
+
+def _cells(row: dict[str, Any], *keys: str) -> list[object]:
+    return ["-" if row[key] is None else row[key] for key in keys]
+
+
+def _of(row: dict[str, Any]) -> tuple[str, int]:
+    return row["topic"], row["partition"]
 
 
 def _place(
@@ -210,7 +193,7 @@ def _place(
 
 @group_command.command("rm")
 @click.argument("ids", nargs=-1, required=True, shell_complete=complete_group)
-@as_json
+@options.as_json
 @server_option
 def group_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     """Delete the groups IDS and their offsets. A group with members is refused.

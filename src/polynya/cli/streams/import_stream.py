@@ -23,9 +23,8 @@ from polynya.cli.remote.client import (
     server_option,
     stream_path,
 )
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_stream
-from polynya.cli.terminal.values import SECONDS
 
 if TYPE_CHECKING:
     import httpx
@@ -39,29 +38,18 @@ LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses of transient failu
 @click.command("import")
 @click.argument("url")
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@click.option(
-    "--follow",
-    "-f",
-    is_flag=True,
-    help="Keep copying new records until the source is closed or Ctrl-C.",
+@options.flag(
+    "--follow", "-f", help="Keep copying new records until the source is closed or Ctrl-C."
 )
-@click.option("--keep-open", is_flag=True, help="Do not close the copy when the source is closed.")
-@click.option(
-    "--header",
+@options.flag("--keep-open", help="Do not close the copy when the source is closed.")
+@options.value(
+    "--header NAME: VALUE",
     "headers",
-    metavar="NAME: VALUE",
     multiple=True,
     help="Send this header to the source, such as a token.",
 )
-@click.option(
-    "--retry",
-    metavar="DURATION",
-    type=SECONDS,
-    default="1min",
-    show_default=True,
-    help="Retry timeout, for both servers.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@options.retry("1min", "Retry timeout, for both servers.")
+@options.json_flag("Print the result as JSON.")
 @server_option
 def import_command(
     client: Client,

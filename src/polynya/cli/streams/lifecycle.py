@@ -8,11 +8,10 @@ import click
 
 from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
 from polynya.cli.remote.client import NAMES_LOOKED_AT, Client, server_option, stream_path
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
-from polynya.cli.terminal.output import as_json
-from polynya.cli.terminal.values import SIZE, WHOLE_SECONDS, consistency_option, offset_of
+from polynya.cli.terminal.values import SIZE, WHOLE_SECONDS, offset_of
 
 if TYPE_CHECKING:
     import httpx
@@ -20,55 +19,42 @@ if TYPE_CHECKING:
 
 @click.command("create")
 @click.argument("stream", shell_complete=complete_stream)
-@click.option(
-    "--content-type",
-    metavar="TYPE",
+@options.value(
+    "--content-type TYPE",
     default="application/json",
-    show_default=True,
     help="Content type; application/json stores records.",
 )
-@click.option(
+@options.value(
     "--ttl",
-    metavar="DURATION",
     type=WHOLE_SECONDS,
     help="Delete the stream after this long without use (90s, 15min, 7d).",
 )
-@click.option(
-    "--expires-at",
-    metavar="TIME",
-    help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).",
+@options.value(
+    "--expires-at TIME", help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z)."
 )
-@click.option(
-    "--keep-age",
-    metavar="DURATION",
-    type=WHOLE_SECONDS,
-    help="Delete records older than this (7d).",
+@options.value("--keep-age", type=WHOLE_SECONDS, help="Delete records older than this (7d).")
+@options.value(
+    "--keep-bytes", type=SIZE, help="Keep only the newest bytes (10GiB); delete older records."
 )
-@click.option(
-    "--keep-bytes",
-    metavar="SIZE",
-    type=SIZE,
-    help="Keep only the newest bytes (10GiB); delete older records.",
-)
-@click.option(
+@options.value(
     "--profile",
     type=click.Choice(PROFILES),
-    help="diskless: records are stored in the object store alone. leased: a chain of segments, "
-    "each with one node as its writer.  Default: the node's default_profile, which is replicated.",
+    help=(
+        "diskless: records are stored in the object store alone. leased: a chain of segments, "
+        "each with one node as its writer.  Default: the node's default_profile, which is replicated."
+    ),
 )
-@click.option(
+@options.value(
     "--segment-records",
-    metavar="N",
-    type=click.IntRange(1),
+    type=options.Number(1),
     help="Records of a segment of a leased stream. Default: the node's setting.",
 )
-@click.option(
+@options.value(
     "--segment-bytes",
-    metavar="SIZE",
     type=SIZE,
     help="Bytes of a segment of a leased stream (1GiB). Default: the node's setting.",
 )
-@as_json
+@options.as_json
 @server_option
 def create_command(
     client: Client,
@@ -121,8 +107,8 @@ def create_command(
 
 @click.command("info")
 @click.argument("stream", shell_complete=complete_stream)
-@consistency_option
-@as_json
+@options.consistency
+@options.as_json
 @server_option
 def info_command(client: Client, stream: str, consistency: str, as_json: bool) -> None:
     """Show the properties of STREAM: content type, first and tail offset, state, expiry, retention
@@ -137,10 +123,12 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
     if as_json:
         output.json_line(info if segments is None else {**info, "segments": segments})
         return
-    for key, value in info.items():
-        if value is not None:
-            shown = ("yes" if value else "no") if isinstance(value, bool) else value
-            click.echo(f"{key.replace('_', ' '):<17}{shown}")
+    spoken = {True: "yes", False: "no"}
+    output.properties(
+        (key, spoken[value] if isinstance(value, bool) else value)
+        for key, value in info.items()
+        if value is not None
+    )
     for segment in segments or ():
         state = "sealed" if segment["sealed"] else "open"
         click.echo(
@@ -163,11 +151,9 @@ def _segments_path(stream: str) -> str:
 
 @click.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_stream)
-@click.option(
-    "--limit", metavar="N", type=click.IntRange(1), help="List at most this many streams."
-)
-@consistency_option
-@as_json
+@options.value("--limit", type=options.Number(1), help="List at most this many streams.")
+@options.consistency
+@options.as_json
 @server_option
 def ls_command(
     client: Client, prefix: str, limit: int | None, consistency: str, as_json: bool
@@ -200,20 +186,17 @@ def ls_command(
 
 @click.command("fork")
 @click.argument("new")
-@click.option(
-    "--from",
+@options.value(
+    "--from STREAM",
     "source",
-    metavar="STREAM",
     required=True,
     shell_complete=complete_stream,
     help="The source stream.",
 )
-@click.option(
-    "--offset",
-    metavar="OFFSET",
-    help="The fork point: an offset from a read, or 'start'. Default: the tail.",
+@options.value(
+    "--offset OFFSET", help="The fork point: an offset from a read, or 'start'. Default: the tail."
 )
-@as_json
+@options.as_json
 @server_option
 def fork_command(client: Client, new: str, source: str, offset: str | None, as_json: bool) -> None:
     """Create NEW as a fork: it starts with the records of another stream up to an offset, then
@@ -239,7 +222,7 @@ def fork_command(client: Client, new: str, source: str, offset: str | None, as_j
 
 @click.command("close")
 @click.argument("stream", shell_complete=complete_stream)
-@as_json
+@options.as_json
 @server_option
 def close_command(client: Client, stream: str, as_json: bool) -> None:
     """Close STREAM: it stays readable but accepts no appends, and its followers reach the end.
@@ -259,13 +242,12 @@ def close_command(client: Client, stream: str, as_json: bool) -> None:
 
 @click.command("rollover")
 @click.argument("stream", shell_complete=complete_stream)
-@click.option(
+@options.value(
     "--epoch",
-    metavar="N",
-    type=click.IntRange(1),
+    type=options.Number(1),
     help="Close only this segment: repeating the command closes no other.",
 )
-@as_json
+@options.as_json
 @server_option
 def rollover_command(client: Client, stream: str, epoch: int | None, as_json: bool) -> None:
     """Close the open segment of the leased STREAM, and open the next one on the next node. A
@@ -287,8 +269,8 @@ def rollover_command(client: Client, stream: str, epoch: int | None, as_json: bo
 
 @click.command("rm")
 @click.argument("streams", nargs=-1, required=True, shell_complete=complete_stream)
-@click.option("--force", "-f", is_flag=True, help="Ignore streams that do not exist.")
-@as_json
+@options.flag("--force", "-f", help="Ignore streams that do not exist.")
+@options.as_json
 @server_option
 def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Delete STREAMS in order, and stop at the first error. Rows already in tables stay there.
@@ -327,7 +309,7 @@ def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:
     if answer.status_code == 404:
         return None
     if answer.is_error:
-        raise client.refused(client.with_reason(answer, stream_path(stream), None), stream=stream)
+        raise client.refused(client.with_reason(answer, stream_path(stream)), stream=stream)
     return _facts(client, stream, answer)
 
 
@@ -371,7 +353,7 @@ def stream_command() -> None:
 @stream_command.command("profile")
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("profile", required=False, type=click.Choice((REPLICATED, DISKLESS)))
-@as_json
+@options.as_json
 @server_option
 def profile_command(client: Client, stream: str, profile: str | None, as_json: bool) -> None:
     """Show the profile of STREAM, or change it. The stream can be written and read meanwhile.

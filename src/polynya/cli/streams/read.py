@@ -13,9 +13,9 @@ from polynya.base.names import partition_of
 from polynya.base.offsets import format_token, parse_token
 from polynya.cli.remote.client import Client, is_json, server_option
 from polynya.cli.streams.lifecycle import info_of
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 from polynya.cli.terminal.complete import complete_stream
-from polynya.cli.terminal.values import BEGIN, SECONDS, Begin, consistency_option, offset_of
+from polynya.cli.terminal.values import BEGIN, Begin, offset_of
 
 if TYPE_CHECKING:
     from polynya.cli.terminal.read_pages import ReadPage
@@ -31,40 +31,36 @@ _JSON = (
     "closed."
 )
 
-limit_option = click.option(
-    "--limit", metavar="N", type=click.IntRange(1), help="Stop after N records (JSON streams)."
+limit_option = options.value(
+    "--limit", type=options.Number(1), help="Stop after N records (JSON streams)."
 )
-from_option = click.option("--from", "begin", metavar="WHERE", type=BEGIN, help=_FROM)
-record_time_option = click.option(
-    "--by-record-time",
-    is_flag=True,
-    help="Find the time of --from by the times that clients gave their records.",
+from_option = options.value("--from", "begin", type=BEGIN, help=_FROM)
+record_time_option = options.flag(
+    "--by-record-time", help="Find the time of --from by the times that clients gave their records."
 )
-format_option = click.option(
+format_option = options.value(
     "--format",
     "form",
     type=click.Choice(FORMATS),
     help="raw: the bytes of each record; table: columns; json: pages as JSON.  [default: raw]",
 )
 
-records_option = click.option(
+records_option = options.flag(
     "--records",
-    "records",
-    is_flag=True,
     help="Print whole records as JSON objects: offset, timestamp, append_time, key, headers, value.",
 )
 
 
 @click.command("read")
 @click.argument("stream", shell_complete=complete_stream)
-@click.option("--offset", metavar="OFFSET", help=_OFFSET + "  [default: start]")
+@options.value("--offset OFFSET", help=_OFFSET + "  [default: start]")
 @from_option
 @record_time_option
 @limit_option
 @format_option
-@click.option("--json", "as_json", is_flag=True, help=_JSON.format("page"))
+@options.flag("--json", "as_json", help=_JSON.format("page"))
 @records_option
-@consistency_option
+@options.consistency
 @server_option
 def read_command(
     client: Client,
@@ -120,31 +116,23 @@ def read_command(
 
 @click.command("tail")
 @click.argument("stream", shell_complete=complete_stream)
-@click.option(
+@options.value(
     "--lines",
     "-n",
     "last",
-    metavar="N",
-    type=click.IntRange(0),
+    type=options.Number(0),
     help="Print the last N records, and exit unless -f is given.",
 )
-@click.option("--follow", "-f", is_flag=True, help="With -n: then follow new records.")
-@click.option("--offset", metavar="OFFSET", help=_OFFSET + "  [default: now]")
+@options.flag("--follow", "-f", help="With -n: then follow new records.")
+@options.value("--offset OFFSET", help=_OFFSET + "  [default: now]")
 @from_option
 @record_time_option
 @limit_option
-@click.option(
-    "--retry",
-    metavar="DURATION",
-    type=SECONDS,
-    default="60s",
-    show_default=True,
-    help="Retry timeout for a lost connection.",
-)
+@options.retry("60s", "Retry timeout for a lost connection.")
 @format_option
-@click.option("--json", "as_json", is_flag=True, help=_JSON.format("append"))
+@options.flag("--json", "as_json", help=_JSON.format("append"))
 @records_option
-@consistency_option
+@options.consistency
 @server_option
 def tail_command(
     client: Client,

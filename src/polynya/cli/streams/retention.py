@@ -8,41 +8,31 @@ import click
 
 from polynya.base.offsets import parse_token
 from polynya.cli.remote.client import Client, bucket_path, server_option, stream_path
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.values import SIZE, WHOLE_SECONDS
 
-keep_age_option = click.option(
-    "--keep-age",
-    metavar="DURATION",
-    type=WHOLE_SECONDS,
-    help="Keep records younger than this (90s, 12h, 7d).",
+keep_age_option = options.value(
+    "--keep-age", type=WHOLE_SECONDS, help="Keep records younger than this (90s, 12h, 7d)."
 )
-keep_bytes_option = click.option(
-    "--keep-bytes",
-    metavar="SIZE",
-    type=SIZE,
-    help="Keep at least this many of the newest bytes (64MiB, 10GB).",
+keep_bytes_option = options.value(
+    "--keep-bytes", type=SIZE, help="Keep at least this many of the newest bytes (64MiB, 10GB)."
 )
-bucket_option = click.option(
-    "--bucket",
-    metavar="BUCKET",
-    help="Apply to all streams of a bucket that have no retention of their own.",
+bucket_option = options.value(
+    "--bucket BUCKET", help="Apply to all streams of a bucket that have no retention of their own."
 )
 
 
 @click.command("trim")
 @click.argument("stream", shell_complete=complete_stream)
-@click.option(
-    "--before",
-    metavar="OFFSET|TIME",
+@options.value(
+    "--before OFFSET|TIME",
     help="Delete records before an offset, 'now', a time (2030-01-31T12:00:00Z) or an age (10m).",
 )
 @keep_bytes_option
 @keep_age_option
-@as_json
+@options.as_json
 @server_option
 def trim_command(
     client: Client,
@@ -97,15 +87,11 @@ def retention_command() -> None:
 @bucket_option
 @keep_age_option
 @keep_bytes_option
-@click.option(
-    "--forever", is_flag=True, help="Keep everything, regardless of the bucket's retention."
+@options.flag("--forever", help="Keep everything, regardless of the bucket's retention.")
+@options.flag(
+    "--by-record-time", help="Count the age by the times that clients gave their records."
 )
-@click.option(
-    "--by-record-time",
-    is_flag=True,
-    help="Count the age by the times that clients gave their records.",
-)
-@as_json
+@options.as_json
 @server_option
 def set_command(
     client: Client,
@@ -152,7 +138,7 @@ def set_command(
 @retention_command.command("show")
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @bucket_option
-@as_json
+@options.as_json
 @server_option
 def show_command(client: Client, stream: str | None, bucket: str | None, as_json: bool) -> None:
     """Show the retention and first retained offset of STREAM, or of a bucket; without a name, all
@@ -165,30 +151,23 @@ def show_command(client: Client, stream: str | None, bucket: str | None, as_json
     if stream is None and bucket is None:
         listed = client.call("GET", "/v1/buckets").json()["buckets"]
         buckets = [each for each in listed if each["retention"] is not None]
-        if as_json:
-            output.json_line(buckets)
-        elif buckets:
-            output.table(
-                ("bucket", "keeps"),
-                [[each["name"], spelled_retention(each["retention"])] for each in buckets],
-            )
-        else:
-            output.notice(
-                "no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' "
-                "sets one"
-            )
+        output.listing(
+            buckets,
+            ("bucket", "keeps"),
+            lambda each: (each["name"], spelled_retention(each["retention"])),
+            "no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' sets "
+            "one",
+            as_json=as_json,
+        )
         return
     answer = client.call("GET", _path(stream, bucket), stream=stream or "").json()
     if as_json:
         output.json_line({"name": stream or bucket, **answer})
         return
-    click.echo(
-        f"{'keeps':<17}{spelled_retention(answer)}"
-        + (" (from its bucket)" if stream and answer["from"] == "bucket" else "")
-    )
-    for key in ("retained_offset", "next_offset"):
-        if key in answer:
-            click.echo(f"{key.replace('_', ' '):<17}{answer[key]}")
+    whose = " (from its bucket)" if stream and answer["from"] == "bucket" else ""
+    offsets = [key for key in ("retained_offset", "next_offset") if key in answer]
+    output.properties([("keeps", f"{spelled_retention(answer)}{whose}")])
+    output.properties((key, answer[key]) for key in offsets)
 
 
 @retention_command.command("clear")

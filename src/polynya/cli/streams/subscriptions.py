@@ -11,10 +11,9 @@ import click
 
 from polynya.cli.remote.client import JSON_TYPE, Client, is_json, server_option, stream_path
 from polynya.cli.streams.lifecycle import facts_if_there
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream, complete_subscription
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.values import SECONDS
 
 ROOT = "/v1/stream/__ds/subscriptions"
@@ -41,32 +40,27 @@ def sub_command() -> None:
 
 @sub_command.command("create")
 @click.argument("id")
-@click.option(
-    "--pattern", metavar="GLOB", help="All matching streams, including future ones: 'orders/*'."
-)
-@click.option(
-    "--stream",
+@options.value("--pattern GLOB", help="All matching streams, including future ones: 'orders/*'.")
+@options.value(
+    "--stream STREAM",
     "streams",
-    metavar="STREAM",
     multiple=True,
     shell_complete=complete_stream,
     help="This stream. Repeatable.",
 )
-@click.option("--webhook", metavar="URL", help="Send wakes to this URL as signed POST requests.")
-@click.option(
-    "--wake-stream",
-    metavar="STREAM",
+@options.value("--webhook URL", help="Send wakes to this URL as signed POST requests.")
+@options.value(
+    "--wake-stream STREAM",
     shell_complete=complete_stream,
     help="Append wakes to this stream, where workers claim them.",
 )
-@click.option(
+@options.value(
     "--lease",
-    metavar="DURATION",
     type=SECONDS,
     help="A worker loses the work after this long without a heartbeat.  [default: 30s]",
 )
-@click.option("--description", metavar="TEXT", help="A description for people.")
-@as_json
+@options.value("--description TEXT", help="A description for people.")
+@options.as_json
 @server_option
 def sub_create_command(
     client: Client,
@@ -126,8 +120,8 @@ def sub_create_command(
 
 @sub_command.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_subscription)
-@click.option("--limit", metavar="N", type=click.IntRange(1), help="List at most this many.")
-@as_json
+@options.value("--limit", type=options.Number(1), help="List at most this many.")
+@options.as_json
 @server_option
 def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) -> None:
     """List the subscriptions whose ids start with PREFIX; with --json one object per line.
@@ -147,36 +141,30 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
         after = page["next"] or ""
         if not after:
             break
-    if as_json:
-        for row in rows:
-            output.json_line(row)
-    elif rows:
-        output.table(
-            ("id", "type", "watches", "wakes", "state", "status"),
-            [
-                (row["id"], row["type"], _watched(row), _woken(row), row["state"], row["status"])
-                for row in rows
-            ],
-        )
-    else:
-        output.notice(
-            f"no subscriptions under '{prefix}'"
-            if prefix
-            else "no subscriptions yet: 'polynya sub create' creates one"
-        )
+    nothing = "no subscriptions yet: 'polynya sub create' creates one"
+    output.listing(
+        rows,
+        ("id", "type", "watches", "wakes", "state", "status"),
+        lambda row: (
+            row["id"],
+            row["type"],
+            _watched(row),
+            _woken(row),
+            row["state"],
+            row["status"],
+        ),
+        f"no subscriptions under '{prefix}'" if prefix else nothing,
+        as_json=as_json,
+        lines=True,
+    )
 
 
 @sub_command.command("show")
 @click.argument("id", shell_complete=complete_subscription)
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1),
-    default=SHOWN,
-    show_default=True,
-    help="Show at most this many of its streams.",
+@options.value(
+    "--limit", type=options.Number(1), default=SHOWN, help="Show at most this many of its streams."
 )
-@as_json
+@options.as_json
 @server_option
 def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None:  # noqa: A002
     """Show the subscription ID: its state, its current worker, and the acknowledged offset of each
@@ -199,9 +187,7 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
         return
     info = [(name, shown.get(name)) for name in _FACTS]
     info += [("wakes", _woken(shown)), ("lease", f"{shown['lease_ttl_ms'] / 1000:g} s")]
-    for name, value in info:
-        if value not in (None, ""):
-            click.echo(f"{name.replace('_', ' '):<17}{value}")
+    output.properties((name, value) for name, value in info if value not in (None, ""))
     click.echo()
     output.table(
         ("stream", "linked by", "acknowledged up to"),
@@ -215,7 +201,7 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
 
 @sub_command.command("rm")
 @click.argument("ids", nargs=-1, required=True, shell_complete=complete_subscription)
-@as_json
+@options.as_json
 @server_option
 def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     """Delete the subscriptions IDS; missing ones are not an error. Their streams stay.

@@ -8,16 +8,15 @@ from urllib.parse import quote
 import click
 
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import output
+from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream, complete_topic
-from polynya.cli.terminal.output import as_json
 
 ROOT = "/v1/topics"
-_config_option = click.option(
-    "--config",
+_PARTITION = ("partition", "stream", "first_offset", "next_offset")
+_config_option = options.value(
+    "--config NAME=VALUE",
     "configs",
-    metavar="NAME=VALUE",
     multiple=True,
     help="A config of Kafka, such as retention.ms=86400000, or content.type. Repeatable.",
 )
@@ -30,14 +29,13 @@ def topic_command() -> None:
 
 @topic_command.command("create")
 @click.argument("topic")
-@click.option(
+@options.value(
     "--partitions",
-    metavar="N",
-    type=click.IntRange(1),
+    type=options.Number(1),
     help="Number of partitions.  [default: the server's kafka.partitions]",
 )
 @_config_option
-@as_json
+@options.as_json
 @server_option
 def topic_create_command(
     client: Client, topic: str, partitions: int | None, configs: tuple[str, ...], as_json: bool
@@ -62,17 +60,16 @@ def topic_create_command(
 
 @topic_command.command("adopt")
 @click.argument("topic")
-@click.option(
-    "--from",
+@options.value(
+    "--from STREAM",
     "streams",
-    metavar="STREAM",
     multiple=True,
     required=True,
     shell_complete=complete_stream,
     help="A stream that exists: partition 0, and with each repetition the next one.",
 )
 @_config_option
-@as_json
+@options.as_json
 @server_option
 def topic_adopt_command(
     client: Client, topic: str, streams: tuple[str, ...], configs: tuple[str, ...], as_json: bool
@@ -94,7 +91,7 @@ def topic_adopt_command(
 
 
 @topic_command.command("ls")
-@as_json
+@options.as_json
 @server_option
 def topic_ls_command(client: Client, as_json: bool) -> None:
     """List the topics; with --json one object per line.
@@ -104,21 +101,19 @@ def topic_ls_command(client: Client, as_json: bool) -> None:
     polynya topic ls --json
     """
     rows = client.call("GET", ROOT).json()["topics"]
-    if as_json:
-        for row in rows:
-            output.json_line(row)
-    elif rows:
-        output.table(
-            ("topic", "partitions", "configs"),
-            [(row["name"], row["partitions"], _spelled(row["configs"])) for row in rows],
-        )
-    else:
-        output.notice("no topics yet: 'polynya topic create' creates one")
+    output.listing(
+        rows,
+        ("topic", "partitions", "configs"),
+        lambda row: (row["name"], row["partitions"], _spelled(row["configs"])),
+        "no topics yet: 'polynya topic create' creates one",
+        as_json=as_json,
+        lines=True,
+    )
 
 
 @topic_command.command("describe")
 @click.argument("topic", shell_complete=complete_topic)
-@as_json
+@options.as_json
 @server_option
 def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
     """Show TOPIC: its configs, and the offsets and bytes of each partition.
@@ -130,22 +125,16 @@ def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
     if as_json:
         output.json_line(shown)
         return
-    click.echo(f"{'topic':<17}{shown['name']}")
-    click.echo(f"{'id':<17}{shown['id']}")
-    click.echo(f"{'partitions':<17}{shown['partitions']}")
+    output.properties(
+        [("topic", shown["name"]), *((key, shown[key]) for key in ("id", "partitions"))]
+    )
     for name, value in shown["configs"].items():
         click.echo(f"{name:<17}{value}" if len(name) < 17 else f"{name}  {value}")
     click.echo()
     output.table(
         ("partition", "stream", "first offset", "next offset", "bytes"),
         [
-            (
-                each["partition"],
-                each["stream"],
-                each["first_offset"],
-                each["next_offset"],
-                output.size(each["bytes"]),
-            )
+            (*(each[key] for key in _PARTITION), output.size(each["bytes"]))
             for each in shown["details"]
         ],
     )
@@ -156,17 +145,14 @@ def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
 
 @topic_command.command("alter")
 @click.argument("topic", shell_complete=complete_topic)
-@click.option(
+@options.value(
     "--partitions",
-    metavar="N",
-    type=click.IntRange(1),
+    type=options.Number(1),
     help="Grow to this many partitions. A topic never shrinks.",
 )
 @_config_option
-@click.option(
-    "--unset", metavar="NAME", multiple=True, help="Return a config to its default. Repeatable."
-)
-@as_json
+@options.value("--unset NAME", multiple=True, help="Return a config to its default. Repeatable.")
+@options.as_json
 @server_option
 def topic_alter_command(
     client: Client,
@@ -195,7 +181,7 @@ def topic_alter_command(
 
 @topic_command.command("rm")
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topic)
-@as_json
+@options.as_json
 @server_option
 def topic_rm_command(client: Client, topics: tuple[str, ...], as_json: bool) -> None:
     """Delete TOPICS and all their records.

@@ -1,26 +1,25 @@
-"""The commands that show a table's columns and jobs, and change or drop the table."""
+"""The commands that show a table's columns and jobs, and change or drop the table; and the options of
+a new one, with the creation of derived tables."""
 
 from __future__ import annotations
 
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables.shared import explained, path_of, shown
-from polynya.cli.terminal import exits, output
+from polynya.cli.tables.shared import coordinator_of, explained, path_of, shown
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_table
-from polynya.cli.terminal.output import as_json
 
-columns_option = click.option(
-    "--column",
+columns_option = options.value(
+    "--column FIELD:TYPE",
     "columns",
-    metavar="FIELD:TYPE",
     multiple=True,
     help=(
         "Declare a field's type: long, double, decimal, string, timestamptz, date or boolean. May be "
@@ -28,15 +27,27 @@ columns_option = click.option(
     ),
 )
 
-partitions_option = click.option(
-    "--partition",
+partitions_option = options.value(
+    "--partition EXPRESSION",
     "partitions",
-    metavar="EXPRESSION",
     multiple=True,
     help=(
         "Divide the files by a column (stream), by hour, day, month or year of a time "
         "('day(timestamp)') or into buckets ('bucket(16, key)'). May be repeated."
     ),
+)
+SHOWN_CHARACTERS = 60
+
+sql_option = options.value(
+    "--sql FILE",
+    "statement",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Derive the rows by a SELECT of Spark SQL over the view 'input', the records' rows.",
+)
+python_option = options.value(
+    "--python MODULE:FUNCTION",
+    "function",
+    help="Derive the rows by a function of the driver's Python, from DataFrame to DataFrame.",
 )
 
 
@@ -52,10 +63,8 @@ class SchemaFile(click.Path):
         return Path(os.fsdecode(super().convert(path, param, ctx))), message
 
 
-schema_option = click.option(
-    "--schema",
-    "schema",
-    metavar="FILE[#MESSAGE]",
+schema_option = options.value(
+    "--schema FILE[#MESSAGE]",
     type=SchemaFile(exists=True, dir_okay=False, path_type=Path),
     help=(
         "Declare the fields of a schema: JSON Schema, Avro (.avsc), Protobuf (.proto), an Arrow "
@@ -67,7 +76,7 @@ SKIPPED_TOLD = 10  # fields of a schema file that a notice names
 
 @click.command("schema")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def schema_command(client: Client, name: str, as_json: bool) -> None:
     """List the columns of the table NAME with Iceberg's types.
@@ -76,17 +85,13 @@ def schema_command(client: Client, name: str, as_json: bool) -> None:
     polynya table schema flights
     """
     columns = client.call("GET", f"{path_of(name)}/schema").json()["columns"]
-    if as_json:
-        output.json_line(columns)
-    elif columns:
-        output.table(("column", "type"), [[column["name"], column["type"]] for column in columns])
-    else:
-        output.notice(f"table {name} has no columns before its first job")
+    nothing = f"table {name} has no columns before its first job"
+    output.listing(columns, ("column", "type"), ("name", "type"), nothing, as_json=as_json)
 
 
 @click.command("history")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def history_command(client: Client, name: str, as_json: bool) -> None:
     """List the last jobs of the table NAME, the latest first: what each added, and how long it took.
@@ -97,39 +102,26 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
     polynya table history flights
     """
     jobs = client.call("GET", f"{path_of(name)}/history").json()["jobs"]
-    if as_json:
-        output.json_line(jobs)
-    elif jobs:
-        heads = (
-            "job",
-            "time",
-            "operation",
-            "rows",
-            "files",
-            "merged",
-            "bytes",
-            "seconds",
-            "snapshot",
-        )
-        keys = ("operation", "rows", "files", "files_merged", "bytes", "job_seconds", "snapshot")
-        output.table(
-            heads,
-            [[job["job"], _time(job["time_ms"]), *(job[key] for key in keys)] for job in jobs],
-        )
-    else:
-        output.notice(f"table {name} has had no job yet")
+    keys = ("operation", "rows", "files", "files_merged", "bytes", "job_seconds", "snapshot")
+    output.listing(
+        jobs,
+        ("job", "time", "operation", "rows", "files", "merged", "bytes", "seconds", "snapshot"),
+        lambda job: (job["job"], _time(job["time_ms"]), *(job[key] for key in keys)),
+        f"table {name} has had no job yet",
+        as_json=as_json,
+    )
 
 
 @click.command("alter")
 @click.argument("name", shell_complete=complete_table)
 @columns_option
 @schema_option
-@click.option(
+@options.flag(
     "--hold/--no-hold",
     default=None,
     help="Let retention and expiry wait until the table has a stream's records, or no longer.",
 )
-@as_json
+@options.as_json
 @server_option
 def alter_command(
     client: Client,
@@ -160,7 +152,7 @@ def alter_command(
 @click.command("rename")
 @click.argument("name", shell_complete=complete_table)
 @click.argument("new_name")
-@as_json
+@options.as_json
 @server_option
 def rename_command(client: Client, name: str, new_name: str, as_json: bool) -> None:
     """Rename the table NAME to NEW_NAME. Its files, locations and jobs stay as they are.
@@ -174,7 +166,7 @@ def rename_command(client: Client, name: str, new_name: str, as_json: bool) -> N
 
 @click.command("drop")
 @click.argument("name", shell_complete=complete_table)
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@options.flag("--yes", help="Skip the confirmation.")
 @server_option
 def drop_command(client: Client, name: str, yes: bool) -> None:
     """Drop the table NAME. Its streams stay; rows of streams that were deleted or trimmed are lost.
@@ -187,7 +179,8 @@ def drop_command(client: Client, name: str, yes: bool) -> None:
     """
     rows = client.call("GET", path_of(name)).json()["table"]["rows"]
     if not yes:
-        _confirm(f"Drop table {name} and its {output.counted(rows, 'row')}?")
+        question = f"Drop table {name} and its {output.counted(rows, 'row')}?"
+        output.confirm(question, "nothing was dropped")
     client.call("DELETE", path_of(name))
     output.notice(f"table {name} dropped; its files are deleted later")
 
@@ -238,10 +231,47 @@ def _time(milliseconds: int) -> str:
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _confirm(question: str) -> None:
+def transform_of(statement: Path | None, function: str | None) -> str:
+    """Return the transform of the options --sql and --python. Raises `exits.Misused`."""
+    if statement is None:
+        return f"python:{function}"
+    if function is not None:
+        raise exits.Misused("--sql and --python exclude each other: pass one of them")
     try:
-        click.confirm(question, abort=True, err=True)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        raise exits.Misused("nothing was dropped: answer 'y', or pass --yes") from None
+        query = statement.read_text().strip().removesuffix(";")
+    except UnicodeDecodeError:
+        raise exits.Misused(f"{statement} is not UTF-8 text; expected a SELECT") from None
+    if not query:
+        raise exits.Misused(f"{statement} is empty; expected a SELECT")
+    return f"sql:{query}"
+
+
+def derive(
+    client: Client,
+    name: str,
+    prefix: str,
+    transform: str,
+    partitions: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """Create a derived table through the admin port, because its driver runs the user's code."""
+    with explained():
+        told = msgspec.json.decode(
+            coordinator_of(client).derive(name, prefix, transform, partitions)
+        )
+    if as_json:
+        output.json_line(shown(told["table"]) | {"covered": told["covered"]})
+        return
+    output.notice(f"derived table {name} created; 'polynya table sync {name}' fills it")
+    if told["covered"]:
+        names = ", ".join(map(output.visible, told["covered"]))
+        output.notice(f"  it reads the streams under '{prefix}', now for example {names}")
+    else:
+        output.notice(f"  warning: no stream name starts with '{prefix}' yet")
+
+
+def shortened(transform: str) -> str:
+    """Return a transform in one line."""
+    line = " ".join(transform.split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]}…"

@@ -17,12 +17,10 @@ from polynya.cli.tables.changes import (
     CHANGES,
     columns_option,
     declared_columns,
-    partitions_option,
-    schema_option,
-)
-from polynya.cli.tables.derived import (
     derive,
+    partitions_option,
     python_option,
+    schema_option,
     shortened,
     sql_option,
     transform_of,
@@ -30,18 +28,18 @@ from polynya.cli.tables.derived import (
 from polynya.cli.tables.pipeline import (
     merge_command,
     narrated,
+    rebuild_command,
+    replay_command,
+    spark_options,
     stoppable,
     told,
     told_outcome,
     verbose_option,
 )
-from polynya.cli.tables.rewrites import rebuild_command, replay_command
 from polynya.cli.tables.shared import behind, coordinator_of, explained, path_of, shown
-from polynya.cli.tables.spark_options import spark_options
-from polynya.cli.terminal import exits, output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_table
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import steps
 from polynya.cli.terminal.values import SECONDS
 from polynya.lakehouse.machine.needs import check_packages, check_pipeline
@@ -65,11 +63,10 @@ for _change in (*CHANGES, merge_command, rebuild_command, replay_command):
 
 @table_command.command("create")
 @click.argument("name")
-@click.option(
+@options.value(
     "--prefix",
-    "--from",
+    "--from PREFIX",
     "prefix",
-    metavar="PREFIX",
     required=True,
     help=(
         "The streams whose names begin with it are in the table; a word also means the bucket of "
@@ -79,12 +76,10 @@ for _change in (*CHANGES, merge_command, rebuild_command, replay_command):
 @columns_option
 @schema_option
 @partitions_option
-@click.option(
-    "--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records."
-)
+@options.flag("--hold", help="Retention and expiry wait until the table has a stream's records.")
 @sql_option
 @python_option
-@as_json
+@options.as_json
 @server_option
 def table_create_command(
     client: Client,
@@ -166,7 +161,7 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
 
 @table_command.command("describe")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def table_describe_command(client: Client, name: str, as_json: bool) -> None:
     """Show everything about the table NAME: its size, lag, last job, failures and locations.
@@ -212,7 +207,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
 
 @table_command.command("failures")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def table_failures_command(client: Client, name: str, as_json: bool) -> None:
     """List the ranges of the table NAME that its jobs could not read, and the reasons.
@@ -223,19 +218,15 @@ def table_failures_command(client: Client, name: str, as_json: bool) -> None:
     polynya table failures flights
     """
     failures = client.call("GET", f"{path_of(name)}/failures").json()["failures"]
-    if as_json:
-        output.json_line(failures)
-    elif failures:
-        heads = ("state", "stream", "record", "records", "failures", "object", "offset", "reason")
-        keys = ("state", "stream", "record", "records", "failures", "pack", "offset", "reason")
-        output.table(heads, [[failure[key] for key in keys] for failure in failures])
-    else:
-        output.notice(f"table {name} has read all of its ranges")
+    heads = ("state", "stream", "record", "records", "failures", "object", "offset", "reason")
+    keys = ("state", "stream", "record", "records", "failures", "pack", "offset", "reason")
+    nothing = f"table {name} has read all of its ranges"
+    output.listing(failures, heads, keys, nothing, as_json=as_json)
 
 
 @table_command.command("retry")
 @click.argument("name", shell_complete=complete_table)
-@as_json
+@options.as_json
 @server_option
 def table_retry_command(client: Client, name: str, as_json: bool) -> None:
     """Put the ranges of the table NAME that were set aside into its next job.
@@ -255,7 +246,7 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
 
 
 @table_command.command("ls")
-@as_json
+@options.as_json
 @server_option
 def table_ls_command(client: Client, as_json: bool) -> None:
     """List the tables: their locations in both formats, their size, and their lag behind the
@@ -266,55 +257,37 @@ def table_ls_command(client: Client, as_json: bool) -> None:
     polynya table ls --json | jq -r '.[] | .iceberg'
     """
     tables = [shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
-    if as_json:
-        output.json_line(tables)
-    elif tables:
-        heads = (
-            "name",
-            "prefix",
-            "streams",
-            "rows",
-            "dead letters",
-            "set aside",
-            "files",
-            "lag",
-            "iceberg",
-            "delta",
-        )
-        keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
-        output.table(
-            heads,
-            [
-                [*(table[key] for key in keys), behind(table), table["iceberg"], table["delta"]]
-                for table in tables
-            ],
-        )
-        for table in tables:
-            if trimmed := table.get("records_trimmed"):
-                output.notice(
-                    f"{table['name']}: {output.counted(trimmed, 'record')} were trimmed before a "
-                    "job read them"
-                )
-            if ended := table.get("records_ended"):
-                output.notice(
-                    f"{table['name']}: {output.counted(ended, 'record')} ended with their streams "
-                    "before a job read them"
-                )
-            if aside := table.get("ranges_aside"):
-                output.notice(
-                    f"{table['name']}: {output.counted(aside, 'range')} set aside "
-                    f"({output.counted(table['records_aside'], 'record')});"
-                    f" see 'polynya table failures {table['name']}'"
-                )
-    else:
-        output.notice("no tables yet: 'polynya table create NAME --prefix PREFIX' creates one")
+    heads = ("name", "prefix", "streams", "rows", "dead letters", "set aside", "files")
+    keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
+    output.listing(
+        tables,
+        (*heads, "lag", "iceberg", "delta"),
+        lambda row: (*(row[key] for key in keys), behind(row), row["iceberg"], row["delta"]),
+        "no tables yet: 'polynya table create NAME --prefix PREFIX' creates one",
+        as_json=as_json,
+    )
+    for table in () if as_json else tables:
+        for lack in _lacks(table):
+            output.notice(f"{table['name']}: {lack}")
+
+
+def _lacks(table: dict[str, Any]) -> Iterator[str]:
+    """Yield the reasons why records are not in a table."""
+    if trimmed := table.get("records_trimmed"):
+        yield f"{output.counted(trimmed, 'record')} were trimmed before a job read them"
+    if ended := table.get("records_ended"):
+        yield f"{output.counted(ended, 'record')} ended with their streams before a job read them"
+    if aside := table.get("ranges_aside"):
+        records = output.counted(table["records_aside"], "record")
+        see = f"see 'polynya table failures {table['name']}'"
+        yield f"{output.counted(aside, 'range')} set aside ({records}); {see}"
 
 
 @table_command.command("sync")
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
 @spark_options
 @verbose_option
-@as_json
+@options.as_json
 @server_option
 def sync_command(
     client: Client, tables: tuple[str, ...], spark: RunnerFactory, verbose: bool, as_json: bool
@@ -393,12 +366,10 @@ def lake_command() -> None:
 
 @lake_command.command("run")
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
-@click.option(
+@options.value(
     "--interval",
-    metavar="DURATION",
     type=SECONDS,
     default="1min",
-    show_default=True,
     help="The time from the start of a sync to the start of the next.",
 )
 @spark_options
@@ -431,12 +402,11 @@ def lake_run_command(
 
 @click.command("sql")
 @click.argument("query")
-@click.option(
+@options.flag(
     "--local",
-    is_flag=True,
     help="Run the query with DuckDB on this machine, which needs access to the tables' files.",
 )
-@as_json
+@options.as_json
 @server_option
 def sql_command(client: Client, query: str, local: bool, as_json: bool) -> None:
     """Run a SELECT over tables; with --json print a list of rows. '-' reads the query from stdin.

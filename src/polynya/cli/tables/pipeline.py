@@ -1,25 +1,35 @@
-"""Parts that the commands share that run jobs of tables, and the command that merges files."""
+"""The commands that write rows of a table again (merge, rebuild, replay), and what the commands
+share that run jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
+from polynya.cli.tables.changes import (
+    columns_option,
+    declared_columns,
+    partitions_option,
+    schema_option,
+)
 from polynya.cli.tables.shared import coordinator_of, explained
-from polynya.cli.tables.spark_options import spark_options
-from polynya.cli.terminal import output
+from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_table
-from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import steps
+from polynya.lakehouse.machine.master import parse_settings
 from polynya.lakehouse.machine.needs import check_packages
 
 if TYPE_CHECKING:
     from polynya.lakehouse.jobs.commit import JobOutcome
     from polynya.lakehouse.jobs.lazy_runner import RunnerFactory
+    from polynya.lakehouse.jobs.results import Progress, Runner
 
 NEXT_STEPS = {  # the step that follows each reported one
     "planned": "starting Spark and inferring the schema",
@@ -42,9 +52,52 @@ MILESTONES = {  # the steps that are shown without -v
     "failed": "failed",
     "stopped": "stopped",
 }
-verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Print every step of the pipeline, with object keys."
+verbose_option = options.flag(
+    "-v", "--verbose", help="Print every step of the pipeline, with object keys."
 )
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--master` and `--conf` to a command, and pass what starts such a session as `spark`."""
+
+    @options.value(
+        "--master URL",
+        default="",
+        help=(
+            "The Spark master: local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT. "
+            "Default: all cores of this machine."
+        ),
+    )
+    @options.value(
+        "--conf KEY=VALUE",
+        "pairs",
+        multiple=True,
+        help=(
+            "A setting of Spark; repeatable. Other users can see command lines, so put secrets "
+            "into spark-defaults.conf."
+        ),
+    )
+    @wraps(command)
+    def with_spark(*args: Any, master: str, pairs: tuple[str, ...], **options: Any) -> Any:
+        try:
+            settings = parse_settings(pairs)
+        except ConfigError as wrong:
+            raise exits.Misused(f"--conf: {wrong}") from None
+        return command(*args, spark=spark_factory(master, settings), **options)
+
+    return with_spark
+
+
+def spark_factory(master: str, settings: Mapping[str, str] | None = None) -> RunnerFactory:
+    """Return a function that starts Spark when the first job needs it."""
+
+    def start() -> Runner:
+        from polynya.lakehouse.jobs.spark import SparkRunner
+
+        output.notice(f"starting Spark{f' at {master}' if master else ''}")
+        return SparkRunner(master, settings=settings)
+
+    return start
 
 
 def told_outcome(done: JobOutcome) -> str:
@@ -68,7 +121,7 @@ def told_outcome(done: JobOutcome) -> str:
 @click.argument("name", shell_complete=complete_table)
 @spark_options
 @verbose_option
-@as_json
+@options.as_json
 @server_option
 def merge_command(
     client: Client, name: str, spark: RunnerFactory, verbose: bool, as_json: bool
@@ -129,3 +182,99 @@ def told(*, verbose: bool) -> Callable[[str, str], None]:
             output.notice(f"  {step if verbose else MILESTONES[step]:<14}{said}")
 
     return show
+
+
+@click.command("rebuild")
+@click.argument("name", shell_complete=complete_table)
+@partitions_option
+@options.flag("--no-partition", help="Divide the table no longer.")
+@columns_option
+@schema_option
+@spark_options
+@verbose_option
+@options.as_json
+@server_option
+def rebuild_command(
+    client: Client,
+    name: str,
+    partitions: tuple[str, ...],
+    no_partition: bool,
+    columns: tuple[str, ...],
+    schema: tuple[Path, str] | None,
+    spark: RunnerFactory,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Write all rows of the table NAME again, to a new folder, with columns chosen as for a new one.
+
+    --column changes declared types, --partition replaces all partitions. The table is read as it was
+    until the new one takes its place at once. It gets no new rows meanwhile.
+
+    \b
+    polynya table rebuild flights --partition 'day(timestamp)' --column delay:double
+    """
+    if partitions and no_partition:
+        raise exits.Misused("--partition and --no-partition exclude each other: pass one of them")
+    types = declared_columns(columns, schema)
+    wanted = list(partitions) if partitions or no_partition else None
+
+    def work(doing: Callable[[str], None]) -> JobOutcome | None:
+        from polynya.lakehouse.jobs.rewrites.redo import Redefined
+        from polynya.lakehouse.jobs.worker import rebuild
+
+        told: Progress = narrated(doing, verbose=verbose)
+        change = Redefined(types, wanted)
+        return rebuild(coordinator_of(client), name, spark, told, change)
+
+    outcome = _run(work)
+    if as_json:
+        output.json_line({"table": name, "job": outcome and outcome.job})
+    elif outcome is not None:
+        place = outcome.table.location
+        output.notice(f"{name}: job {outcome.job} wrote all rows again, to {place}")
+    else:
+        output.notice(f"{name}: another driver took the job; run it again")
+
+
+@click.command("replay-dlq")
+@click.argument("name", shell_complete=complete_table)
+@spark_options
+@verbose_option
+@options.as_json
+@server_option
+def replay_command(
+    client: Client, name: str, spark: RunnerFactory, verbose: bool, as_json: bool
+) -> None:
+    """Put values of the dead letters of the table NAME that fit its columns now into their rows.
+
+    Declare a column for them first. A dead letter that fits leaves NAME__dlq.
+
+    \b
+    polynya table alter flights --column delay:string && polynya table replay-dlq flights
+    """
+
+    def work(doing: Callable[[str], None]) -> JobOutcome | None:
+        from polynya.lakehouse.jobs.worker import replay
+
+        told: Progress = narrated(doing, verbose=verbose)
+        return replay(coordinator_of(client), name, spark, told)
+
+    outcome = _run(work)
+    fitted = 0 if outcome is None else -outcome.dead_rows
+    if as_json:
+        output.json_line({"table": name, "job": outcome and outcome.job, "fitted": fitted})
+    elif outcome is None:
+        output.notice(f"nothing to replay: no dead letter of table {name} fits its columns")
+    else:
+        output.notice(
+            f"{name}: job {outcome.job} wrote the values that fit; "
+            f"{output.counted(fitted, 'dead letter')} left {name}__dlq"
+        )
+
+
+def _run(work: Callable[[Callable[[str], None]], JobOutcome | None]) -> JobOutcome | None:
+    """Run a rewrite until it ends or is stopped, and show its steps."""
+    with explained():
+        check_packages()
+        with stoppable(), steps("requesting a plan") as doing:
+            return work(doing)

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote_plus, urlsplit
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -27,46 +27,28 @@ SHELLS = ("bash", "zsh", "fish")
 ANSWER_SECONDS = 0.7  # timeout of one completion
 NAMES_MAX = 100
 ANSWER_BYTES_MAX = 1 << 20
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def complete_stream(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete stream names; long lists are cut."""
-    found = _asked(ctx, "/v1/streams?" + urlencode({"prefix": incomplete, "limit": NAMES_MAX}))
-    return _items([row["name"] for row in found["streams"]] if found else [], incomplete)
+def _of_server(path: str, rows: str, key: str = "name") -> Complete:
+    """Return the completion of names in the server's answer to `path`; long lists are cut."""
+
+    def complete(
+        ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        found = _asked(ctx, path.format(prefix=quote_plus(incomplete), most=NAMES_MAX))
+        return _items([row[key] for row in found[rows]] if found else [], incomplete)
+
+    return complete
 
 
-def complete_table(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete table names."""
-    found = _asked(ctx, "/v1/tables")
-    return _items([row["name"] for row in found["tables"]] if found else [], incomplete)
-
-
-def complete_topic(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete names of Kafka topics."""
-    found = _asked(ctx, "/v1/topics")
-    return _items([row["name"] for row in found["topics"]] if found else [], incomplete)
-
-
-def complete_group(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete ids of Kafka consumer groups."""
-    found = _asked(ctx, "/v1/groups?" + urlencode({"prefix": incomplete}))
-    return _items([row["group"] for row in found["groups"]] if found else [], incomplete)
-
-
-def complete_subscription(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete subscription ids."""
-    found = _asked(ctx, "/v1/stream/__ds/subscriptions?" + urlencode({"limit": NAMES_MAX}))
-    return _items([row["id"] for row in found["subscriptions"]] if found else [], incomplete)
+complete_stream = _of_server("/v1/streams?prefix={prefix}&limit={most}", "streams")
+complete_table = _of_server("/v1/tables", "tables")
+complete_topic = _of_server("/v1/topics", "topics")
+complete_group = _of_server("/v1/groups?prefix={prefix}", "groups", "group")
+complete_subscription = _of_server(
+    "/v1/stream/__ds/subscriptions?limit={most}", "subscriptions", "id"
+)
 
 
 def complete_context(

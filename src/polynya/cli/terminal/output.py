@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+from polynya.cli.terminal import exits
 
 above: Callable[[str], None] | None = None  # prints notices above a progress line
 
@@ -59,6 +60,44 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, grouped: bo
         click.echo("  ".join(cells).rstrip())
 
 
+def confirm(question: str, nothing: str) -> None:
+    """Ask for confirmation. Raises `click.Abort` for no, `exits.Misused` without an answer, which
+    says that `nothing` was done."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise exits.Misused(f"{nothing}: answer 'y', or pass --yes") from None
+
+
+def listing(
+    rows: Sequence[Any],
+    heads: Sequence[str],
+    cells: Sequence[str] | Callable[[Any], Sequence[object]],
+    nothing: str,
+    *,
+    as_json: bool,
+    lines: bool = False,
+) -> None:
+    """Write rows as one JSON list, with `lines` as one object each, or as a table; say `nothing` if
+    there are none. `cells`: the keys of a row, or a function that returns its cells."""
+    if as_json:
+        for value in rows if lines else [rows]:
+            json_line(value)
+    elif rows:
+        shown = cells if callable(cells) else partial(_at, cells)
+        table(heads, [shown(row) for row in rows])
+    else:
+        notice(nothing)
+
+
+def properties(pairs: Iterable[tuple[str, object]], width: int = 17) -> None:
+    """Write a line for each name and value; names are padded to `width`."""
+    for name, value in pairs:
+        click.echo(f"{name.replace('_', ' '):<{width}}{value}")
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Format a count: `1 record`, `2,000 records`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
@@ -81,6 +120,10 @@ def visible(text: str) -> str:
         char if char.isprintable() else char.encode("unicode_escape", "replace").decode("ascii")
         for char in text
     )
+
+
+def _at(keys: Sequence[str], row: Mapping[str, object]) -> list[object]:
+    return [row[key] for key in keys]
 
 
 def _text(cell: object, *, grouped: bool = True) -> str:

@@ -28,18 +28,6 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 
 
-consistency_option = click.option(
-    "--consistency",
-    type=click.Choice(("leader", "local")),
-    default="leader",
-    show_default=True,
-    help=(
-        "leader: all acknowledged records; local: the contacted node's replica, without "
-        "contacting another node."
-    ),
-)
-
-
 class Seconds(click.ParamType):  # type: ignore[type-arg]
     """Seconds, from `90`, `0.5`, `90s`, `15min`, `12h`, `7d`."""
 

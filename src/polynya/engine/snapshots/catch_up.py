@@ -273,7 +273,9 @@ class CatchUp:
                     "the received file is incomplete: the disk is full, or the transfer was dropped"
                 )
             machine = await asyncio.to_thread(unpack_transfer, file, snapshot.identity)
-            for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
+            for some in portions(
+                [batch for _, hot in machine.directory.flush_candidates() for batch in hot]
+            ):
                 if not await core.keeper.copy_forward(number, some):
                     raise OSError("the disk is full")
             if not await core.keeper.configured(number, snapshot):

@@ -182,7 +182,7 @@ class Snapshotter:
             # Write the whole state when the index has not advanced, or when most streams changed.
             whole = chain is None or chain.index in (0, group.applied_index)
             changed = len(machine.changes.streams) + machine.kept.streams
-            whole = whole or 2 * changed > machine.count
+            whole = whole or 2 * changed > machine.directory.count
             chain = await self._write(group, whole=whole, unapplied=self._unapplied_floor(number))
             if self._keeper is not None:
                 self._keeper.snapshotted(
@@ -214,10 +214,10 @@ class Snapshotter:
         before: tuple[SnapshotLink, ...] = ()
         write: Callable[[], SnapshotLink]
         async with self.encoding:
-            if machine.count <= self._small_streams and (
+            if machine.directory.count <= self._small_streams and (
                 chain is None or chain.bytes <= SMALL_BYTES
             ):
-                lowest = machine.needed_places()
+                lowest = machine.directory.needed_places()
                 changes, index, term, body = (
                     machine.take_changes(),
                     group.applied_index,
@@ -235,7 +235,7 @@ class Snapshotter:
                 )
         # at the same moment as the body
         needed, hot_bytes = (
-            lowest if machine.hot else None,
+            lowest if machine.directory.hot else None,
             hot_bytes_of(machine),
         )
         try:
@@ -291,7 +291,7 @@ class Snapshotter:
         """Write the hot batches that are damaged in the journal again."""
         hot = [
             (batch, stream.uid)
-            for stream, batches in group.machine.flush_candidates()
+            for stream, batches in group.machine.directory.flush_candidates()
             for batch in batches
         ]
         lost = await asyncio.to_thread(
@@ -325,7 +325,7 @@ class Snapshotter:
         """Return old batches, and mark their streams as changed. A batch that is corrupt in memory
         stays: the journal may be intact."""
         old: list[HotBatch] = []
-        for number, (stream, hot) in enumerate(list(machine.flush_candidates())):
+        for number, (stream, hot) in enumerate(list(machine.directory.flush_candidates())):
             deep = (
                 []
                 if stream.uid in self._faulted

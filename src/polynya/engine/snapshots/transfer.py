@@ -62,7 +62,7 @@ def unpack_transfer(data: Scratch, identity: int) -> Machine:
         machine = _of_a_chain(data, identity) if machine is None else machine
     except (EOFError, struct.error) as error:
         raise CorruptData(f"a received snapshot is unreadable: {error}") from error
-    for _, hot in machine.flush_candidates():
+    for _, hot in machine.directory.flush_candidates():
         for batch in hot:
             if crc32c(batch.payload) != batch.crc:
                 raise CorruptData("a payload in a received snapshot fails its checksum")

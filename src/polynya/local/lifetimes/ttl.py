@@ -53,7 +53,7 @@ class Lifetimes:
     def is_over(self, machine: Machine, stream: Stream) -> bool:
         """Report whether the stream has expired, including reads that only this process has
         seen. The clock of a replica may be behind the log."""
-        now = max(self._now_ms(), machine.log_ms)
+        now = max(self._now_ms(), machine.counters.log_ms)
         if stream.expires_at_ms is not None or stream.ttl_seconds is None:
             return machine.expired(stream, now)
         if self._feeds.watched(stream.uid):
@@ -120,7 +120,7 @@ class Lifetimes:
         call checks the next group. Call this about once a second."""
         for uid in (*self._touched, *self._feeds.uids()):
             machine = self._machines.get(uid >> 48)
-            stream = None if machine is None else machine.by_uid.get(uid)
+            stream = None if machine is None else machine.directory.by_uid.get(uid)
             if stream is None or stream.ttl_seconds is None:
                 self.forget(uid)
             elif (
@@ -134,7 +134,7 @@ class Lifetimes:
             return []
         timed = (
             stream
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             if stream.ttl_seconds is not None or stream.expires_at_ms is not None
         )
         over = (
@@ -160,7 +160,7 @@ def found_in_grace(
             if isinstance(reply, OutcomeUnknown)
             else reply
         )
-    known = None if machine is None else machine.lookup(command.name)
+    known = None if machine is None else machine.directory.lookup(command.name)
     return (
         None
         if known is None or known.uid != uid or known.deleted

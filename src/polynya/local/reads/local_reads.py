@@ -108,7 +108,11 @@ class LocalReads:
         """Read without a leader. Records of a closed segment never change, so a replica may serve
         them; its page is never up to date. Raises the `fault` of the leader for other reads."""
         machine = self._machines.get(group)
-        stream = None if machine is None or not machine.leased else machine.lookup(query.name)
+        stream = (
+            None
+            if machine is None or not machine.directory.leased
+            else machine.directory.lookup(query.name)
+        )
         segments = None if stream is None else segments_of(stream)
         if segments is None or not (
             query.record == Position.START or 0 <= query.record < segments.record
@@ -280,7 +284,7 @@ class LocalReads:
         self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: ReadLimits
     ) -> tuple[Stream, ReadPlan]:
         machine = self._groups.here(uid >> 48)
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         if stream is None:
             raise Unavailable(
                 f"this node no longer has the source of this fork (incarnation {uid})"

@@ -26,7 +26,7 @@ async def first_at(
     """Return where the first own batch from record `begin` on begins that has a record of this time
     or later. `past`: also where only forks need it."""
     while True:
-        entries = machine.whole_index_of(stream) if past else machine.index_of(stream)
+        entries = machine.packs.whole_index_of(stream) if past else machine.packs.index_of(stream)
         number = index.first_dated(entries.data, index.entries_before(entries.data, begin), time_ms)
         if number == len(entries):
             break
@@ -49,7 +49,7 @@ async def newest_of(
     None without such batches."""
     hot = [time_of(each) for each in stream.hot or () if each.record + each.records > begin]
     newest = max(hot, default=None)
-    entries = machine.index_of(stream)
+    entries = machine.packs.index_of(stream)
     first = index.entries_before(entries.data, begin)
     slices = sorted(
         ((index.record_time_ms_max(entries.data, at), at) for at in range(first, len(entries))),

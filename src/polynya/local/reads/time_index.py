@@ -27,7 +27,7 @@ def place_of(
     contains it. The cost is logarithmic in the index. `past`: include records kept only for forks.
     `own`: exclude inherited records."""
     stable = stable_of(stream)
-    entries = machine.whole_index_of(stream) if past else machine.index_of(stream)
+    entries = machine.packs.whole_index_of(stream) if past else machine.packs.index_of(stream)
     number = index.first_reaching(entries.data, time_ms)
     fork = stream.fork
     if (

@@ -45,7 +45,7 @@ class TimeLookups:
             stream
             if where_of(stream) is None
             else await self._groups.rehydration.copy(group, name)
-            or self._groups.here(group).lookup(name)
+            or self._groups.here(group).directory.lookup(name)
         )
         if whole is None:
             raise Unavailable("the stream is being evicted or rehydrated; retry")
@@ -70,7 +70,7 @@ class TimeLookups:
         """Return the position of a time by uid, including trimmed records. `until`: the fork point,
         as in `read_uid`. `record_from`: of a record time, from this record on."""
         machine = self._groups.here(uid >> 48)
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         if stream is None:
             raise Unavailable(
                 f"this node no longer has the source of this fork (incarnation {uid})"

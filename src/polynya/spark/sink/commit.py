@@ -8,11 +8,12 @@ from functools import partial
 import msgspec
 
 from polynya.client.blocking.generated.client import Client
+from polynya.client.calls import call, stream_target
 from polynya.client.errors import ProducerConflict, ProducerFenced, StreamNotFound
+from polynya.client.messages import HttpRequest, Operation, Retry
 from polynya.client.values import JSON_TYPE, RECORDS_TYPE
 from polynya.spark.options import SinkOptions
 from polynya.spark.server import Server
-from polynya.spark.sink.operations import Once, append_once
 from polynya.spark.sink.staging import Staged, staged_rows
 
 APPEND_BYTES = 4 << 20
@@ -120,3 +121,27 @@ def _ensure(client: Client, stream: str) -> None:
         target.head()
     except StreamNotFound:
         target.create(content_type=JSON_TYPE)
+
+
+class Once(msgspec.Struct, frozen=True):
+    """The place of an append in a query: its batch is the producer's epoch."""
+
+    producer: str
+    epoch: int
+    sequence: int
+
+
+def append_once(
+    stream: str, once: Once, records: Sequence[bytes], kind: str, retry: Retry
+) -> Operation[None]:
+    """Append encoded records of a media type: JSON values or whole records. A repeat succeeds and
+    adds nothing. Raises ProducerFenced if a later epoch has begun."""
+    headers = {
+        "content-type": kind,
+        "producer-id": once.producer,
+        "producer-epoch": str(once.epoch),
+        "producer-seq": str(once.sequence),
+    }
+    body = b"[" + b",".join(records) + b"]"
+    request = HttpRequest("POST", stream_target(stream), headers, body)
+    yield from call(request, retry, f"append to '{stream}'", lambda _: None, repeatable=True)

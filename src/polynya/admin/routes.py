@@ -1,4 +1,5 @@
-"""The routes below `/v1/admin/`, and the ones for tables: what their handlers call, and who may."""
+"""The routes of a node beside streams: those below `/v1/admin/` and of tables, the console, health,
+metrics and the identity of the node: what their handlers call, and who may."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from polynya.admin.backup_routes import Backups
+from polynya.admin.health import Health, HealthResponse
 from polynya.admin.store_checks import StoreChecks
 from polynya.config.core_start import CoreStart
+from polynya.console.assets import AssetResponse, Assets, to_folder
 from polynya.front.http.api.cluster import ClusterActs
 from polynya.front.http.api.cost import Costs
 from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
@@ -28,6 +31,7 @@ BASE_ADMIN_ACTS = (
     "flush",
     "store",
 )
+PREFIX = "/console/"
 
 
 class Backends(NamedTuple):
@@ -127,3 +131,67 @@ def store_ref(start: CoreStart) -> StoreRef:
     if cold.backend == "local":
         return StoreRef("local", str(start.config.objects_path), shared=cold.shared)
     return StoreRef(cold.backend, cold.root, cold.s3_bucket, cold.s3_region, cold.s3_endpoint)
+
+
+def console_handlers() -> dict[str, Handler]:
+    """Return handlers by exact path: redirects to the page from `/` and from its path without the
+    slash."""
+
+    async def console(request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise Failure("NO_ROUTE")
+        return _asset(to_folder())
+
+    return {PREFIX.rstrip("/"): console, "/": console}
+
+
+def console_mounts() -> dict[str, Handler]:
+    """Return handlers by prefix: the page and its files."""
+    assets = Assets()
+
+    async def console(request: Request) -> Response:
+        answer = assets.answer(request.method, "/".join(request.segments), request.headers)
+        if answer is None:
+            raise Failure("NO_ROUTE")
+        if answer.status == 405:
+            raise Failure("METHOD_NOT_ALLOWED", headers=answer.headers)
+        return _asset(answer)
+
+    return {PREFIX: console}
+
+
+def _asset(answer: AssetResponse) -> Response:
+    return Response(answer.status, answer.body, answer.content_type, answer.headers)
+
+
+def health_handlers(health: Health, *, near: bool = False) -> dict[str, Handler]:
+    """Return the handlers by path. `near`: of the admin port on loopback."""
+
+    async def livez(request: Request) -> Response:
+        return _found(health.livez())
+
+    async def readyz(request: Request) -> Response:
+        return _found(await health.readyz(verbose="verbose" in request.query))
+
+    async def findings(request: Request) -> Response:
+        return _found(await health.health())
+
+    async def node(request: Request) -> Response:
+        return _found(health.node(near=near))
+
+    async def metrics(request: Request) -> Response:
+        return _found(await health.metrics())
+
+    return {
+        "/livez": livez,
+        "/readyz": readyz,
+        "/health": findings,
+        "/v1/node": node,
+        "/metrics": metrics,
+    }
+
+
+def _found(answer: HealthResponse) -> Response:
+    return Response(
+        answer.status, answer.body, answer.content_type, (("Cache-Control", "no-store"),)
+    )

@@ -1,22 +1,53 @@
-"""The streaming source: each micro-batch has the records between two offsets, which Spark keeps in
-its checkpoint. A repeated batch has the same records."""
+"""The readers of the data source. A batch has the records up to the tails at planning, narrowed by
+filters on request; a micro-batch of a stream those between two offsets, which Spark keeps in its
+checkpoint, so that a repeated one has the same records."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from polynya.spark.filters import Narrowed, narrow
 from polynya.spark.options import SourceOptions
-from polynya.spark.partitions import SlabPartition, read_slab
-from polynya.spark.planning import slabs
+from polynya.spark.planning import Slab, batch_spans, slabs
 from polynya.spark.positions import Offsets, check_named, initial, latest, spans_between
+from polynya.spark.reading import batches
 from polynya.spark.server import Server, Tail
 
 POLL_SECONDS = 0.2
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._narrowed = Narrowed()
+
+    def partitions(self) -> list[InputPartition]:
+        options, narrowed = self._options, self._narrowed
+        with Server(options.connection) as server:
+            tails = server.tails(options.streams, options.prefix)
+            spans = batch_spans(tails, options)
+            spans = narrowed.spans(span for span in spans if narrowed.takes(span.stream))
+            times_ms = (narrowed.from_ms, narrowed.to_ms)
+            found = slabs(server, spans, options, times_ms) if spans else []
+        return [SlabPartition(slab) for slab in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_slab(partition, self._columns)
+
+
+class FilteredReader(BatchReader):
+    """A batch read that leaves out streams, offsets and packs by the query's filters. Spark accepts
+    it only with `spark.sql.python.filterPushdown.enabled`."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
+        self._narrowed = narrow(filters)
+        return filters  # Spark evaluates all of them again, on the rows that are left
 
 
 class StreamReader(DataSourceStreamReader):
@@ -69,3 +100,14 @@ class StreamReader(DataSourceStreamReader):
     def _connected(self) -> Server:
         self._server = self._server or Server(self._options.connection)
         return self._server
+
+
+class SlabPartition(InputPartition):
+    def __init__(self, slab: Slab) -> None:
+        super().__init__(slab)
+        self.slab = slab
+
+
+def read_slab(partition: InputPartition | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield a partition's rows; None is that of a read without any."""
+    return batches(partition.slab, columns) if isinstance(partition, SlabPartition) else iter(())
