@@ -51,8 +51,7 @@ class Stream:
 
 
 class Disk:
-    """A file, written and synced by a thread; one write at a time, what comes meanwhile goes with
-    the next."""
+    """A file that a thread writes and syncs, one write at a time. Later data joins the next write."""
 
     def __init__(self, path: str) -> None:
         self.busy = False
@@ -74,7 +73,7 @@ class Disk:
 
 
 class Node:
-    """Either kind. What came in one pass of the loop is one turn."""
+    """A leader or a follower. The data of one loop pass form one turn."""
 
     def __init__(self, disk: Disk) -> None:
         self.streams: dict[bytes, Stream] = {}
