@@ -1,9 +1,9 @@
-"""The least that three nodes in Python can do and be told by `ursula-bench` and `wrk` as a cluster:
-what `bench.clusters --servers floor` starts.
+"""The lower bound of a cluster of three in Python, as `ursula-bench` and `wrk` measure it:
+`bench.clusters --servers floor` starts it.
 
 One node takes appends and sends them to two others, which write and fsync them; it answers when two
-of the three have. No elections, limits, index, packs, recovery or errors. What is above its figures
-is what those cost; nothing that does more can be below them.
+of the three have. No elections, limits, index, packs, recovery or errors: the difference to a real
+cluster is their cost.
 
 `python -m bench._floor PORT JOURNAL [PORT OF A FOLLOWER]...`; a follower: `python -m bench._floor
 PORT JOURNAL follower`.

@@ -75,8 +75,8 @@ class Promise(msgspec.Struct):
 
 
 class Taken(msgspec.Struct):
-    """A backup that is whole. `streams`: what it has, by name: their facts and their bytes; `sure`:
-    uids of forks that were there before."""
+    """A whole backup. `streams`: its streams by name, with facts and bytes; `sure`: uids of forks
+    that existed before it."""
 
     manifest: Manifest
     promise: Promise
@@ -141,7 +141,7 @@ class Operators:
         return taken
 
     def _created(self) -> set[int]:
-        """The lives of which somebody was told."""
+        """Return the incarnations with a successful response."""
         pasts = self._episode.lives.pasts.values()
         told = [each.what.told for past in pasts for each in past.operations]  # type: ignore[attr-defined]
         return {each.uid for each in told if isinstance(each, Reply) and each.code == Code.CREATED}
@@ -226,7 +226,7 @@ class Operators:
                 past.operations.append(Operation(began, ended, Exchange(Looked(), info_of(stream))))
 
     async def finish(self) -> None:
-        """All is well: one more, which must be there."""
+        """Take one more backup of the healthy cluster, which must succeed."""
         if not self.strikes:
             return
         self.repository.weather, self._is_calm = GOOD, True
@@ -237,7 +237,7 @@ class Operators:
             assert tries < CALM_TRIES - 1, "no backup can be taken though all is well"
 
     async def chosen(self) -> list[Taken]:
-        """Some of those that are on the shelf in the end: the last, and another one."""
+        """Return some of the final backups: the last, and another one."""
         found = await self.whole() if self.strikes else []
         others = [taken for taken in found if taken is not self._last and taken.streams]
         return [self._last, *self._random.sample(others, min(1, len(others)))] if found else []
@@ -288,7 +288,7 @@ class AdminEndpoint:
     async def answer(
         self, method: str, path: str, query: dict[str, str], body: bytes
     ) -> tuple[int, bytes]:
-        """(status, body), as the front makes them of what is raised."""
+        """Return (status, body), as the front derives them from exceptions."""
         segments = tuple(filter(None, path.removeprefix(PATH).split("/")))
         try:
             response = await self._backups.handle(

@@ -74,7 +74,7 @@ from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
 
 class Node:
-    """One node of one core, and its lives."""
+    """One node of one core, over all its incarnations."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -247,8 +247,7 @@ class Node:
                 )
 
     def kill(self, *, power: float | None = None) -> None:
-        """The process dies; with `power` the machine, and that share of what was not synced
-        survives."""
+        """Kill the process; with `power` the machine, where that share of unsynced data survives."""
         self.dying = None
         rafts = {number: member.raft for number, member in self.core.members.items()}
         self.durable = {
@@ -435,7 +434,7 @@ class Node:
         return await self.propose(name, Delete(name, self.engine.service.now_ms()))
 
     async def read(self, name: str, *, local: bool = False) -> bytes:
-        """All of the stream, linearizable, or what is here. Raises Unavailable, and NotThere."""
+        """Read the whole stream, linearizable or local. Raises Unavailable, and NotThere."""
         page = await self._page(
             ReadQuery(name, bytes_max=1 << 22 if local else self.world.page_bytes, local=local)
         )
@@ -618,8 +617,7 @@ class World(Network, Steered, Copied):
         return self.random.uniform(*(node.slow or self.disk_delay))
 
     def applied(self, group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
-        """The same everywhere: an entry that was applied never changes, and neither does what it
-        leads to."""
+        """Check that an applied entry and its effects are the same on every node and never change."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
         is_new = reply.code == Code.OK and (group, index) not in self.told
         if self.heard is not None and is_new:

@@ -1,6 +1,5 @@
-"""Streams that end by themselves: by a TTL that appends and reads extend, or at a time. Log time
-decides; so what a client is told is compared with the earliest and the latest that it can have
-been."""
+"""Streams that expire: by a TTL that appends and reads extend, or at a time. Log time decides, so
+responses are compared with its earliest and latest possible values."""
 
 from __future__ import annotations
 

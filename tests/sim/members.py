@@ -1,7 +1,6 @@
-"""Subscriptions that come and go, and whose streams do: by a pattern and by name, also of streams
-that are deleted, trimmed, made again, or not there yet. When all is well each group watches what
-the subscription's home says, a new one hears of what comes, and of one that is deleted nothing is
-left."""
+"""Subscriptions that are created and deleted, by pattern and by name, whose streams change too:
+deleted, trimmed, re-created, or not yet created. On a healthy cluster each group watches as the
+home says, and new subscriptions receive records. Nothing is left of a deleted one."""
 
 from __future__ import annotations
 
@@ -99,7 +98,7 @@ class Subscribers:
         return [asyncio.ensure_future(self._client(key)) for key in KEYS] if self.strikes else []
 
     async def finish(self) -> None:
-        """All is well."""
+        """Check the subscriptions on the healthy cluster."""
         if not self.strikes:
             return
         random = Random(f"guests go {self._episode.seed}")

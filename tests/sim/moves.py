@@ -19,7 +19,7 @@ NODES_MAX = 8
 
 
 class LiveReader:
-    """A live reader: what it hears has no gap from where it began."""
+    """A live reader: its data has no gap from its start on."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, bytes]] = []
@@ -181,5 +181,6 @@ MOVES = (Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.come, Move
 
 
 def run_moves(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Moves(seed, mishaps, knobs).play()

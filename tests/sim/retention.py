@@ -1,6 +1,5 @@
-"""Streams of which only so much is kept, by age or by bytes, as they or their bucket say. What is
-young, or within the bytes, stays; what is there is as it was; and when all is well nothing is left
-that is over."""
+"""Streams with retention by age or by bytes, their own or their bucket's. Data within the limits
+stays unchanged. Once all is healthy nothing beyond them is left."""
 
 from __future__ import annotations
 
@@ -91,7 +90,7 @@ class RetentionClients:
         return [asyncio.ensure_future(self._client(name)) for name in NAMES] if self.strikes else []
 
     def saw(self, name: str, begin: int, content: bytes) -> None:
-        """Elsewhere: in a backup, or in what was recovered."""
+        """Record a read elsewhere: in a backup, or in a recovery."""
         if name in self.kept:
             self.kept[name].saw(begin, content)
 

@@ -1,6 +1,6 @@
-"""Clients of streams that live and die: what they ask of a few names, under conditions and beside
-each other, and whether all that they were told can be true (`sim/linearizability.py`,
-`sim/life_model.py`). Also of what was refused: that the direct check of appends cannot judge."""
+"""Clients of short-lived streams: conditional and concurrent requests to a few names. A checker
+decides whether all responses are possible (`sim/linearizability.py`, `sim/life_model.py`),
+refusals included, which the direct check of appends cannot judge."""
 
 from __future__ import annotations
 
@@ -537,7 +537,7 @@ class LiveReader:
         self.over = event.gone or event.cut
 
     def check(self, past: Past, info: StreamInfo) -> None:
-        """`info`: what it was told at first."""
+        """Check the reader's data. `info`: its first response."""
         record = info.record
         for at, event in self._events:
             if event.cut:

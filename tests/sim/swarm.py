@@ -202,7 +202,7 @@ class SwarmEpisode(Episode):
             world.store.weather = swarm.weather
 
     async def _heal(self) -> None:
-        """Everything is well from now on; and then it has to be seen."""
+        """Heal everything from now on, and check that the cluster recovers."""
         world = self.world
         if world.store is not None:
             world.store.weather = GOOD
@@ -338,7 +338,7 @@ class SwarmEpisode(Episode):
     # --- tails
 
     async def _tail(self, number: int) -> None:
-        """Follows a stream over the lives of nodes: every byte once, in order."""
+        """Follow a stream over the incarnations of nodes: every byte once, in order."""
         name = STREAMS[number]
         content = self.tails[name] = bytearray()
         random = Random(f"tail {self.seed} {number}")
@@ -405,8 +405,7 @@ class SwarmEpisode(Episode):
             self._start(node)
 
     def rot(self) -> None:
-        """A byte of what was synced is another, in a node that is down: found when it starts, or
-        never needed."""
+        """Change a synced byte on a node that is down: found at the start, or never needed."""
         if self._may_lose_a_disk():
             node = self.draw.choice(list(self.world.nodes.values()))
             if node.alive:
@@ -415,7 +414,7 @@ class SwarmEpisode(Episode):
             self.note(f"node {node.number} has a damaged journal: {node.disk.rot(self.draw)}")
 
     def _may_lose_a_disk(self) -> bool:
-        """One at a time: another only when what was lost is there again."""
+        """Report whether another disk may be lost: only after the previous loss is restored."""
         return (self.wiped is None or self.wiped.remembers) and all(
             node.remembers for node in self.world.alive()
         )
@@ -492,7 +491,8 @@ ALL: dict[str, Callable[..., None]] = MISHAPS | faults.FAULTS
 def run_swarm(
     seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None
 ) -> SwarmEpisode:
-    """Raises AssertionError with what was not true. The same seed, the same `trace`."""
+    """Play an episode. The same seed gives the same `trace`. Raises AssertionError with the
+    violated invariant."""
     episode = SwarmEpisode(seed, mishaps, schedule, knobs)
     episode.play()
     return episode

@@ -1,6 +1,6 @@
 """Workers of subscriptions: leases and acknowledgements of pull-wake, and a receiver of webhooks.
-What they are shown must be done at least once, in order, by one holder at a time; what is
-acknowledged stays so; and when all is well nothing stays pending."""
+Announced work is done at least once, in order, by one holder at a time. Acknowledgements are
+permanent, and nothing stays pending on a healthy cluster."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Shop:
         return [asyncio.ensure_future(each) for each in (self._put(), self._append(), *work)]
 
     async def finish(self) -> None:
-        """Everything is well: what is pending is worked off, by both."""
+        """Let both workers complete the pending work on the healthy cluster."""
         self._calm = True
         random, node = Random("shop"), self._world.alive()[0]
         await self._put()
@@ -326,8 +326,7 @@ class Shop:
         return not ends
 
     async def _receive(self, body: bytes) -> DeliveryOutcome:
-        """The receiver of webhooks: it is done with all that it is told, fails, or takes it and
-        calls back."""
+        """Receive a webhook: complete its work, fail, or accept it and call back."""
         shift, wake = self.shifts[HOOK], msgspec.json.decode(body)
         shift.wake(wake["generation"], wake["wake_id"])
         tails = shift.show({}, wake["streams"])
