@@ -1,5 +1,5 @@
-"""A node whose object store is away, or is not its own, when it starts: it serves what it can, says
-so, and goes on as soon as it may."""
+"""A node whose object store is down, or foreign, at its start: it serves as much as possible,
+reports the problem, and continues once the store permits."""
 
 from __future__ import annotations
 
