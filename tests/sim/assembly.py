@@ -25,7 +25,7 @@ Receiver = Callable[[bytes], Awaitable[DeliveryOutcome]]
 Result = TypeVar("Result")
 
 
-class House:
+class BackgroundWork:
     """Background work of one incarnation of a node. Idle in worlds without it: stories have parts
     of their own."""
 

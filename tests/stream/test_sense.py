@@ -1,5 +1,5 @@
-"""Commands that make no sense: what is refused, that all that was ever committed is not, and that
-what is let through ends no machine."""
+"""Impossible commands: they are refused, every ever committed one is accepted, and no accepted one
+stops a machine."""
 
 from __future__ import annotations
 
