@@ -1,4 +1,4 @@
-"""Kafka leader epochs across restores: no client has seen a later one than those that follow."""
+"""Kafka leader epochs across restores: no client has seen a later one than the next ones."""
 
 from __future__ import annotations
 

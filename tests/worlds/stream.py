@@ -245,7 +245,7 @@ class World:
         )
 
     def batches_of(self, cold: ColdSlice) -> list[HotBatch]:
-        """The batches of an index entry, at their places: those that a diskless writer stored have
+        """Return the batches of an index entry at their positions; those of a diskless writer have
         none in the store."""
         batches = self.slices[cold.pack, cold.offset]
         if cold.first_batch or batches[0].record < 0:
