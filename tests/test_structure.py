@@ -25,8 +25,6 @@ LARGE = {  # classes that are still to be divided
     "polynya.engine.replicated:ReplicatedEngine",
     "polynya.engine.snapshots.snapshotter:Snapshotter",
     "polynya.engine.standalone:StandaloneEngine",
-    "polynya.front.http.routes.append_request:RequestTemplate",
-    "polynya.front.http.routes.sse:Subscriber",
     "polynya.raft.progress:Progress",
     "polynya.raft.raft:Raft",
     "polynya.raft.state:RaftState",
