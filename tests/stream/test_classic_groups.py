@@ -61,7 +61,7 @@ class Told:
                 self.commit()
 
     def commit(self) -> None:
-        """The log has what was proposed."""
+        """Commit the proposals to the log."""
         for effect in self.unlogged:
             self.log.append(effect.put)
             for reply in effect.then:

@@ -16,6 +16,7 @@ from typing import Any
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.futures import settle
 from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
+from polynya.jobs import repeat
 from polynya.routing import messages
 from polynya.service.consumer_groups.running import RunningGroup, clock_ms
 from polynya.service.node_service import NodeService
@@ -81,6 +82,8 @@ class ConsumerGroupCoordinator:
         self._new_id = new_id or _new_id
         self._led: dict[int, _Led] = {}
         self._loading: dict[int, asyncio.Task[_Led]] = {}
+        self._is_settled = False  # all groups that are led here are loaded, none of another term
+        self._expire_at = 0.0
         service.rpc.serve(messages.CONSUMER_GROUPS, Call, Answer, self.handle)
 
     def group_of(self, id_: str) -> int:
@@ -103,12 +106,12 @@ class ConsumerGroupCoordinator:
         for raft_group in raft_groups:
             homes.setdefault(self._service.rpc.home_of(raft_group), []).append(raft_group)
         found: list[Description] = []
-        for place, some in homes.items():
+        for core_id, some in homes.items():
             asked = ListAll(some)
-            if place == self._service.rpc.core:
+            if core_id == self._service.rpc.core:
                 listing = await self.handle(asked)
             else:
-                listing = await self._service.rpc.ask(place, messages.CONSUMER_GROUPS, asked)
+                listing = await self._service.rpc.ask(core_id, messages.CONSUMER_GROUPS, asked)
             assert isinstance(listing, Listing)
             found += listing.groups
         return found
@@ -120,17 +123,15 @@ class ConsumerGroupCoordinator:
 
     async def run(self) -> None:
         """Watch the leaderships and delete what expires. Run until cancelled."""
-        loop = asyncio.get_running_loop()
-        expire_at = loop.time() + _EXPIRE_SECONDS
+        self._expire_at = asyncio.get_running_loop().time() + _EXPIRE_SECONDS
         try:
-            while True:
-                self._look()
-                if loop.time() >= expire_at:
-                    expire_at = loop.time() + _EXPIRE_SECONDS
-                    self.expire()
-                await asyncio.sleep(_LOOK_SECONDS)
+            await repeat(self._look, _LOOK_SECONDS)
         finally:
             self.close()
+
+    def leadership_changed(self, raft_group: int) -> None:
+        """Look at the leaderships soon."""
+        self._is_settled = False
 
     def close(self) -> None:
         """Answer the calls that wait."""
@@ -160,14 +161,20 @@ class ConsumerGroupCoordinator:
 
     # --- leadership -------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         """Drop what belongs to ended terms; load the groups of new ones, to watch their
-        sessions."""
-        for raft_group in tuple(self._led):
-            self._valid(raft_group)
-        for raft_group in self._service.local.led:
-            if raft_group and raft_group not in self._led and raft_group not in self._loading:
+        sessions. Delete what expires."""
+        if not self._is_settled:
+            for raft_group in tuple(self._led):
+                self._valid(raft_group)
+            missing = [each for each in self._service.local.led if each and each not in self._led]
+            for raft_group in missing:
                 self._load(raft_group)
+            self._is_settled = not missing
+        now = asyncio.get_running_loop().time()
+        if now >= self._expire_at:
+            self._expire_at = now + _EXPIRE_SECONDS
+            self.expire()
 
     def _valid(self, raft_group: int) -> _Led | None:
         """Return the groups of the present term, if they are loaded."""
@@ -177,6 +184,7 @@ class ConsumerGroupCoordinator:
             return None
         if machine is not led.machine or led.term != self._term(raft_group):
             self._led.pop(raft_group).close()
+            self._is_settled = False
             return None
         return led
 
