@@ -1,7 +1,7 @@
-# What there is to do here. `make` alone prints the list; each target sets up what it needs and is quick the second time.
+# The tasks of this repository. `make` alone lists them; each target sets up what it needs, once.
 
 PYTHON ?= python3
-VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))# one for each Python that is named: `make test PYTHON=python3.13`
+VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))# one per Python: `make test PYTHON=python3.13`
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMPS := $(VENV)/.stamps
@@ -10,14 +10,14 @@ BENCH ?=
 ARGS ?=
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 SUITE = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-AGAIN = $(MAKE) --no-print-directory# not called by its name, or `make -n test` would run it
+AGAIN = $(MAKE) --no-print-directory# a variable of another name: `make -n test` would run $(MAKE)
 TIERS = @PYTHONPATH=tests $(PY) -m tiers
 IN_PROCESS = not process and not spark and not conformance and not long
-TEST_SECONDS ?= 120# after which a test of the gate hangs; more where others run beside it
+TEST_SECONDS ?= 120# timeout of a test of the gate; longer beside other runs
 CLASSES = .build/spark-classes$(VENV).jsa
 COSTS = .build/test-times.jsonl
-export PYTHONDONTWRITEBYTECODE := # compiled modules are kept: the tests start hundreds of Pythons
-WARM = { [ -d tests/__pycache__ ] || $(PY) -m pytest --collect-only -qq > /dev/null 2>&1; } &# what a first run compiles, once and not in each worker
+export PYTHONDONTWRITEBYTECODE := # keep compiled modules: the tests start hundreds of Pythons
+WARM = { [ -d tests/__pycache__ ] || $(PY) -m pytest --collect-only -qq > /dev/null 2>&1; } &# compile once on a first run, not in each worker
 LINT = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet .
 
 .DEFAULT_GOAL := help
@@ -28,70 +28,70 @@ help:  ## this list
 	@echo
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
-run: $(STAMPS)/all $(if $(findstring --diskless,$(ARGS)),$(STAMPS)/s3-server)  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere (ARGS=--diskless: on an S3 server)
+run: $(STAMPS)/all $(if $(findstring --diskless,$(ARGS)),$(STAMPS)/s3-server)  ## the demo, end to end: real flights into streams and tables; all query results must agree (ARGS=--diskless: on an S3 server)
 	@$(BIN)/polynya demo $(ARGS)
 
-test: lint $(CLASSES)  ## everything that CI checks: lint, types, and both tiers of tests at once (PYTHON=python3.13 with another Python)
+test: lint $(CLASSES)  ## all CI checks: lint, types and both tiers of tests in parallel (PYTHON=python3.13: another Python)
 	$(TIERS).both "$(AGAIN) gate TEST_SECONDS=600" $(ARGS)
 
 lint: $(STAMPS)/dev  ## format, lint, strict types
 	@$(WARM) $(LINT) && $(BIN)/mypy; status=$$?; wait; exit $$status
 
-gate: $(STAMPS)/dev  ## the tests that start no process, and the simulation with fixed seeds; nothing is repeated
+gate: $(STAMPS)/dev  ## in-process tests and the simulation with fixed seeds; no reruns
 	@PYTHONPATH=tests $(PY) -m tiers.quarantine
 	@$(SUITE) --timeout=$(TEST_SECONDS) -m "$(IN_PROCESS)" $(ARGS)
 
-processes: $(CLASSES)  ## the tests that start processes; what fails is repeated once, alone, at most three, and reported
+processes: $(CLASSES)  ## tests that start processes; at most three failures are rerun once, alone, and reported
 	$(TIERS).processes $(ARGS)
 
-flakes: $(STAMPS)/dev  ## keep what this machine's runs found flaky in tests/flakes.json and docs/design
+flakes: $(STAMPS)/dev  ## record this machine's flaky tests in tests/flakes.json and docs/design
 	$(TIERS).flakes
 
-test-times: $(CLASSES)  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run and the names of slow ones
+test-times: $(CLASSES)  ## run the tests and list the 40 most expensive tests and files by CPU seconds; updates the recorded times and slow tests
 	@mkdir -p .build; $(SUITE) -m "not long" --costs=$(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
 
-long: $(CLASSES)  ## the tests that CI leaves out, as a shorter one is of the same behaviour; keeps the result in tests/long_result.json
+long: $(CLASSES)  ## long tests outside CI, each with a shorter counterpart in CI; records the result in tests/long_result.json
 	$(TIERS).long $(ARGS)
 
-hunt: $(STAMPS)/dev  ## search for defects with seeds of the commit, endless or SECONDS=600; keeps what fails in tests/found_seeds.txt (ARGS="--only swarm,chaos")
+hunt: $(STAMPS)/dev  ## search for defects with new seeds, without end or SECONDS=600; records failing seeds in tests/found_seeds.txt (ARGS="--only swarm,chaos")
 	$(TIERS).hunt $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-kafka-full: $(STAMPS)/dev  ## Kafka clients with 100,000 records each, and 20 rounds of a killed leader (RECORDS=number, ROUNDS=number)
+kafka-full: $(STAMPS)/dev  ## Kafka clients with 100,000 records each, and 20 rounds of leader kills (RECORDS=number, ROUNDS=number)
 	@KAFKA_RECORDS=$(or $(RECORDS),100000) KAFKA_ROUNDS=$(or $(ROUNDS),20) KAFKA_CORES=2 $(PY) -m pytest tests/clients/test_kafka_*.py tests/e2e/test_e2e_kafka_*.py $(ARGS)
 
-check: lint  ## format, lint, strict types, layers, unit tests but the slow ones: about a minute
+check: lint  ## format, lint, strict types, layers, fast unit tests: about a minute
 	@$(SUITE) -q --quick -m "$(IN_PROCESS)" $(ARGS)
 
-sim: $(STAMPS)/dev  ## a whole cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for more of them)
+sim: $(STAMPS)/dev  ## simulate a cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for several)
 	@PYTHONPATH=src:tests $(PY) -m sim.run --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(ARGS)
 
-mutants: $(STAMPS)/dev  ## defects put into the product one by one: each must be caught (ARGS="part of a name")
+mutants: $(STAMPS)/dev  ## mutation tests: plant defects one by one, each must be caught (ARGS="part of a name")
 	@PYTHONPATH=src:tests $(PY) -m sim.all_mutants $(ARGS)
 
-chaos: $(STAMPS)/dev  ## three real nodes under load, real faults from a seed, and a checker (SEED=7, SECONDS=600; ARGS=--help)
+chaos: $(STAMPS)/dev  ## chaos test: three real nodes under load, real faults from a seed, and a checker (SEED=7, SECONDS=600; ARGS=--help)
 	@PYTHONPATH=src $(PY) -m chaos $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),120) $(ARGS)
 
-fuzz: $(STAMPS)/dev  ## nonsense for real nodes: requests, frames of other nodes, damaged files, flags and settings (SEED=7, SECONDS=600; ARGS="--only http")
+fuzz: $(STAMPS)/dev  ## fuzz real nodes: malformed requests, frames, files, settings (SEED=7, SECONDS=600; ARGS="--only http")
 	@PYTHONPATH=src:tests $(PY) -m fuzz.run $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),300) $(ARGS)
 
-upgrade: $(STAMPS)/dev  ## a rolling upgrade of three nodes from an older revision to this one, under load (FROM=revision; ARGS="--kill --s3")
+upgrade: $(STAMPS)/dev  ## rolling upgrade of three nodes from an older revision, under load (FROM=revision; ARGS="--kill --s3")
 	@PYTHONPATH=src $(PY) -m chaos.upgrade --from $(or $(FROM),$(error FROM=REVISION is needed)) $(ARGS)
 
 soak: evidence  ## the same as `make evidence`
 
-evidence: $(STAMPS)/dev  ## the long tests, then simulation, chaos, soak, fuzzing, upgrades and mutations, and docs/reliability.md of it (DURATION=seconds, two hours without; ARGS="--only worlds,chaos --resume")
+evidence: $(STAMPS)/dev  ## run long tests, simulation, chaos, soak, fuzzing, upgrades and mutations; write docs/reliability.md (DURATION=seconds, default two hours; ARGS="--only worlds,chaos --resume")
 	$(TIERS).long -q
 	@PYTHONPATH=src $(PY) -m chaos.evidence --seconds $(or $(DURATION),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench: $(STAMPS)/dev  ## the benchmarks (BENCH=name ARGS=options for one of them)
+bench: $(STAMPS)/dev  ## benchmarks (BENCH=name ARGS=options for a single one)
 	@$(PY) -m bench $(BENCH) $(ARGS)
 
-setup: $(CLASSES)  ## only set everything up
+setup: $(CLASSES)  ## set up the environment only
 
 format: $(STAMPS)/dev  ## format the code
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
 
-clean:  ## remove what the targets made here (not ./polynya-data)
+clean:  ## remove build artifacts (not ./polynya-data)
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(PY):
@@ -99,7 +99,7 @@ $(PY):
 	@if [ -n '$(UV)' ]; then uv venv --quiet --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
 
 $(CLASSES): $(STAMPS)/dev
-	@echo "keeping the classes that Spark loads, for the tests (once; half a minute)"
+	@echo "caching Spark's classes for the tests (once; half a minute)"
 	@PYTHONPATH=src:tests $(PY) -m spark_classes
 
 $(STAMPS)/%: pyproject.toml | $(PY)

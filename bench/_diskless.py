@@ -92,6 +92,6 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """In milliseconds."""
+    """Return a percentile in milliseconds."""
     ordered = sorted(values)
     return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -1,10 +1,9 @@
-"""A node whose log time passes faster than the wall's: `python -m bench._fast_node FLAGS…` is its
-supervisor; `BENCH_SPEED` says how much faster.
+"""A node whose log time runs faster than wall time. `python -m bench._fast_node FLAGS…` is its
+supervisor; `BENCH_SPEED` is the factor.
 
-Log time is what everything that lives, expires and is collected goes by. Timers stay as they are,
-but the collector's, which would look once in half a day of such time, and that of the copies of
-states which it waits for.
-"""
+Log time is what everything that lives, expires and is collected goes by. Timers stay as they
+are, but the collector's, which would look once in half a day of such time, and that of the
+copies of states which it waits for."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class FastClock(LogClock):
 
 
 def main() -> int:
-    """With flags: the node. Without: a core of it, as its supervisor starts them."""
+    """Run the node if there are flags, else one core of it, as its supervisor starts them."""
     if len(sys.argv) > 1:
         flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
         return serve(load(flags, environ=os.environ).config, entry=ENTRY)

@@ -115,7 +115,7 @@ class Three:
         return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def well(self) -> None:
-        """Until every node says so, and each group is led by the node that is to lead it."""
+        """Wait until all nodes agree and preferred leaders lead."""
         deadline = time.monotonic() + WELL_SECONDS
         while time.monotonic() < deadline:
             if all(
@@ -137,7 +137,7 @@ class Three:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def shape(self, number: int, *what: str) -> None:
-        """`tc qdisc add dev eth0 root …` of a node's interface; nothing: as it was."""
+        """Set `tc qdisc add dev eth0 root …` on a node's interface; without arguments: reset it."""
         subprocess.run(
             [*self.network.inside(number), "tc", "qdisc", "del", "dev", "eth0", "root"],
             capture_output=True,

@@ -14,7 +14,7 @@ from bench._nodes import Cluster, machine
 
 
 def measure(groups: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """After the groups were elected and fell asleep."""
+    """Measure after the groups have elected leaders and become quiescent."""
     with Cluster("--groups", str(groups), directory=arguments.directory) as cluster:
         _wait_quiet(cluster, arguments.settle)
         begin, cpu = time.monotonic(), cluster.cpu()
@@ -32,7 +32,7 @@ def measure(groups: int, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _wait_quiet(cluster: Cluster, seconds: float) -> None:
-    """Until no node wrote anything for five seconds: leaderships have found their places."""
+    """Wait until no node has written for five seconds: leaderships have settled."""
     deadline, before = time.monotonic() + seconds, -1.0
     while (
         now := cluster.metric("polynya_journal_disk_bytes")

@@ -20,6 +20,7 @@ from polynya.stream.features.pages.commands import PageEntries
 from polynya.stream.features.pages.rules import LATE_MS, mark_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Pack, Stream
 from polynya.wire.pack import pack_key
@@ -33,7 +34,7 @@ MIB = 1 << 20
 
 
 def entries_of(count: int) -> bytes:
-    """Return an index of so many entries, as a snapshot has it."""
+    """Return an index with that many entries, as a snapshot has it."""
     return b"".join(entry_of(number) for number in range(count))
 
 
@@ -85,10 +86,10 @@ def memory(*, entries: bool, packs: bool) -> float:
     for at, cold in enumerate(merged_slices()):
         number = 1 + at // ENTRIES_OF_PACK
         if packs:
-            machine.hold_slice(cold.pack, 1)
-        if packs and cold.pack not in machine.packs:
+            machine.packs.hold_slice(cold.pack, 1)
+        if packs and cold.pack not in machine.packs.owned:
             # of its own command, so with a key of its own
-            machine.packs[str(cold.pack.encode(), "ascii")] = Pack([1], cold.time_ms)
+            machine.packs.owned[str(cold.pack.encode(), "ascii")] = Pack([1], cold.time_ms)
         if entries:
             data = index.appended(data, index.packed(cold, number, cold.record_time_ms_max))
         if at % 1_000 == 0:
@@ -103,41 +104,41 @@ def paged_state() -> tuple[bytes, int, int]:
     and the bytes of their objects."""
     machine, pages, stored = Machine(1), 0, 0
     machine.apply(Create("bench/long", 1, "text/plain", Encoding.BYTES))
-    machine.level = 3
-    (stream,) = machine.streams.values()
+    machine.counters.level = 3
+    (stream,) = machine.directory.streams.values()
     for at, cold in enumerate(merged_slices()):
-        if cold.pack not in machine.packs:
+        if cold.pack not in machine.packs.owned:
             machine.apply(PackWritten(str(cold.pack.encode(), "ascii"), [1], cold.time_ms))
-        entry = index.packed(cold, machine.hold_slice(cold.pack, 1), cold.record_time_ms_max)
+        entry = index.packed(cold, machine.packs.hold_slice(cold.pack, 1), cold.record_time_ms_max)
         stream.cold = index.appended(stream.cold, entry)
-        machine.log_ms = cold.time_ms
+        machine.counters.log_ms = cold.time_ms
         if at % 1_000 == 0:
             machine.take_changes()
         if index.count(stream.cold) - pages > 2 * limits.PAGE_ENTRIES:
             made, size = page_of(machine, stream, pages)
             pages, stored = pages + made, stored + size
-            machine.outbox.clear()
+            machine.outbox.messages.clear()
     while (made := page_of(machine, stream, pages))[0]:
         pages, stored = pages + made[0], stored + made[1]
-    machine.outbox.clear()
-    return machine.snapshot(), pages, stored
+    machine.outbox.messages.clear()
+    return snapshot_of(machine), pages, stored
 
 
 def loaded_memory(path: Path) -> float:
     """Return the MiB that a state takes when it is read from its snapshot."""
-    Machine.restore(Machine(1).snapshot(), lambda place, uid: b"")  # imports what it needs
+    machine_from(snapshot_of(Machine(1)), lambda place, uid: b"")  # imports what it needs
     data = path.read_bytes()
     collect()
     before = resident()
-    machine = Machine.restore(data, lambda place, uid: b"")
+    machine = machine_from(data, lambda place, uid: b"")
     collect()
-    return (resident() - before) / MIB + 0 * machine.count
+    return (resident() - before) / MIB + 0 * machine.directory.count
 
 
 def page_of(machine: Machine, stream: Stream, pages: int) -> tuple[int, int]:
     """Put the entries behind the pages into another page, as the leader would; return 1 and the
     bytes of its object, or 0 without one."""
-    now_ms = machine.log_ms + 10 * LATE_MS
+    now_ms = machine.counters.log_ms + 10 * LATE_MS
     entries = index.cut(stream.cold or b"", pages, pages + limits.PAGE_ENTRIES + 1)
     found, _ = next_page(
         entries, (), slice_bytes_max=limits.SLICE_BYTES_MAX, count_max=limits.PAGE_ENTRIES
@@ -146,14 +147,14 @@ def page_of(machine: Machine, stream: Stream, pages: int) -> tuple[int, int]:
         return 0, 0
     part = entries[found[0] * index.ENTRY_BYTES : found[1] * index.ENTRY_BYTES]
     key = page_key("c" * 16, group=1, now_ms=now_ms, random=Random(pages).randbytes(16))
-    packs = {number: machine.pack_keys[number] for number in index.pack_numbers(part)}
+    packs = {number: machine.packs.by_number[number] for number in index.pack_numbers(part)}
     data = build_page(key, part, packs, group=1, uid=stream.uid, now_ms=now_ms)
     assert data is not None
     machine.apply(PackWritten(key, [1], now_ms))
     span = index.span(part, 0, found[1] - found[0])
     reply = machine.apply(PageEntries(key, stream.uid, *span, mark_of(part), len(data), 0, now_ms))
     assert reply.detail == [0]
-    machine.log_ms -= 10 * LATE_MS
+    machine.counters.log_ms -= 10 * LATE_MS
     return 1, len(data)
 
 

@@ -77,7 +77,7 @@ class Nats:
         return cpu_of(self.nodes)
 
     def stop(self) -> None:
-        """Its traces are whole."""
+        """Stop the servers with SIGINT, so that their traces are complete."""
         for process in self._processes:
             for each in [*psutil.Process(process.pid).children(), process]:
                 each.send_signal(signal.SIGINT)

@@ -134,7 +134,7 @@ def _changes(calls: list[str]) -> int:
 
 
 class Traced(msgspec.Struct):
-    """A request with the least of its traces, and what was counted."""
+    """A request with the smallest of its traces and the counts."""
 
     name: str
     trace: Trace
@@ -259,7 +259,10 @@ async def _woken(reader: Any, fetch: bytes, writer: Any, produce: bytes) -> Trac
     await asyncio.sleep(PAUSE)
     with trace:
         _feed(writer, produce)
-        while not (reader.transport.answers.qsize() and writer.transport.answers.qsize()):
+        while not (
+            reader.responses.transport.answers.qsize()
+            and writer.responses.transport.answers.qsize()
+        ):
             await asyncio.sleep(0)
     await asyncio.sleep(PAUSE)
     return trace

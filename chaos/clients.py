@@ -16,8 +16,8 @@ from chaos.wire import Answer, Connection, Lost, Unsent
 
 KEYED_SHARE = 0.25  # of the appends that no producer numbers
 ASK_SECONDS = 12.0  # longer than a node lets a request wait for a leader
-# some producers go to another node then: the same may be under way by two, and how long nobody
-# answers is seen
+# some producers then switch to another node: two requests may be in flight, and the time without
+# any response is measured
 HASTY_SECONDS = 0.7
 # of a tail: nodes say that they are there more often when there is nothing else
 SILENCE_SECONDS = 10.0
@@ -57,8 +57,8 @@ class _Lines(dict[int, Connection]):
 
 
 class Clients:
-    """All of them, and what they were told. `now` is the clock of the history; `addresses`: where
-    each node serves now, by its number. `leased`: the streams that are chains of segments."""
+    """All HTTP clients and their responses. `now` is the clock of the history; `addresses`: the
+    current address of each node, by number. `leased`: the streams that are chains of segments."""
 
     def __init__(
         self,
@@ -121,12 +121,12 @@ class Clients:
             self._spawn(self._read(number))
 
     async def stop(self) -> None:
-        """Writers and readers end with what they are at; the tails follow until `finish`."""
+        """Stop writers and readers after their current request; the tails follow until `finish`."""
         self._stopping.set()
         await asyncio.gather(*self._tasks)
 
     async def finish(self, final: dict[str, list[str]], seconds: float) -> None:
-        """Once the tails have everything, or the time is over."""
+        """Stop the tails once they have everything, or at the timeout."""
         deadline = self.now() + seconds
         while self.now() < deadline and not all(
             _reached(tail) >= len(final.get(tail.stream, ())) for tail in self.history.tails
@@ -138,7 +138,7 @@ class Clients:
         await asyncio.gather(*self._tail_tasks, return_exceptions=True)
 
     async def read_all(self, node: int, stream: str, *, local: bool = False) -> list[str]:
-        """By one node. Raises Lost, Unsent, Later, Wrong."""
+        """Read a stream through one node. Raises Lost, Unsent, Later, Wrong."""
         return await read_all(self.connect(node), stream, local=local)
 
     async def rollovers(self, node: int) -> int:
@@ -158,7 +158,7 @@ class Clients:
         return Connection(*self.addresses[node])
 
     def longest_pause(self) -> float:
-        """Without an acknowledged append to some stream."""
+        """Return the longest pause without an acknowledged append to any stream."""
         return max((seconds for seconds, _ in self.pauses), default=0.0)
 
     # --- writing ----------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Clients:
     # --- reading ----------------------------------------------------------------------------------
 
     async def _read(self, number: int) -> None:
-        """From a place that was seen to the end of some stream, by any node."""
+        """Read from a seen position to the end of some stream, through any node."""
         draw = Random(f"reader {number} {self.seed}")
         connections = _Lines(self)
         while not self._stopping.is_set():

@@ -24,13 +24,13 @@ Inflicted = tuple[str, Mend | None]
 
 
 class Failed(Exception):
-    """A node did not do what it has to when this fault is met."""
+    """Raised when a node does not react to a fault as required."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at
-    least and at most. `dies`: it is the end of one node, for the others, and nothing else: what
-    that one led goes on soon."""
+    """A fault. `needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: its minimal
+    and maximal duration. `dies`: for the others it only means the end of one node, so that
+    another leader takes over soon."""
 
     name: str
     inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]
@@ -60,8 +60,8 @@ def fault(
 
 
 async def _one(cluster: Cluster, draw: Random) -> Node:
-    """Mostly one of those that what is going on is about, else half of the time the node that leads
-    the most."""
+    """Choose a node, mostly one involved in the current move, else half of the time the node that
+    leads the most."""
     # one may be just coming, or going
     able = [number for number in cluster.numbers if cluster.nodes[number].cores()]
     aims = [number for number in cluster.aims if number in able]
@@ -72,7 +72,7 @@ async def _one(cluster: Cluster, draw: Random) -> Node:
 
 
 def _some(cluster: Cluster, draw: Random, count: int) -> list[int]:
-    """Nodes, mostly with two of those that what is going on is about."""
+    """Choose nodes, mostly with two that are involved in the current move."""
     aims = [number for number in dict.fromkeys(cluster.aims) if number in cluster.nodes]
     chosen = draw.sample(aims, 2) if len(aims) > 1 and draw.random() < 0.7 else []
     return chosen + draw.sample(
@@ -163,7 +163,8 @@ async def stop_node(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a node as it stops", seconds=(0.2, 1.0), dies=True)
 async def kill_stopping(cluster: Cluster, draw: Random) -> Inflicted:
-    """While it hands over, answers what is in flight, or closes its files."""
+    """Kill a node during its shutdown: while it hands over, answers requests in flight, or closes
+    its files."""
     node = await _one(cluster, draw)
     node.terminate()
     await asyncio.sleep(draw.uniform(0.0, 0.6))
@@ -173,7 +174,8 @@ async def kill_stopping(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a node as it starts", seconds=(0.1, 1.0))
 async def kill_starting(cluster: Cluster, draw: Random) -> Inflicted:
-    """Again and again: while it reads its disk, meets the others, and catches up."""
+    """Kill a node repeatedly during its start: while it reads its disk, connects to the others,
+    and catches up."""
     node, times = await _one(cluster, draw), draw.randint(2, 4)
     await node.kill()
     for _ in range(times):
@@ -185,7 +187,8 @@ async def kill_starting(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a supervisor", seconds=(0.2, 1.0), dies=True)
 async def kill_supervisor(cluster: Cluster, draw: Random) -> Inflicted:
-    """Its cores must not go on alone: another one would start them a second time."""
+    """Kill the supervisor. Its cores must not run on: a new supervisor would start them a second
+    time."""
     node = await _one(cluster, draw)
     supervisor, *cores = node.processes()
     with suppress(psutil.NoSuchProcess):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; nobody knows
+OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; unknown
 PAGE_RECORDS = 10_000  # a piece of so many may be a page, which ends where it is full
 
 
@@ -32,8 +32,8 @@ class Append(msgspec.Struct):
 
 
 class Read(msgspec.Struct):
-    """Records from the place `begin` on, as one node answered. `whole`: the answer said that
-    nothing follows, so it is linearizable."""
+    """Records from `begin` on in the response of one node. `whole`: the response reported the end
+    of the stream, so it is linearizable."""
 
     stream: str
     node: int
@@ -162,7 +162,7 @@ def _check_append(append: Append, places: dict[str, int]) -> Iterator[str]:
 
 
 def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[str]:
-    """In the order of their numbers, without a gap before anything that is there."""
+    """Check each producer's sequence: in order, without a gap before any stored record."""
     producers: dict[str, list[Append]] = {}
     for append in appends:
         if append.produced:
@@ -259,8 +259,8 @@ def _check_tail(tail: Tail, final: list[str]) -> Iterator[str]:
 def _check_halves(
     appends: list[Append], reads: list[Read], tails: list[Tail], places: dict[str, int]
 ) -> Iterator[str]:
-    """The records of one append are seen together: who is told that this is all, and who is handed
-    what is new, is not in between."""
+    """Check that the records of one append appear together: neither the end of a read nor a
+    delivery lies between them."""
     ends = {
         0,
         *(places[append.records[-1]] + 1 for append in appends if append.records[-1] in places),

@@ -74,7 +74,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
 
 
 def _bytes_in(paths: Iterable[Path]) -> int:
-    """On the disk: a journal is allocated before it is written."""
+    """Return the bytes on disk: a journal is allocated before it is written."""
     total = 0
     for path in paths:
         with suppress(OSError):

@@ -24,7 +24,7 @@ Do = Callable[[Cluster, Random], Awaitable[Asked]]
 
 
 class Act(msgspec.Struct, frozen=True):
-    """`members`: it takes so many nodes at least."""
+    """An operator's request. `members`: the number of nodes that it needs."""
 
     name: str
     do: Do
@@ -45,7 +45,7 @@ def act(name: str, *, members: int = 3) -> Callable[[Do], Do]:
 
 
 def possible(cluster: Cluster) -> list[str]:
-    """The names of those that can be asked for now."""
+    """Return the names of the requests that are possible now."""
     staying = len(cluster.nodes) - len(cluster.leaving)
     full = staying >= MEMBERS_MAX or cluster.last >= NUMBERS_MAX
     return [
@@ -93,7 +93,7 @@ async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random)
     return f"{UNKNOWN}: {said}"
 
 
-def _told(what: str, refused: str) -> str:
+def _described(what: str, refused: str) -> str:
     return f"{what} ({refused})" if refused else what
 
 
@@ -120,7 +120,7 @@ async def _insist(
 
 
 async def ask_again(cluster: Cluster, draw: Random) -> str:
-    """After healing, for what had no certain answer. What stands in the way, if anything does."""
+    """Retry requests of unknown outcome after healing. Returns the obstacle, if any."""
     while cluster.unsure:
         path, body, end = cluster.unsure[0]
         refused = await order(cluster, path, body, draw)
@@ -157,7 +157,7 @@ async def _add(cluster: Cluster, draw: Random, replaces: int) -> tuple[int, str]
 @act("a node joins")
 async def join(cluster: Cluster, draw: Random) -> Asked:
     number, refused = await _add(cluster, draw, 0)
-    return _told(f"node {number} joins", refused), [number, await cluster.controller()]
+    return _described(f"node {number} joins", refused), [number, await cluster.controller()]
 
 
 @act("a replica moves", members=4)
@@ -172,7 +172,7 @@ async def move(cluster: Cluster, draw: Random) -> Asked:
         return f"group {group} is everywhere", []
     source, target = draw.choice(voters), draw.choice(others)
     refused = await order(cluster, f"groups/{group}/move", {"from": source, "to": target}, draw)
-    return _told(f"group {group} goes from node {source} to node {target}", refused), [
+    return _described(f"group {group} goes from node {source} to node {target}", refused), [
         source,
         target,
     ]
@@ -182,7 +182,7 @@ async def move(cluster: Cluster, draw: Random) -> Asked:
 async def empty(cluster: Cluster, draw: Random) -> Asked:
     number = draw.choice(cluster.numbers)
     refused = await order(cluster, f"nodes/{number}/drain", {"replicas": True}, draw)
-    return _told(f"node {number} is emptied", refused), [number, await cluster.controller()]
+    return _described(f"node {number} is emptied", refused), [number, await cluster.controller()]
 
 
 @act("a lead moves")
@@ -190,20 +190,20 @@ async def transfer(cluster: Cluster, draw: Random) -> Asked:
     group, voters, leader = await _placed(cluster, draw)
     target = draw.choice(voters or cluster.numbers)
     refused = await order(cluster, f"groups/{group}/transfer", {"to": target}, draw)
-    return _told(f"node {target} is to lead group {group}", refused), [leader, target]
+    return _described(f"node {target} is to lead group {group}", refused), [leader, target]
 
 
 @act("a node is drained")
 async def drain(cluster: Cluster, draw: Random) -> Asked:
     number = await cluster.leader_most()
     refused = await order(cluster, f"nodes/{number}/drain", {}, draw)
-    return _told(f"node {number} leads no more", refused), [number, await cluster.controller()]
+    return _described(f"node {number} leads no more", refused), [number, await cluster.controller()]
 
 
 @act("all is spread anew")
 async def rebalance(cluster: Cluster, draw: Random) -> Asked:
     refused = await order(cluster, "rebalance", {}, draw)
-    return _told("replicas and leads are spread anew", refused), [
+    return _described("replicas and leads are spread anew", refused), [
         await cluster.controller(),
         draw.choice(cluster.numbers),
     ]
@@ -219,24 +219,24 @@ async def remove(cluster: Cluster, draw: Random) -> Asked:
             cluster.leaving.pop(number, None)
 
     refused = await _insist(cluster, f"nodes/{number}/remove", {}, draw, end)
-    return _told(f"node {number} is removed", refused), [number, await cluster.controller()]
+    return _described(f"node {number} is removed", refused), [number, await cluster.controller()]
 
 
 @act("a node is replaced", members=4)
 async def replace(cluster: Cluster, draw: Random) -> Asked:
-    """Its machine is gone."""
+    """Replace a node whose machine is lost."""
     old = draw.choice(cluster.numbers)
     await cluster.nodes[old].kill()
     number, refused = await _add(cluster, draw, old)
-    return _told(f"node {old} is lost, and node {number} takes its place", refused), [
+    return _described(f"node {old} is lost, and node {number} takes its place", refused), [
         number,
         await cluster.controller(),
     ]
 
 
 async def settle(cluster: Cluster, draw: Random) -> str:
-    """After an episode: nodes that were to be empty, or to lead nothing, are as the others again.
-    What stands in the way, if anything does."""
+    """Undo an episode's drains and cordons: such nodes serve again as the others. Returns the
+    obstacle, if any."""
     view = await cluster.look()
     for node in [] if view is None else view["nodes"]:
         if node["state"] not in ("active", "leaving"):

@@ -62,7 +62,8 @@ class Loopback:
         return "127.0.0.1", 0
 
     def source(self, pair: tuple[int, int]) -> Place:
-        """From where the proxy goes on to the second of the pair for the first."""
+        """Return the source address of the proxy's connection to the second of the pair for the
+        first."""
         return "127.0.0.1", 0
 
     def sender(self, place: Place) -> int:
@@ -70,7 +71,7 @@ class Loopback:
         return 0
 
     def start(self) -> None:
-        """There is nothing to start: the ports are held from the choice on, and until `close`."""
+        """Do nothing: the ports are reserved from their choice until `close`."""
 
     def add(self, node: int) -> None:
         """One more node."""
@@ -104,8 +105,8 @@ class Loopback:
 
 
 class Namespaces:
-    """A bridge in this namespace, a namespace for each node. Needs root and `TOOLS`. Node N is
-    NET.0.N, its door NET.1.N, and what comes to B for A comes from NET.(10 + A).B."""
+    """A bridge in this namespace, and a namespace for each node. Needs root and `TOOLS`. Node N is
+    NET.0.N, its public address NET.1.N; connections from A reach B from NET.(10 + A).B."""
 
     kind = "namespaces"
     loses = True

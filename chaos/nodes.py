@@ -43,7 +43,7 @@ SMALL = {  # so that packs, merges, collections and snapshots happen within a mi
 
 
 class Node:
-    """One of them: its disk, its files, and its processes while it lives."""
+    """A cluster node: disk, files and running processes."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Node:
         return self.disk.path / "data"
 
     def start(self) -> None:
-        """In the thread that stays: the kernel kills it when that ends."""
+        """Start the node in the permanent thread: the kernel kills it when its thread ends."""
         assert not self.is_alive
         serve = [sys.executable, "-m", "polynya", "serve", "--config", str(self.config)]
         command = [
@@ -164,7 +164,7 @@ class Node:
         return int(found[1])
 
     def share_out(self, count: int) -> None:
-        """From its next start on it has so many cores."""
+        """Set the number of cores for the next start."""
         self.config.write_text(CORES.sub(f"cores = {count}", self.config.read_text()))
 
     def wipe(self) -> None:
@@ -175,7 +175,7 @@ class Node:
             self.orders.give(real_ms=0)
 
     def said(self) -> str:
-        """Since its last start."""
+        """Return the log since the last start."""
         text = self.log.read_text(errors="replace")
         return text[text.rindex("--- start ") :] if "--- start " in text else text
 
@@ -222,7 +222,7 @@ class Cluster:
         self.readers: set[int] = set()  # read replicas
         self.unsure: list[
             tuple[str, dict[str, Any], Callable[[bool], None]]
-        ] = []  # what was asked for, and nobody knows whether it was taken
+        ] = []  # requests of unknown outcome
         self.cold = [f'root = "{folder}/objects"']  # settings of the object store
         self.last = 0  # the highest number that was given
         self.all: list[Node] = []  # also those that belong no more
@@ -259,7 +259,7 @@ class Cluster:
         return await self._lay_out(number, [number, *before], joins=True)
 
     def begin_anew(self) -> None:
-        """All disks are lost, and those that belong are to be a cluster of their own."""
+        """Lose all disks, and start the members as a new cluster."""
         for number, node in self.nodes.items():
             node.wipe()
             node.config.write_text(self._settings(number, self.numbers, joins=False))
@@ -288,7 +288,7 @@ class Cluster:
         self.readers.discard(number)
 
     async def run(self, *words: str) -> str:
-        """A command of the product, and what it says."""
+        """Run a command of the product and return its output."""
         environment = os.environ | {"PYTHONPATH": str(SOURCE)}
         command = [sys.executable, "-m", "polynya", *words]
         done = await asyncio.to_thread(
@@ -407,8 +407,8 @@ class Cluster:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def unwell(self) -> str:
-        """Return what is wrong according to all nodes; empty when nothing is, no replica lags,
-        nothing moves, and the links carry everything."""
+        """Return the problems that the nodes report; empty when there is none, no replica lags, no
+        group moves, and all links work."""
         staying = set(self.nodes) - set(self.leaving)
         for number in sorted(staying):
             view = await self.view(number)
@@ -477,7 +477,7 @@ def odd_of(log: str) -> list[str]:
 
 
 def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
-    """Return what a node that reports no problem still has to do or to learn."""
+    """Return the unfinished work of a node that reports no problem."""
     there = {int(node["id"]) for node in view["nodes"]}
     if there != staying:
         return f"the nodes are {sorted(there)} instead of {sorted(staying)}"

@@ -81,7 +81,7 @@ class Store:
         return place
 
     def turn(self, weather: Weather) -> None:
-        """From now on. Where it goes away, what is open goes with it."""
+        """Apply new conditions from now on. A store that goes down closes its open connections."""
         self.weather = weather
         if weather.gone:
             self._fair.clear()
@@ -189,7 +189,8 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 @contextlib.contextmanager
 def server() -> Iterator[dict[str, str]]:
-    """Settings of a real S3 server on loopback. Raises OSError with why there is none."""
+    """Run a real S3 server on loopback and return its settings. Raises OSError with the reason why
+    there is none."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     from missing import CannotStart
     from s3_server import running_server

@@ -69,7 +69,7 @@ class Wires:
                 await self._serve(
                     (sender, node), (network.source((sender, node))[0], to), reader, writer
                 )
-            else:  # it is gone already, or nobody's
+            else:  # it is already gone, or has no owner
                 reset_at_close(writer)
 
         server = await asyncio.start_server(serve, *at)
@@ -87,8 +87,7 @@ class Wires:
         self.ways[pair].rate = rate
 
     def hold(self, pair: Pair) -> None:
-        """Nothing passes from one to the other, and nothing is lost: what a network that drops
-        everything looks like above TCP."""
+        """Hold all bytes without loss: above TCP, a network that drops everything looks like this."""
         self.ways[pair].open.clear()
 
     def reset(self, pair: Pair) -> int:
@@ -142,8 +141,8 @@ class Wires:
     async def _pump(
         self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """In order; raises ConnectionResetError at the end of either side, so that the other way
-        ends, too."""
+        """Copy bytes in order. Raises ConnectionResetError at the end of either side, so that the
+        other direction ends too."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(256)
 
@@ -164,8 +163,8 @@ class Wires:
 
 
 async def trickle(way: Way, writer: asyncio.StreamWriter, data: bytes) -> None:
-    """At the way's rate, in pieces of a hundredth of a second, or as large as a packet; as it is
-    from now on when that changes."""
+    """Send at the link's rate, in pieces of a hundredth of a second, or of a packet's size.
+    Follows changes of the rate."""
     while data:
         length = max(PACKET_BYTES, int(way.rate / 100)) if way.rate else len(data)
         piece, data = data[:length], data[length:]
@@ -176,7 +175,7 @@ async def trickle(way: Way, writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def reset_at_close(writer: asyncio.StreamWriter) -> None:
-    """With a reset, as from a host that forgot the connection."""
+    """Close with a reset, as a host that forgot the connection does."""
     with suppress(OSError):
         sock: socket.socket | None = writer.get_extra_info("socket")
         if sock is not None:

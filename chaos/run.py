@@ -28,7 +28,7 @@ from chaos.nodes import FIRST, Cluster
 from chaos.proxy import Wires
 from chaos.wire import Lost, Unsent
 
-WELL_SECONDS = 60.0  # after healing: leaders for all groups, and nobody behind
+WELL_SECONDS = 60.0  # after healing: leaders for all groups, and no node behind
 START_SECONDS = 90.0
 MOVED_SECONDS = 120.0  # likewise, and everything that was to move is where it was to go
 FAULT_FIRST = 0.3  # so often what is asked for is asked for while the fault is there
@@ -226,7 +226,7 @@ class Run:
     async def _episodes(
         self, cluster: Cluster, clients: Clients, faults: list[Fault], outcome: Outcome
     ) -> None:
-        """From a deck that has every fault once, shuffled; then from the next."""
+        """Run episodes from a shuffled deck of all faults, then from the next deck."""
         once, seconds = self.options.once, self.options.seconds
         deadline = self._now() + seconds if seconds and not once else float("inf")
         most = len(faults) if once else self.options.episodes or 1 << 30
@@ -359,7 +359,7 @@ class Run:
         return int(number * self.options.acts) > int((number - 1) * self.options.acts)
 
     async def _answered(self, cluster: Cluster, draw: Random) -> str:
-        """Once it is known of everything that was asked for whether it was taken."""
+        """Wait until every operator's request has a known outcome."""
         deadline = self._now() + WELL_SECONDS
         while (trouble := await moves.ask_again(cluster, draw)) and self._now() < deadline:
             await asyncio.sleep(0.2)
@@ -386,7 +386,7 @@ class Run:
                 cluster.let_go(number)
 
     async def _until_well(self, cluster: Cluster, seconds: float) -> str:
-        """Return what is wrong after that time; empty as soon as the cluster is healthy and the
+        """Return the problems after that time; empty as soon as the cluster is healthy and the
         removed nodes have ended."""
         deadline = self._now() + seconds
         while True:

@@ -1,16 +1,16 @@
 """A rolling upgrade from an older release to this one, under load: `python -m chaos.upgrade --from
 REVISION`, or `make upgrade FROM=REVISION`.
 
-Three nodes of the older release under the clients of the chaos runs. Node 3 gets this release.
-Commands of both releases are given to nodes of both, leaderships move to and fro, members of
-both lose their data and get it from the other, and a backup is taken. Node 3 goes back, and
-then all are upgraded, one after the other.
+Three nodes of the older release run under the clients of the chaos runs. Node 3 is upgraded.
+Commands of both releases go to nodes of both, and leaderships move to and fro. Members of both
+lose their data and get it from the other, and a backup is taken. Node 3 is downgraded, and then
+all nodes are upgraded, one after the other.
 
-In the end an older node comes again: it is refused if the level has risen, else the whole
-cluster goes back. A read replica, where the older release knows any, is upgraded first, goes
-back, and is the last: each release follows the other. At last all disks are lost, and
-everything is read from what both releases left in the object store (a folder, or a real S3
-server with `--s3`).
+At the end an older node joins again: it is refused if the level has risen, else the whole
+cluster is downgraded. A read replica, where the older release has any, is upgraded first,
+downgraded, and upgraded last: each release follows the other. Finally all disks are lost, and
+everything is read from the object store of both releases (a folder, or a real S3 server with
+`--s3`).
 
 Exit code 1: an acknowledged record was lost, duplicated, out of order or too late, or something
 was not as docs/cluster-howto.md#upgrade says."""
@@ -53,9 +53,9 @@ PARTS = ("readers", "commands", "leads", "wipes", "backups", "members", "back", 
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`kill`: nodes end by SIGKILL, else by SIGTERM. `hold`: seconds with nodes of the old release
-    alone; other waits in proportion. `s3`: a real S3 server is the object store, else a folder.
-    `parts`: what is done beside the upgrade itself, of PARTS."""
+    """Settings of an upgrade run. `kill`: nodes end by SIGKILL, else by SIGTERM. `hold`: seconds
+    with nodes of the old release alone; other waits in proportion. `s3`: a real S3 server is
+    the object store, else a folder. `parts`: additional steps, of PARTS."""
 
     kill: bool
     hold: float
@@ -66,7 +66,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Upgrade:
-    """One cluster from the old release to the new one. `wrong`: what was not as it has to be."""
+    """The upgrade of one cluster. `wrong`: the violations."""
 
     def __init__(
         self, old: Release, new: Release, folder: Path, name: str, options: Options
@@ -167,8 +167,8 @@ class Upgrade:
         await self._level(self._expected())
 
     async def _go_back(self, number: int) -> None:
-        """With its data if the old release can read them: else it says so and changes nothing, and
-        begins on an empty folder."""
+        """Downgrade a node with its data if the old release can read them. Otherwise it must
+        report that and change nothing; then it starts on an empty folder."""
         node = self.cluster.nodes[number]
         try:
             await self._change(number, self.old)
@@ -247,8 +247,8 @@ class Upgrade:
             )
 
     async def _backups(self) -> None:
-        """By each release at each node; each is looked through by the new one, and restored, and
-        what is there is what was read there before."""
+        """Back up with each release at each node. The new release verifies and restores each
+        backup, and the content must match the reads before."""
         if not await self.old.knows("backup"):
             self._say("  the old release cannot")
             return
@@ -377,8 +377,8 @@ class Upgrade:
         await self._reader_answers()
 
     async def _reader_answers(self) -> None:
-        """The clients read and follow by it as by any node, which the checker judges. It has no
-        vote, and what it has is what the others have."""
+        """Check the read replica: the clients use it as any node, which the checker judges. It has
+        no vote, and its data equals the others'."""
         history, reader = self.clients.history, self.reader
         before = len(history.reads)
         await self._until(
@@ -428,8 +428,8 @@ class Upgrade:
         await self._reader_answers()
 
     async def _reader_votes(self) -> None:
-        """At the level of the new release a read replica comes where there was none; and it becomes
-        a voter with a group to lead."""
+        """Add the first read replica at the new level, then promote it to a voter that leads a
+        group."""
         release = self.old if self.cluster.nodes[1].source == self.old.source else self.new
         if not self.reader and release is self.new:
             await self._add_reader(self.new)

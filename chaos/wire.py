@@ -29,7 +29,7 @@ class Answer(msgspec.Struct):
 
 
 class Connection:
-    """To one address; opened when it is needed, and again when it broke."""
+    """A connection to one address, opened on demand and reopened after an error."""
 
     def __init__(
         self, host: str, port: int, dial: Callable[[], socket.socket] = socket.socket
@@ -129,7 +129,7 @@ async def ask_once(
     dial: Callable[[], socket.socket] = socket.socket,
     **headers: str,
 ) -> Answer:
-    """On a connection of its own. Raises Unsent or Lost."""
+    """Send one request on a connection of its own. Raises Unsent or Lost."""
     with closing(Connection(*place, dial)) as connection:
         return await connection.ask(method, target, body, seconds=seconds, **headers)
 

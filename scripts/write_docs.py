@@ -18,7 +18,7 @@ WIDTH = 110
 
 
 def cli_page() -> str:
-    """docs/cli.md."""
+    """Return docs/cli.md."""
     parts = [
         "# The command line\n",
         NOTE.format("`src/polynya/cli/`"),
@@ -35,7 +35,7 @@ def cli_page() -> str:
 
 
 def errors_page() -> str:
-    """docs/errors.md."""
+    """Return docs/errors.md."""
     from polynya.front.http.protocol.errors import ERRORS
 
     rows = [

@@ -1,10 +1,9 @@
-"""A headless Chromium for the tests: the system's, else the one that the npm package
-`@sparticuz/chromium` carries; spoken to through a pipe.
+"""A headless Chromium for the tests: the system's, else that of the npm package
+`@sparticuz/chromium`, driven through a pipe.
 
 Use it with `from chromium import browser` (a fixture); `browser.open(url)` is a page:
-`page.run("javascript")`, `page.wait("javascript")`, `page.screenshot(path)`. The protocol is the
-DevTools protocol, JSON messages that end with NUL.
-"""
+`page.run("javascript")`, `page.wait("javascript")`, `page.screenshot(path)`. The protocol is
+the DevTools protocol, JSON messages that end with NUL."""
 
 from __future__ import annotations
 
@@ -265,7 +264,7 @@ def running_browser(*flags: str) -> Iterator[Browser]:
             started.close()
 
 
-@pytest.fixture(scope="module")  # a page that is left open asks for its node's port for ever
+@pytest.fixture(scope="module")  # an open page requests its node's port without end
 def browser() -> Iterator[Browser]:
     with needed("browser", running_browser()) as started:
         yield started

@@ -17,7 +17,7 @@ DIRECT_STEP = 1000  # from a Kafka port to those of the cores
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports, until this process ends."""
+    """Return different free ports, reserved until this process ends."""
     return [keep_row(1) for _ in range(count)]
 
 
@@ -39,7 +39,7 @@ def ports_in_a_row(count: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def nobody() -> Iterator[str]:
+def refusing_url() -> Iterator[str]:
     """A URL at which every connection is refused."""
     with hold() as bound:  # and does not listen
         yield f"http://{HOST}:{bound.getsockname()[1]}"

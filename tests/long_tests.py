@@ -11,7 +11,7 @@ from hypothesis import settings
 
 
 def long(cases: Iterable[Any]) -> list[Any]:
-    """These cases of a parametrized test run in `make long`; a tuple is a case of several
+    """Mark these cases of a parametrized test for `make long`; a tuple is a case of several
     arguments."""
     return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)

@@ -22,7 +22,7 @@ Started = TypeVar("Started")
 
 
 class CannotStart(Exception):
-    """Why there is no such server or program."""
+    """Raised with the reason why a server or program is missing."""
 
 
 def missing(why: str) -> NoReturn:

@@ -55,10 +55,10 @@ def comm_of(pid: int) -> str:
         return ""
 
 
-class Speaker:
-    """A command of the product that goes on; `log` is what it has said, line by line.
+class CommandProcess:
+    """A running command of the product. `log` is its output, line by line.
 
-    It runs in a fork of a warm process where one can (`warm_commands`); not one that `is_cold`."""
+    It runs in a fork of a warm process if possible (`warm_commands`), unless `is_cold`."""
 
     is_cold = False
 
@@ -89,38 +89,40 @@ class Speaker:
             self.log.append(line)
 
     def end_reading(self) -> None:
-        """When the process has ended."""
+        """Close the output of an ended process."""
         self._reader.join(STOP_SECONDS)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
 
-class RunningNode(Speaker):
+class RunningNode(CommandProcess):
     """A node: `url` and `admin` are its ports."""
 
     def __init__(self, data: Path, flags: tuple[str, ...], **variables: str) -> None:
         super().__init__(
             "serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags, **variables
         )
-        self._told(r"  look    (\S+)")  # the end of the banner: all of it is in the log now
-        self.url = self._told(r"listening on (\S+)")
-        self.admin = self._told(r"admin on (\S+)")
+        self._wait_for_line(
+            r"  look    (\S+)"
+        )  # the end of the banner: all of it is in the log now
+        self.url = self._wait_for_line(r"listening on (\S+)")
+        self.admin = self._wait_for_line(r"admin on (\S+)")
         found = re.search(r"^Kafka on (\S+)", "".join(self.log), re.MULTILINE)
         self.kafka = found[1] if found else ""
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
-        """Until it has ended; then all that it has said is in the log. The exit code."""
+        """Wait for exit, drain its output, return the exit code."""
         code = self.process.wait(STOP_SECONDS)
         self._reader.join(STOP_SECONDS)
         return code
 
     def kill(self) -> None:
-        """SIGKILL to the supervisor; its cores die with it, and have left their ports then."""
+        """Send SIGKILL to the supervisor and wait until its cores have died and released their ports."""
         children: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
             children = psutil.Process(self.process.pid).children()
@@ -137,7 +139,7 @@ class RunningNode(Speaker):
                 self.kill()
         self.end_reading()
 
-    def _told(self, pattern: str) -> str:
+    def _wait_for_line(self, pattern: str) -> str:
         def look() -> str | None:
             found = re.search(pattern, "".join(self.log))
             if found is None and self.process.poll() is not None:

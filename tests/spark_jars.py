@@ -64,7 +64,7 @@ def _copied(folder: Path, artifacts: Sequence[str]) -> tuple[str, str]:
 
 
 def _fetch(artifact: str, path: Path) -> str:
-    """Why it could not be had; `path` is whole or not there."""
+    """Fetch a jar and return the error, if any; `path` is complete or missing."""
     if shutil.which("mvn") is None:
         return f"{path} is not there, and neither is mvn to fetch it"
     with tempfile.TemporaryDirectory(dir=path.parent) as fresh:

@@ -11,7 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from free_ports import DIRECT_STEP, HOST, free_ports, hold, nobody, ports_in_a_row, two_free_ports
+from free_ports import (
+    DIRECT_STEP,
+    HOST,
+    free_ports,
+    hold,
+    ports_in_a_row,
+    refusing_url,
+    two_free_ports,
+)
 from missing import left_out
 from product import RunningNode, running_node
 
@@ -25,7 +33,7 @@ with socket.socket() as stranger:
 
 
 def is_refused(port: int) -> bool:
-    """True where a bind without SO_REUSEADDR finds the port taken."""
+    """Report whether a bind without SO_REUSEADDR finds the port taken."""
     with socket.socket() as stranger:
         try:
             stranger.bind((HOST, port))
@@ -80,7 +88,7 @@ def test_a_server_comes_and_goes_on_a_held_port() -> None:
 
 
 def test_nobody_answers_at_a_held_port() -> None:
-    with nobody() as url, socket.socket() as client:
+    with refusing_url() as url, socket.socket() as client:
         port = int(url.rpartition(":")[2])
         assert client.connect_ex((HOST, port)) == errno.ECONNREFUSED and is_refused(port)
 

@@ -164,7 +164,7 @@ for place in map(Path, sys.argv[1:]):
 
 @pytest.mark.process
 def test_what_a_test_tells_of_a_mutant(tmp_path: Path) -> None:
-    """In forks of a process, as pytest is not made to run in itself."""
+    """Run in forks of a process: pytest cannot run inside itself."""
     places = [tmp_path / f"test_of_mutant_{number}.py" for number in range(len(TOLD))]
     for place, code in zip(places, TOLD, strict=True):
         place.write_text(code)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_collector")
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TREES = ("src", "tests", "chaos", "bench", "scripts")
 NO_BEGINNING = {
     "What",
     "Whether",
@@ -33,6 +34,11 @@ NO_BEGINNING = {
     "Those",
     "That",
 }
+# with these a docstring begins as a fragment: neither a verb nor the name of a thing
+NO_FIRST_WORD = set(
+    "Also And At Because Before Behind Between But By Else From In Into Its Never Not On Once Or "
+    "Over Since So Then There They Through To Until When Which While Whose Why With Without".split()
+)
 AVOIDED = re.compile(
     r"\b(anew|by itself|for ever|so long as|nobody|mended|whoever)\b", re.IGNORECASE
 )
@@ -137,7 +143,7 @@ SUBJECTS_SINCE = "23d6f08"
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each docstring of a module."""
+    """Yield (line, text) of each docstring of a module."""
     for node in nodes_of(path.read_text()):
         if isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -153,7 +159,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def faults(text: str) -> Iterator[str]:
-    """List the faults of a docstring."""
+    """List the faults of a docstring or a message."""
     if text.split(maxsplit=1)[0].strip("`,:") in NO_BEGINNING:
         yield f"begins with {text.split(maxsplit=1)[0]!r}"
     if found := AVOIDED.search(text):
@@ -165,6 +171,13 @@ def faults(text: str) -> Iterator[str]:
             yield f"has a sentence of {len(sentence.split())} words: {sentence[:60]!r}"
 
 
+def docstring_faults(text: str) -> Iterator[str]:
+    """List the faults of a docstring, fragments included."""
+    yield from faults(text)
+    if (first := text.split(maxsplit=1)[0].strip("`,:;.")) in NO_FIRST_WORD:
+        yield f"begins as a fragment, with {first!r}"
+
+
 def comments(text: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -172,8 +185,8 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each message of a module: strings of three words that are no docstrings, with
-    X for what is put in."""
+    """Yield (line, text) of each message of a module: strings of three words that are no
+    docstrings, with X for each placeholder."""
     nodes = nodes_of(path.read_text())
     left = {
         id(part)
@@ -215,12 +228,18 @@ def message_faults(text: str) -> Iterator[str]:
         yield f"says {found[0]!r}"
 
 
-def test_docstrings_are_plain_sentences() -> None:
+@pytest.mark.parametrize("tree", TREES)
+def test_docstrings_are_plain_sentences(tree: str) -> None:
+    found = [
+        (path, line, text)
+        for path in sorted((ROOT / tree).rglob("*.py"))
+        for line, text in docstrings(path)
+    ]
+    assert len(found) > 20
     assert not [
         f"{path.relative_to(ROOT)}:{line}: {fault}"
-        for path in SOURCES
-        for line, text in docstrings(path)
-        for fault in faults(text)
+        for path, line, text in found
+        for fault in docstring_faults(text)
     ]
 
 
@@ -228,7 +247,7 @@ def test_comments_avoid_the_same_words() -> None:
     def says(text: str) -> bool:
         return bool(AVOIDED.search(text) or MARKS.search(text))
 
-    texts = {path: path.read_text() for path in SOURCES}
+    texts = {path: path.read_text() for tree in TREES for path in (ROOT / tree).rglob("*.py")}
     found = [
         (path, line, text)
         for path, whole in texts.items()
@@ -377,6 +396,11 @@ def test_subjects_of_commits_are_short() -> None:
 )
 def test_the_rules_can_fail(text: str) -> None:
     assert list(faults(text))
+
+
+@pytest.mark.parametrize("text", ["Until nothing is in flight.", "In milliseconds.", "Its URL."])
+def test_a_docstring_is_no_fragment(text: str) -> None:
+    assert list(docstring_faults(text)) and not list(faults(text))
 
 
 @pytest.mark.parametrize(

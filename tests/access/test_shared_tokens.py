@@ -1,5 +1,5 @@
-"""Tokens of a cluster: one truth in the meta group, a copy in each node's file, and what both come
-to."""
+"""Tokens of a cluster: the authoritative set in the meta group, a copy in each node's file, and
+their merge."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import version_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 NOW = int(time.time() * 1000)
 
@@ -88,7 +89,7 @@ class Meta:
     async def entries(self, scope: str) -> dict[str, bytes]:
         if self.away:
             raise Unavailable("no leader")
-        return dict(self.machine.meta)
+        return dict(self.machine.meta.settings)
 
     async def call(self, command: MetaChange) -> Reply:
         before, self.before = self.before, lambda: None
@@ -102,7 +103,7 @@ class Node:
     def __init__(self, meta: Meta, folder: Path) -> None:
         self.file = TokenFile(folder)
         self.tokens = SharedTokens(self.file, meta)  # type: ignore[arg-type]
-        self.copy = TokenCopy(self.file, self.tokens, lambda: meta.machine.meta)
+        self.copy = TokenCopy(self.file, self.tokens, lambda: meta.machine.meta.settings)
 
     def names(self) -> dict[str, str]:
         return {each.name: each.state(NOW) for each in self.file.read()}
@@ -140,7 +141,7 @@ async def test_what_is_made_and_revoked_anywhere_holds_everywhere(
     with pytest.raises(NoToken):
         await one.tokens.revoke("shop", NOW)
     secret = text.split("_", 2)[2].encode()
-    assert not any(secret in value for value in meta.machine.meta.values()), (
+    assert not any(secret in value for value in meta.machine.meta.settings.values()), (
         "the secret is nowhere but with its holder"
     )
 
@@ -160,11 +161,13 @@ async def test_what_is_made_in_a_data_folder_is_shared_and_a_file_that_was_lost_
     one.file.path.unlink()
     await one.copy.look()
     assert one.names() == {"root": "revoked"}, "and it is not active again"
-    version = version_of(meta.machine.meta, shared_tokens.SCOPE)
+    version = version_of(meta.machine.meta.settings, shared_tokens.SCOPE)
     for _ in range(3):
         await one.copy.look()
         await two.copy.look()
-    assert version_of(meta.machine.meta, shared_tokens.SCOPE) == version, "nothing is said twice"
+    assert version_of(meta.machine.meta.settings, shared_tokens.SCOPE) == version, (
+        "nothing is said twice"
+    )
 
 
 @story
@@ -191,7 +194,7 @@ async def test_without_a_leader_nothing_is_made_and_the_file_is_shared_later(
     assert one.names() == {}
     one.file.add(wanted("root"), NOW)
     await one.copy.look()
-    assert one.names() == {"root": "active"} and not meta.machine.meta
+    assert one.names() == {"root": "active"} and not meta.machine.meta.settings
     meta.away, one.copy._again = False, 0.0
     await one.copy.look()
     await two.copy.look()
@@ -204,9 +207,13 @@ def test_a_change_from_an_older_version_changes_nothing() -> None:
     assert machine.apply(MetaChange("b", 0, [("k", b"2")]), 2).detail == 1, "each scope has its own"
     late = machine.apply(MetaChange("a", 0, [("k", b"3")]), 3)
     assert (late.code, late.detail) == (Code.NOT_YET, 1)
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
-    assert again.meta == machine.meta == {"a/k": b"1", "a": b"1", "b/k": b"2", "b": b"1"}
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    assert (
+        again.meta.settings
+        == machine.meta.settings
+        == {"a/k": b"1", "a": b"1", "b/k": b"2", "b": b"1"}
+    )
     assert (
         machine.apply(MetaChange("a", 1, [("k", None)]), 4).code == Code.OK
-        and "a/k" not in machine.meta
+        and "a/k" not in machine.meta.settings
     )

@@ -57,7 +57,7 @@ def written(times: int, seconds: float, batch: Any = DURABLE) -> tuple[DiskPace,
 
 
 def a_disk(monkeypatch: pytest.MonkeyPatch, mib: int, files: int = 1000) -> None:
-    """With so much room."""
+    """Simulate a disk with this much free space."""
     found: Any = SimpleNamespace(f_bavail=mib, f_frsize=1 << 20, f_files=2000, f_favail=files)
     monkeypatch.setattr(os, "statvfs", lambda folder: found)
 

@@ -120,7 +120,7 @@ def test_a_node_of_one_core_needs_no_transport():
 
 
 def test_a_node_names_the_ports_of_all_its_listeners():
-    """From afar the admin port is the one of `admin_listen`."""
+    """Name `admin_listen` to remote callers."""
 
     async def story():
         start = start_of(0, "", cores=1)

@@ -19,7 +19,7 @@ class Echo:
     """A front that greets every client."""
 
     def __init__(self, name: str, told: list[str]) -> None:
-        self._name, self._told = name, told
+        self._name, self._events = name, told
         self._servers: list[asyncio.Server] = []
         self.places: list[tuple[str, int]] = []
 
@@ -29,12 +29,12 @@ class Echo:
             self._servers.append(await asyncio.start_server(self._greet, sock=listener))
 
     async def stop(self, grace: float) -> None:
-        self._told.append(f"{self._name} stops")
+        self._events.append(f"{self._name} stops")
         for server in self._servers:
             server.close()
         if self._servers:
             await asyncio.sleep(0)
-        self._told.append(f"{self._name} stopped")
+        self._events.append(f"{self._name} stopped")
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(self._name.encode())

@@ -32,8 +32,7 @@ NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 
 
 class Asked:
-    """The admin port of a node, in place of `Client`: what is posted goes to the checks of that
-    node."""
+    """The admin port of a node, in place of `Client`: requests go to the checks of that node."""
 
     options = Options(servers=("http://127.0.0.1:1",))
 
@@ -93,7 +92,9 @@ async def begun() -> tuple[World, Asked]:
     await world.wait(
         lambda: (
             not any(
-                machine.hot_bytes for node in world.alive() for machine in node.core.led.values()
+                machine.directory.hot_bytes
+                for node in world.alive()
+                for machine in node.core.led.values()
             )
         )
     )
@@ -126,9 +127,9 @@ def slices(world: World) -> int:
     """Count the slices that the current leaders name."""
     led = [machine for node in world.alive() for machine in node.core.led.values()]
     return sum(
-        len(list(machine.whole_index_of(stream)))
+        len(list(machine.packs.whole_index_of(stream)))
         for machine in led
-        for stream in machine.streams.values()
+        for stream in machine.directory.streams.values()
     )
 
 
@@ -146,7 +147,7 @@ def needed_by(world: World, name: str) -> str:
     leader = world.leader(group)
     assert leader is not None
     machine = leader.core.led[group]
-    return next(iter(machine.whole_index_of(machine.streams[name]))).pack
+    return next(iter(machine.packs.whole_index_of(machine.directory.streams[name]))).pack
 
 
 @story
@@ -230,7 +231,7 @@ async def test_a_store_that_refuses_one_node_is_said_with_the_node(
 async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
     world: World, asked: Asked
 ) -> None:
-    """Its publication was lost in a crash, and the two groups are led by different nodes now."""
+    """Lose a publication in a crash; different nodes lead the two groups now."""
     home, other = (
         world.group_of(name)
         for name in (A, next(name for name in NAMES if world.group_of(name) != world.group_of(A)))
@@ -251,12 +252,12 @@ async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
     led = world.leader(other)
     assert led is not None
     machine = led.core.led[other]
-    assert list(machine.released) == [key], "what it holds it keeps"
+    assert list(machine.packs.released) == [key], "what it holds it keeps"
     assert [
         (group, command)
-        for group, command in machine.outbox.values()
+        for group, command in machine.outbox.messages.values()
         if isinstance(command, ReleasePack)
-    ] == [(home, ReleasePack(key, other, machine.log_ms))]
+    ] == [(home, ReleasePack(key, other, machine.counters.log_ms))]
     assert collector.counters.failures == 0
 
 

@@ -16,7 +16,8 @@ from polynya.objectstore.local import LocalStore
 
 
 def test_verify_notices_bytes_that_were_appended(tmp_path: Path) -> None:
-    """To any file of a folder, as a restore does, which refuses such an object."""
+    """Append bytes to any file of a folder: verify reports it, and a restore refuses such an
+    object."""
     asyncio.run(look_at_each_file(tmp_path))
 
 

@@ -1,4 +1,5 @@
-"""Backups of paged indexes have the pages and what they name; so has what the store alone gives."""
+"""Backups of paged indexes include the pages and their packs; so does a recovery from the store
+alone."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from polynya.recovery.restore import RestoreOrigin
 from polynya.stream.features.pages.rules import LATE_MS
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAMES = [f"default/s{number}" for number in range(3)]
 
@@ -67,7 +69,7 @@ def test_a_backup_has_pages_and_their_packs(tmp_path: Path) -> None:
     async def story() -> None:
         tier, repository = await paged(), MemoryStore()
         own = tier.of_pages() - {
-            key for each in tier.world.machines().values() for key in each.held
+            key for each in tier.world.machines().values() for key in each.packs.held
         }
         assert own, "packs that only pages name"
         manifest, done = await taken(FakeSource(tier), repository)
@@ -111,7 +113,7 @@ def test_a_verification_finds_what_pages_lack(what: str) -> None:
         tier, repository = await paged(), MemoryStore()
         await taken(FakeSource(tier), repository)
         own = tier.of_pages() - {
-            key for each in tier.world.machines().values() for key in each.held
+            key for each in tier.world.machines().values() for key in each.packs.held
         }
         gone = min(own) if what == "pack" else min(key for key in tier.live() if "/pages/" in key)
         del repository.objects[f"objects/{gone}"]
@@ -134,7 +136,7 @@ def test_a_page_that_is_released_while_it_is_copied_is_taken_again() -> None:
             if "/pages/" in key and not released:
                 released.append(key)
                 for name in NAMES:
-                    stream = machine_of(tier, name).streams[name]
+                    stream = machine_of(tier, name).directory.streams[name]
                     at = (stream.uid, stream.next_record, stream.next_byte)
                     tier.world.apply(stream.uid >> 48, Trim([at], tier.world.now))
                 await tier.settle_all()
@@ -164,12 +166,12 @@ def test_the_store_alone_gives_paged_streams_back(tmp_path: Path, late: bool) ->
                     1,
                     7,
                     tier.world.now,
-                    len(machine.snapshot()),
-                    crc32c(machine.snapshot()),
+                    len(snapshot_of(machine)),
+                    crc32c(snapshot_of(machine)),
                     0,
                 )
                 await copies.write(
-                    tier.store, (CLUSTER, 1), header, [state[-len(machine.snapshot()) :]]
+                    tier.store, (CLUSTER, 1), header, [state[-len(snapshot_of(machine)) :]]
                 )
             await copies.mark(tier.store, whole)
 
@@ -199,7 +201,7 @@ def test_a_lost_page_costs_its_own_records_alone(tmp_path: Path) -> None:
         await tier.flusher.flush_now()
         await claim_root(tier.store, CLUSTER, 1, "lost")
         for number, machine in tier.world.machines().items():
-            state = machine.snapshot()
+            state = snapshot_of(machine)
             header = Header(number, 1, 7, tier.world.now, len(state), crc32c(state), 0)
             await copies.write(tier.store, (CLUSTER, 1), header, [state])
         await copies.mark(tier.store, CompleteMark(CLUSTER, 1, GROUPS))
@@ -211,7 +213,7 @@ def test_a_lost_page_costs_its_own_records_alone(tmp_path: Path) -> None:
         ]
         image = (await states.state(group_of(NAMES[0], GROUPS))).image
         (stream,) = [each for each in image.streams if each.name == NAMES[0]]
-        known = machine_of(tier, NAMES[0]).streams[NAMES[0]]
+        known = machine_of(tier, NAMES[0]).directory.streams[NAMES[0]]
         assert stream.next_record == known.next_record
 
     asyncio.run(story())

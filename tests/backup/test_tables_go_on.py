@@ -27,7 +27,7 @@ from polynya.stream.features.tables.commands import (
 )
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
-from polynya.stream.snapshots.encode import decode_image
+from polynya.stream.snapshots.encode import decode_image, snapshot_of
 
 NAMES = {
     group: next(f"docs/{n}" for n in range(99) if group_of(f"docs/{n}", GROUPS) == group)
@@ -55,7 +55,7 @@ class Tabled:
     def flush(self) -> None:
         """A record more of each stream, in a pack."""
         for group, name in NAMES.items():
-            machine, stream = self.machines[group], self.machines[group].streams[name]
+            machine, stream = self.machines[group], self.machines[group].directory.streams[name]
             self.places += 1
             machine.apply(Append(name, 2, "text/plain", raw_batch(b"x")), self.places)
             pack = f"{CLUSTER}/packs/20260101-00/{group}-{self.places:032x}"
@@ -65,7 +65,7 @@ class Tabled:
 
     def claim(self, groups: range | list[int] = range(1, GROUPS + 1)) -> int:
         """The number of the job that is open then."""
-        meta, table = self.machines[0], self.machines[0].tables[self.uid]
+        meta, table = self.machines[0], self.machines[0].meta.tables[self.uid]
         meta.apply(TableOpen(self.uid, 4))
         for group in groups:
             self.machines[group].apply(
@@ -74,7 +74,7 @@ class Tabled:
         return table.job
 
     def commit(self, job: int) -> None:
-        meta, table = self.machines[0], self.machines[0].tables[self.uid]
+        meta, table = self.machines[0], self.machines[0].meta.tables[self.uid]
         meta.apply(TablePlanned(self.uid, job))
         main, result = (
             f"tables/{self.uid}/main/_iceberg/{job:05d}.metadata.json",
@@ -101,7 +101,7 @@ class Tabled:
 
     def copy(self, *groups: int) -> None:
         for group in groups or self.machines:
-            self.copies[group] = self.machines[group].snapshot()
+            self.copies[group] = snapshot_of(self.machines[group])
 
     async def state(self, group: int) -> RestoredState:
         return RestoredState(decode_image(self.copies[group]), {}, 9)
@@ -131,7 +131,7 @@ def tabled(tmp_path: Path) -> Tabled:
 
 def records_to_come(tabled: Tabled) -> dict[int, list[int]]:
     """Return, per group, the records that the next job takes."""
-    table = tabled.machines[0].tables[tabled.uid]
+    table = tabled.machines[0].meta.tables[tabled.uid]
     assert not table.open
     tabled.machines[0].apply(TableOpen(tabled.uid, 10))
     command = ClaimRanges(tabled.uid, table.job, table.committed, "docs/", [], 1 << 30, True)
@@ -145,17 +145,19 @@ def records_to_come(tabled: Tabled) -> dict[int, list[int]]:
 def begins_anew(tabled: Tabled, why: str) -> None:
     machines, warnings = tabled.restored()
     assert len(warnings) == 1 and why in warnings[0] and f"tables/{tabled.uid}" in warnings[0]
-    (table,) = machines[0].tables.values()
+    (table,) = machines[0].meta.tables.values()
     assert (table.uid != tabled.uid, table.committed, table.main) == (True, 0, "")
     assert not any(
-        stream.tables for machine in machines.values() for stream in machine.streams.values()
+        stream.tables
+        for machine in machines.values()
+        for stream in machine.directory.streams.values()
     )
 
 
 def test_what_is_a_row_is_none_again_and_what_is_none_becomes_one(tabled: Tabled) -> None:
     tabled.copy()
     machines, warnings = tabled.restored()
-    table = machines[0].tables[tabled.uid]
+    table = machines[0].meta.tables[tabled.uid]
     assert (warnings, table.committed, table.rows) == ([], 2, 2 * GROUPS) and table.main.endswith(
         "00002.metadata.json"
     )
@@ -170,7 +172,7 @@ def test_a_job_that_was_open_is_given_up_also_where_some_groups_had_heard_of_it(
     tabled.copy(*NAMES)
     tabled.restored()
     assert records_to_come(tabled) == {group: [2] for group in NAMES}
-    assert tabled.machines[0].tables[tabled.uid].job > job
+    assert tabled.machines[0].meta.tables[tabled.uid].job > job
 
 
 def test_a_group_that_was_copied_before_the_last_job_has_rows_that_it_does_not_know(

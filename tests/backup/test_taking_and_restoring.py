@@ -483,8 +483,8 @@ async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
 
 @run
 async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: Path) -> None:
-    """Which of the objects that were there before it needs only it knows; also when it began long
-    before the newest whole one."""
+    """Keep objects that only a running backup needs, also when it began long before the newest
+    whole one."""
     tier, repository = await half_cold(), MemoryStore()
     for after_ms in (1000, -10_000_000):
         running = f"backups/{new_id(time.time_ns() // 1_000_000 + after_ms, bytes(4))}/groups/00000-00/00000"
@@ -512,7 +512,7 @@ async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: 
 async def test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on(
     tmp_path: Path,
 ) -> None:
-    """Between the look at what is needed and the deletion."""
+    """Begin a backup between the search for needed objects and the deletion."""
     tier, repository = await half_cold(), MemoryStore()
     await taken(FakeSource(tier), repository)
     await repository.put("objects/c1/packs/counted-on", b"pack")
@@ -591,8 +591,8 @@ async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_
 async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(
     tmp_path: Path,
 ) -> None:
-    """Its nodes may be restored one by one, and started at once; with a leader, which takes a
-    majority of them, it goes on, and its states are copied."""
+    """Restore nodes one by one, with immediate starts. A majority can elect a leader and continue,
+    and its states are copied; then a second restore is refused."""
     store, state = MemoryStore(), b"state"
     await release_root(store, await claim_root(store, CLUSTER, 7, MEMBERS))
     new = node_identity.NodeIdentity(
@@ -618,7 +618,7 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
 ) -> None:
     tier, repository = await half_cold(), MemoryStore()
     name, group = "default/s0", group_of("default/s0", GROUPS)
-    stream = tier.world.machines()[group].streams[name]
+    stream = tier.world.machines()[group].directory.streams[name]
     append = Append(name, tier.world.now, "text/plain", raw_batch(b"once"), Producer("p", 0, 0))
     assert tier.world.apply(group, append).code == Code.OK
     tail = stream.next_record
@@ -635,7 +635,7 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
     )
     assert (after.code, after.record) == (Code.OK, tail + JUMP + 1)
     assert manifest.next_history > manifest.history
-    assert tier.world.machines()[group].uid_counter > UID_JUMP
+    assert tier.world.machines()[group].counters.uids > UID_JUMP
     for storage in storages:
         storage.journal.close()
 
@@ -655,7 +655,7 @@ async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
     library, found = BackupStreams(repository, manifest), {}
     for group in ALL:
         machine = await library.machine(group)
-        assert not machine.streams
+        assert not machine.directory.streams
         for stream in streams_of(machine):
             pieces = [piece async for piece in library.pieces(machine, stream)]
             found[stream.name] = b"".join(piece.payload for piece in pieces)

@@ -170,7 +170,7 @@ def read_goes_back(story: Story) -> None:
 
 
 def stale_write(story: Story) -> None:
-    """An append is placed before what had been read when it began."""
+    """Place an append before data that had been read when it began."""
     append = story.acknowledged()[30]
     append.began = append.ended = story.now + 50
 
@@ -207,8 +207,7 @@ def tail_told_wrong(story: Story) -> None:
 
 
 def read_of_half(story: Story) -> None:
-    """Before and after it all is as it should be; it says that there is no more, with a part of an
-    append."""
+    """Return a part of an append as the end of the stream; reads before and after are right."""
     append = next(append for append in story.acknowledged() if len(append.records) == 3)
     end = story.final.index(append.records[0]) + 2
     story.history.reads.append(

@@ -1,5 +1,5 @@
-"""The network of the nodes: who joins later does not cut off those that are there, and programs
-outside the run see none of it."""
+"""The network of the nodes: a later node does not cut off the others, and programs outside the run
+see none of it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def interfaces() -> dict[str, str]:
 
 
 def test_the_bridge_keeps_its_address_when_nodes_join() -> None:
-    """Else all nodes lose it for as long as they remember the old one: up to 45 s. Nor does a
-    browser outside the run see it, which aborts its requests when an interface comes or goes."""
+    """Keep the address: otherwise the nodes lose the bridge for up to 45 s, until their caches
+    expire. A browser outside the run also aborts requests when an interface changes."""
     lacking = in_a_thread(network.why_not)
     if lacking:
         left_out(lacking)

@@ -14,8 +14,8 @@ from polynya.cli.terminal import exits
 
 @pytest.fixture
 def node() -> Iterator[Scripted]:
-    """Its base port and its admin port at once, and `127.1`, an address of this machine that no
-    list of loopback names has."""
+    """Run a node with its base port, its admin port, and `127.1`, a local address that no loopback
+    list contains."""
     with scripted() as server:
         port = int(server.url.rpartition(":")[2])
         server.answers = [told("it", port)]

@@ -1,4 +1,4 @@
-"""`polynya bench`: its figures add up, what it wrote is checked, and a wrong record is noticed."""
+"""`polynya bench`: its figures add up, its records are checked, and a wrong record is noticed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from free_ports import nobody
+from free_ports import refusing_url
 from long_tests import long
 from polling import wait_until
 from product import RunningNode, environment, polynya, running_node
@@ -119,7 +119,7 @@ def test_a_tail_counts_for_every_reader(node: RunningNode) -> None:
 
 @pytest.mark.process
 def test_a_node_that_is_not_there_is_said() -> None:
-    with nobody() as url:
+    with refusing_url() as url:
         ran = polynya("bench", "append", server=url)
     assert ran.code == 3 and "is unreachable" in ran.err
 

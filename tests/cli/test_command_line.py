@@ -10,7 +10,7 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
-from free_ports import nobody
+from free_ports import refusing_url
 from product import environment, polynya
 
 from polynya.cli.app import VERBS, cli
@@ -94,7 +94,7 @@ def test_a_mistyped_verb_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.process
 def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
-    with nobody() as url:
+    with refusing_url() as url:
         ran = polynya("ls", server=url)
     assert ran.code == 3 and "polynya serve" in ran.err and ran.out == ""
 

@@ -1,5 +1,5 @@
-"""Contexts: what is kept, who may read it, and which of flag, variable, context and default
-wins."""
+"""Contexts: their content, their permissions, and the precedence of flag, variable, context and
+default."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_token_over_plain_http_to_another_machine_is_told_of(
 
 
 def test_no_certificates_are_loaded_for_http_on_this_machine() -> None:
-    """None is trusted there, so that one would be refused."""
+    """Trust no certificate for local HTTP: any would be refused."""
     with Client("http://127.0.0.1:1,http://localhost:2") as client:
         trusted = client.options.verify
     assert isinstance(trusted, ssl.SSLContext)

@@ -1,4 +1,4 @@
-"""The doctor: what it says of things that are well, and of each that is not."""
+"""The doctor: its findings for a healthy system and for each problem."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ran(*arguments: str, **variables: str) -> Result:
 
 
 def findings(*arguments: str, **variables: str) -> dict[str, Finding]:
-    """By name; the last of a name."""
+    """Return the findings by name; the last of each name."""
     told = [json.loads(line) for line in ran("--json", *arguments, **variables).stdout.splitlines()]
     return {row["name"]: Finding(**row) for row in told}
 
@@ -64,7 +64,7 @@ def test_a_machine_before_its_first_start_is_well(
         "object store",
         "server",
     } <= set(found)
-    # nobody has started a node yet
+    # no node has been started yet
     assert (found["server"].status, found["object store"].status) == (
         WARN,
         OK,

@@ -131,7 +131,7 @@ class FaultProxy:
         keep: bytearray | None = None,
         repeat: float = 0.0,
     ) -> bool:
-        """Until the end, or `limit` bytes; whether it was the limit."""
+        """Copy until the end or `limit` bytes, and report whether the limit ended it."""
         faults, chance = self.faults, self._chance
         with suppress(OSError):
             while piece := await source.read(PIECE_BYTES):

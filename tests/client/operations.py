@@ -47,8 +47,8 @@ def play(
     *,
     into: Played | None = None,
 ) -> Played:
-    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `ReadMore` takes one, after
-    it was noted in `into`."""
+    """Play until the operation or the outcomes end. Each `Send`, `Open` and `ReadMore` takes one
+    outcome and is noted in `into`."""
     played, waiting, now = into or Played(), iter(outcomes), 0.0
     effect_result: EffectResult | None = None
     try:

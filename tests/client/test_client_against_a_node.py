@@ -1,5 +1,5 @@
-"""The client's verbs against a real node, blocking and asynchronous: what goes in comes out, and
-refusals have their types."""
+"""The client's verbs against a real node, blocking and asynchronous: data survives the round trip,
+and refusals have their types."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_a_tail_notices_that_its_stream_is_another(client: Client) -> None:
 
 
 def test_a_tail_from_now_that_is_left_early_goes_on_where_it_was(node: RunningNode) -> None:
-    """Its offset is saved before a record came; what came between is there."""
+    """Save the tail's offset before the first record: later records are delivered after it."""
 
     async def story(client: AsyncClient) -> None:
         stream = client.stream(next(names))

@@ -187,7 +187,7 @@ def test_a_tail_shows_no_pages_without_records_and_a_read_shows_its_last(shell: 
 
 @both
 def test_the_offset_stays_before_a_record_that_waits(shell: Any) -> None:
-    """Also when pages are asked for while a record of the page before them waits."""
+    """Keep the offset before an undelivered record, also when further pages are requested."""
     first = ok(200, b"[1,2]", content_type=JSON, stream_next_offset=token(3, 30))
     reader, _ = shell([first, TWO], [], None)
     assert next(reader).value == 1 and reader.offset == token(2, 28)

@@ -170,7 +170,7 @@ def test_workers_are_given_everything_at_least_once(node: RunningNode) -> None:
                 *[{"n": number + more} for more in range(10)]
             )
         assert everything.wait(60), f"{300 - len(handled)} of 300 are missing; {proxy.counts}"
-        client.stream("jobs/a").append(*[{"n": -1}] * 9)  # whoever waits comes to its end
+        client.stream("jobs/a").append(*[{"n": -1}] * 9)  # each waiting caller returns
         for worker in workers:
             worker.join(60)
             assert not worker.is_alive()
@@ -179,7 +179,7 @@ def test_workers_are_given_everything_at_least_once(node: RunningNode) -> None:
 
 @pytest.mark.process
 def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    """Behind a proxy without faults, so that it can come back on another port."""
+    """Restart the server on another port behind a proxy without faults."""
     with (
         running_node(tmp_path / "data") as first,
         fault_proxy(address(first.url), Faults(), 1) as proxy,

@@ -1,4 +1,4 @@
-"""When certificates of the cluster's authority begin to hold."""
+"""Start of validity of certificates by the cluster's authority."""
 
 from __future__ import annotations
 

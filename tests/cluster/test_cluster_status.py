@@ -153,7 +153,7 @@ def test_an_id_that_is_used_twice_is_told_once():
 
 
 def test_a_node_that_is_replaced_waits_for_its_heir():
-    """And not for room on the others."""
+    """Wait for the replacement node, not for room on the others."""
     now = put(a_map(1), 2, NodeState.LEAVING)
     now = msgspec.structs.replace(
         now, nodes={**now.nodes, 4: NodeRecord(4, "h:9", "http://h:9", replaces=2)}

@@ -98,7 +98,7 @@ class World:
         assert group == META_GROUP
         self._fail()
         reply = self.toy.machine.apply(command)
-        self.maps.take(self.toy.machine.map)
+        self.maps.take(self.toy.machine.meta.map)
         self._fail()
         return reply
 
@@ -116,8 +116,9 @@ class World:
         return None
 
     async def settle(self, *, changing: bool = False) -> None:
-        """Until rounds find nothing to do. `changing`: another takes over after each."""
-        self.maps.take(self.toy.machine.map)
+        """Run rounds until there is nothing to do. `changing`: another controller takes over after
+        each."""
+        self.maps.take(self.toy.machine.meta.map)
         quiet = 0
         for _ in range(ROUNDS_MAX):
             try:
@@ -151,14 +152,14 @@ def test_a_node_that_is_to_stay_after_all_is_not_removed_by_a_plan_of_before():
     world.toy.apply(NodeAdd(node(4)))
     asyncio.run(world.settle())
     world.toy.apply(NodeSet(4, NodeState.LEAVING))
-    world.maps.take(world.toy.machine.map)
+    world.maps.take(world.toy.machine.meta.map)
     look = world.gather
 
     async def gather() -> ByCore:
         """Look only as fast as a slow node answers; operators continue meanwhile."""
         told = await look()
         world.toy.apply(NodeSet(4, NodeState.ACTIVE))
-        world.maps.take(world.toy.machine.map)
+        world.maps.take(world.toy.machine.meta.map)
         return told
 
     world.gather = gather
@@ -169,7 +170,7 @@ def test_a_node_that_is_to_stay_after_all_is_not_removed_by_a_plan_of_before():
 def test_read_replicas_of_the_birth_are_let_in_once_all_nodes_know_what_they_are():
     world = World(readers=(4, 5))
     world.level = 1
-    world.maps.take(world.toy.machine.map)
+    world.maps.take(world.toy.machine.meta.map)
     assert asyncio.run(world.controller._round()) == WAIT_SECONDS and world.toy.map.members == (
         1,
         2,
@@ -233,7 +234,7 @@ def test_who_leads_no_more_takes_no_more_steps():
     world = World()
     world.toy.apply(SetBalancing(True))
     world.toy.apply(NodeAdd(node(4)))
-    world.maps.take(world.toy.machine.map)
+    world.maps.take(world.toy.machine.meta.map)
     world.leading = False
     steps = world.controller.steps
     asyncio.run(world.controller._round())
@@ -313,7 +314,7 @@ def test_a_node_says_where_it_is_when_the_map_has_it_elsewhere():
     )
     world.controller = world.another()
     world.leading = False
-    world.maps.take(world.toy.machine.map)
+    world.maps.take(world.toy.machine.meta.map)
     asyncio.run(world.controller._announce())
     record = world.toy.map.nodes[1]
     assert (record.peer, record.http, record.zone, record.cores) == (

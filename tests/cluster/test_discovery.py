@@ -42,7 +42,7 @@ def test_history_and_groups_are_those_of_the_cluster_and_nobody_is_alarmed(
 ) -> None:
     port = free_ports(1)[0]
     config = config_of(tmp_path, port)
-    assert asyncio.run(learn(config)) == DiscoveredCluster()  # nobody is there
+    assert asyncio.run(learn(config)) == DiscoveredCluster()  # no peer is up
     with (
         cluster_peer(tmp_path / "peer", port, cluster=ID, history=7, groups=6),
         caplog.at_level(logging.INFO),
@@ -117,7 +117,7 @@ def test_who_was_heard_is_not_asked_again_and_who_is_elsewhere_is_told_apart(
     with cluster_peer(tmp_path / "peer", port, cluster=ID, history=1, groups=identity.groups):
         assert not asyncio.run(differs(config, identity, unheard)) and unheard == set()
     with cluster_peer(tmp_path / "peer", port, cluster=ID, history=2, groups=identity.groups):
-        assert not asyncio.run(differs(config, identity, unheard))  # nobody is left to be asked
+        assert not asyncio.run(differs(config, identity, unheard))  # no peer is left to ask
         assert asyncio.run(differs(config, identity, {2}))
 
 

@@ -16,14 +16,14 @@ from polynya.stream.features.placement.rules import NodeRecord
     [
         (2, {0: 1, 1: 1}, {1, 3}, None),
         (2, {0: 1, 1: 0}, {1, 3}, "no known leader for 1 of 2 groups"),
-        (2, {0: 1, 1: 1}, {3}, None),  # it will elect another by itself
+        (2, {0: 1, 1: 1}, {3}, None),  # it elects another on its own
         (4, {0: 1, 1: 1}, {1, 3}, None),
         (
             4,
             {0: 1, 1: 3},
             {3},
             "no known leader for 1 of 2 groups",
-        ),  # a read replica remembers the last leader for ever
+        ),  # a read replica remembers the last leader permanently
     ],
 )
 def test_a_node_knows_whether_its_groups_are_led(

@@ -12,6 +12,7 @@ from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, PackGone, PackVerifier, StateReader
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.pages.eviction import ghosts, slice_of, whole_of
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.wire.pack import damaged_slices, read_footer
 
 SETTINGS = EvictSettings(after_ms=1000, few=1, block_streams=3)
@@ -24,7 +25,9 @@ def evictor_of(tier: Tier, settings: EvictSettings = SETTINGS) -> Evictor:
 
 
 def evicted(tier: Tier) -> set[str]:
-    return {name for machine in tier.world.machines().values() for name in machine.evicted}
+    return {
+        name for machine in tier.world.machines().values() for name in machine.directory.evicted
+    }
 
 
 async def bring_all(tier: Tier) -> None:
@@ -57,7 +60,7 @@ def test_idle_streams_go_in_blocks_of_their_group_and_come_back() -> None:
     async def story() -> None:
         tier = Tier()
         await idle(tier)
-        before = {group: machine.snapshot() for group, machine in tier.world.machines().items()}
+        before = {group: snapshot_of(machine) for group, machine in tier.world.machines().items()}
         packs = set(tier.store.objects)
         evictor = evictor_of(tier)
         assert await evictor.evict_due() == len(tier.written)
@@ -130,7 +133,7 @@ def test_a_stream_that_is_written_to_meanwhile_stays() -> None:
         assert await evictor.evict_due() == len(tier.written) - 1
         assert evictor.counters.refused == 1
         assert name not in evicted(tier)
-        assert tier.world.machines()[group].streams[name].hot is not None
+        assert tier.world.machines()[group].directory.streams[name].hot is not None
 
     play(story)
 
@@ -155,7 +158,9 @@ def test_states_are_fetched_once_and_checked() -> None:
         tier = Tier()
         await idle(tier)
         await evictor_of(tier).evict_due()
-        machine = next(machine for machine in tier.world.machines().values() if machine.evicted)
+        machine = next(
+            machine for machine in tier.world.machines().values() if machine.directory.evicted
+        )
         ghost = next(ghosts(machine))
         place = slice_of(machine, ghost)
         states = StateReader(tier.store)

@@ -32,7 +32,7 @@ A, B = "default/a", "default/b"
 
 
 def stream_of(tier: Tier, name: str) -> Stream:
-    return tier.world.machines()[group_of(name, GROUPS)].streams[name]
+    return tier.world.machines()[group_of(name, GROUPS)].directory.streams[name]
 
 
 def test_one_damaged_stream_leaves_all_others_to_the_flusher() -> None:
@@ -133,12 +133,12 @@ def test_a_stream_that_is_trimmed_behind_the_damage_is_well_again() -> None:
 
 
 def hot_of(world: World, name: str) -> list[HotBatch]:
-    stream = world.local.machines[world.service.group_of(name)].streams[name]
+    stream = world.local.machines[world.service.group_of(name)].directory.streams[name]
     return stream.hot or []
 
 
 async def append_damaged(world: World, name: str, payload: bytes) -> None:
-    """Its checksum is that of other bytes, as if it had been damaged on its way to the journal."""
+    """Append a batch with the checksum of other bytes, as if damaged on its way to the journal."""
     batch = Batch(Encoding.BYTES, 1, payload, crc32c(payload[::-1]))
     assert (await world.send(Append(name, world.clock.ms, "text/plain", batch))).code == Code.OK
 
@@ -221,7 +221,7 @@ def test_a_stream_that_cannot_be_stored_is_set_aside_after_each_start() -> None:
             place = hot_of(world, A)[0].place
             await world.snapshot()
             assert hot_of(world, A)[0].place == place and place >> 32 in dict(
-                world.engine.core.journal.segments()
+                world.engine.core.journal.segments.sizes()
             )
             world.kill()
             assert not world.faults and not len(world.local.faulted)
@@ -236,7 +236,7 @@ def test_a_stream_that_cannot_be_stored_is_set_aside_after_each_start() -> None:
 
 
 class Wire:
-    """Between two members."""
+    """The connection between two members."""
 
     def __init__(self) -> None:
         self.handlers: list[Callable[[bytes, Callable[[bytes], None], int], None]] = []
@@ -270,7 +270,7 @@ def test_another_member_gives_what_the_journal_does_not(peer: bytes, gives: bool
                     Append(A, 1, "text/plain", Batch(Encoding.BYTES, 1, payload, crc32c(b"good"))),
                     2,
                 )
-            batches.append(machine.streams[A].hot or [])
+            batches.append(machine.directory.streams[A].hot or [])
             repairers.append(Repairer(cast("Journal", Broken()), {1: Group(1, machine)}))
             repairers[-1].join(wire, lambda group: [7, 1])
         assert await repairers[0].repair(1, (1 << 48) + 1, batches[0]) is gives

@@ -1,4 +1,5 @@
-"""From hot to cold to gone: nothing is lost, published twice or left behind, whatever fails."""
+"""The life of packs: flush, merge, collection. Under all failures nothing is lost, published twice
+or left behind."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept, collector
 from polynya.cold.steps import WRITE_MS_MAX
+from polynya.jobs import pause_after
 from polynya.stream.features.packs.commands import PackWritten, PublishSlices, ReleasePack
 from polynya.stream.replies import Code
 from polynya.stream.state import pack_tables, sorted_rows
@@ -45,9 +47,13 @@ def test_only_streams_under_the_prefix_are_flushed_on_demand() -> None:
         await tier.flusher.flush_now("default/a/")
         assert tier.world.hot_bytes() == 1
         assert next(
-            machine.hot for machine in tier.world.machines().values() if machine.hot
+            machine.directory.hot
+            for machine in tier.world.machines().values()
+            if machine.directory.hot
         ).keys() == {
-            tier.world.machines()[group_of("default/b/1", GROUPS)].streams["default/b/1"].uid
+            tier.world.machines()[group_of("default/b/1", GROUPS)]
+            .directory.streams["default/b/1"]
+            .uid
         }
         await tier.flusher.flush_now("default/nothing/")
         await tier.check()
@@ -233,7 +239,7 @@ def test_lost_packs_among_many_old_ones_are_settled_a_few_at_a_time(
             tier.append("default/a", b"%d" % turn)
             await tier.flusher.flush_now()
         tier.world.fail = lambda number, command: ""
-        packs = [machine.packs for machine in tier.world.machines().values()]
+        packs = [machine.packs.owned for machine in tier.world.machines().values()]
         assert sum(len(each._rows) for each in packs) > 6
         assert {key for each in packs for key in each} > tier.live(), "packs were lost"
         for _ in range(16):
@@ -312,7 +318,7 @@ def test_a_store_that_is_down_keeps_all_in_memory_and_recovers() -> None:
         assert await tier.flusher.flush_due() == 0
         assert tier.flusher._failures == 1
         assert "packs cannot be written" in (tier.flusher.trouble() or "")
-        assert tier.flusher._pause() == 0.5
+        assert pause_after(tier.flusher._failures) == 0.5
         hot = tier.world.hot_bytes()
         assert hot == sum(map(len, tier.written.values()))
         assert not any(isinstance(command, PackWritten) for _, command in tier.world.proposed)
@@ -343,8 +349,8 @@ def test_a_caller_that_leaves_blocks_nobody() -> None:
             live = {
                 cold.pack
                 for m in tier.world.machines().values()
-                for s in m.streams.values()
-                for cold in m.index_of(s)
+                for s in m.directory.streams.values()
+                for cold in m.packs.index_of(s)
             }
             assert set(tier.store.objects) == live
 
@@ -366,14 +372,14 @@ def test_a_stream_deleted_during_its_flush_leaves_nothing() -> None:
             tier.world.deliver()
             await tier.settle_all()
             assert tier.store.objects == {}
-            assert not any(machine.packs for machine in tier.world.machines().values())
+            assert not any(machine.packs.owned for machine in tier.world.machines().values())
 
     play(story)
 
 
 def test_a_name_that_is_used_again_during_its_flush_has_its_own_data() -> None:
-    """Deleted and made again between any two steps, and the old data deleted with no grace: the new
-    life keeps what is its own."""
+    """Delete and re-create the stream between any two steps, and delete the old data without
+    grace: the new incarnation keeps its own."""
 
     async def story() -> None:
         for later in range(24):
@@ -442,8 +448,8 @@ def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
 
 
 def test_a_pack_that_was_so_slow_that_it_was_swept_is_not_named() -> None:
-    """The lead of its home group has moved meanwhile: who leads it now knows nothing of what is on
-    its way."""
+    """Move the leadership of the home group meanwhile: the new leader knows nothing of packs in
+    flight."""
 
     async def story() -> None:
         tier = Tier()
@@ -496,7 +502,7 @@ def test_age_goes_by_the_clock_of_the_store() -> None:
 
 
 def test_two_sweeps_at_the_same_time_do_not_disturb_each_other() -> None:
-    """The one of every hour, and an operator's."""
+    """Run the hourly sweep and an operator's."""
 
     async def story() -> None:
         for later in range(8):
@@ -559,7 +565,7 @@ def test_condemned_packs_wait_for_grace_snapshots_and_ownership() -> None:
         await tier.collector.collect()
         assert tier.store.objects == {}
         assert tier.collector.counters.deleted == 1
-        assert not any(machine.packs for machine in tier.world.machines().values())
+        assert not any(machine.packs.owned for machine in tier.world.machines().values())
 
     play(story)
 
@@ -600,7 +606,7 @@ def test_a_reader_of_a_deleted_pack_is_told_to_plan_again() -> None:
         tier.append("default/a", b"x")
         await tier.flusher.flush_now()
         machine = tier.world.machines()[group_of("default/a", GROUPS)]
-        (cold,) = machine.index_of(machine.streams["default/a"])
+        (cold,) = machine.packs.index_of(machine.directory.streams["default/a"])
         tier.store.down = True
         with pytest.raises(Unavailable, match="cannot be read"):
             await tier.reader.batches(cold)

@@ -75,15 +75,15 @@ class Idle:
 
     async def bring_all(self) -> None:
         for group, machine in self.tier.world.machines().items():
-            await self.bring(group, list(machine.evicted))
+            await self.bring(group, list(machine.directory.evicted))
 
     async def write(self, packs: int, streams: int = 60, *, evicts: bool = True) -> None:
-        """Store so many packs, each with a slice of three streams of many. Evict all after each."""
+        """Store that many packs, each with a slice of three streams of many. Evict all after each."""
         for number in range(packs):
             for stream in self._random.sample(range(streams), 3):
                 name = f"default/s{stream}"
                 for group, machine in self.tier.world.machines().items():
-                    if name in machine.evicted:
+                    if name in machine.directory.evicted:
                         await self.bring(group, [name])
                 self.tier.append(name, b"%d;" % number * 10)
             await self.tier.flusher.flush_now()
@@ -94,17 +94,17 @@ class Idle:
         self.tier.world.now += 2000
         await self._evictor.evict_due()
         machines = self.tier.world.machines().values()
-        assert not any(machine.streams for machine in machines)
+        assert not any(machine.directory.streams for machine in machines)
 
     async def merge(self, merging: Merger | None = None, *, passes: int = 4) -> None:
-        """Let a core merge so many times. Evict all after each."""
+        """Let a core merge that many times. Evict all after each."""
         for _ in range(passes):
             await (merging or self.merger).merge_due()
             self.tier.world.deliver()
             await self.evict()
 
     def counted(self) -> tuple[int, int]:
-        """The objects that are alive, and those that the bytes justify."""
+        """Return the live objects and those that the bytes justify."""
         payload = sum(map(len, self.tier.written.values()))
         # a block of states for each group may be new, and another be about to be emptied
         groups = len(self.tier.world.machines())
@@ -167,7 +167,8 @@ def test_nothing_is_read_while_nothing_is_written(
 
 
 def test_streams_rest_whose_packs_cannot_be_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are returned a few times, and not again before there are other packs."""
+    """Stop returning streams whose packs cannot be emptied: a few attempts, then none before other
+    packs appear."""
 
     async def story() -> None:
         idle = Idle()

@@ -31,7 +31,7 @@ def test_an_entry_says_what_its_slice_holds() -> None:
         (cold,) = tier.indexes()[NAME]
         assert (cold.encoding, cold.batches, cold.first_batch, cold.flags) == (0, 2, 0, 0)
         assert cold.record_time_ms_max == tier.world.now
-        assert tier.world.machines()[group_of(NAME, GROUPS)].level == 3
+        assert tier.world.machines()[group_of(NAME, GROUPS)].counters.level == 3
         (key,) = tier.store.objects
         (entry,) = read_footer(tier.store.objects[key][0]).entries
         assert entry.at(key, 0, 0, time_ms=cold.time_ms) == cold
@@ -42,17 +42,17 @@ def test_an_entry_says_what_its_slice_holds() -> None:
 def test_below_level_3_entries_are_of_version_1() -> None:
     async def story() -> None:
         tier = Tier()
-        tier.world.may_log = lambda machine, level: machine.level >= 3
+        tier.world.may_log = lambda machine, level: machine.counters.level >= 3
         for number in range(40):
             tier.append(NAME, b"%d" % number)
             await tier.flusher.flush_now()
         await tier.merger.merge_due()
         assert tier.merger.counters.slices
         stream, machine = stream_of(tier), tier.world.machines()[group_of(NAME, GROUPS)]
-        assert machine.level == 1
+        assert machine.counters.level == 1
         assert {cold.encoding for cold in tier.indexes()[NAME]} == {-1}
         assert stream.cold is not None and record_time_ms_max(stream.cold, 0) == UNKNOWN_MS
-        machine.level = 3
+        machine.counters.level = 3
         tier.append(NAME, b"more")
         await tier.flusher.flush_now()
         assert [cold.encoding for cold in tier.indexes()[NAME]][-1] == Encoding.BYTES
@@ -71,7 +71,7 @@ def each_batch(runs: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes
 
 
 async def with_gaps(tier: Tier, batches: int) -> list[tuple[int, int, bytes]]:
-    """A stream of batches of two records, with small gaps, in packs; return what it holds."""
+    """Build a stream of batches of two records, with small gaps, in packs; return its content."""
     expected = []
     for number in range(batches):
         stream = stream_of(tier) if number else None
@@ -100,7 +100,7 @@ def test_small_gaps_outlive_an_eviction_and_a_restore(tmp_path: Path) -> None:
         )
         assert await evictor.evict_due() == 1
         machine = tier.world.machines()[group_of(NAME, GROUPS)]
-        assert NAME in machine.evicted
+        assert NAME in machine.directory.evicted
         (ghost,) = ghosts(machine)
         state = await StateReader(tier.store).state(slice_of(machine, ghost))
         tier.world.apply(group_of(NAME, GROUPS), Return([(NAME, ghost.uid, state)], tier.world.now))

@@ -1,5 +1,4 @@
-"""Pages of long indexes: what is paged out reads as before, and is released as before, whatever
-fails."""
+"""Pages of long indexes: paged-out entries are read and released as before, under every failure."""
 
 from __future__ import annotations
 
@@ -24,6 +23,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 from polynya.wire.page import build_page, page_key, read_page
@@ -43,7 +43,7 @@ class Paged(Tier):
         self.merger = self.new_merger(PAGING)
 
     async def grow(self, slices: int = 30, names: Sequence[str] = (NAME,)) -> None:
-        """Each of the streams gets so many slices; those of a flush share a pack."""
+        """Give each of the streams that many slices; those of a flush share a pack."""
         for number in range(slices):
             self.world.now += 1000
             for name in names:
@@ -58,15 +58,17 @@ class Paged(Tier):
         return self.world.machines()[group_of(name, GROUPS)]
 
     def stream(self, name: str = NAME) -> Stream:
-        return self.machine(name).streams[name]
+        return self.machine(name).directory.streams[name]
 
     def pages(self, name: str = NAME) -> list[ColdSlice]:
-        return [cold for cold in self.machine(name).index_of(self.stream(name)) if cold.is_page]
+        return [
+            cold for cold in self.machine(name).packs.index_of(self.stream(name)) if cold.is_page
+        ]
 
     async def check_from(self, record: int) -> None:
         """Check that the kept records read as written."""
         reader, found = self.new_reader(), b""
-        for cold in self.machine().whole_index_of(self.stream()):
+        for cold in self.machine().packs.whole_index_of(self.stream()):
             inner = await reader.spread([cold], record, 1 << 62)
             for each in inner:
                 batches = await reader.batches(each)
@@ -78,15 +80,16 @@ class Paged(Tier):
         assert found == self.written[NAME][at:]
 
     def check_nothing_leaks_but_pages(self) -> None:
-        """The store has what indexes and pages name, the group knows what is in no page."""
+        """Check that the store has exactly the objects of indexes and pages, and that the group
+        knows the slices outside pages."""
         whole = {
             cold.pack
             for machine in self.world.machines().values()
-            for stream in machine.streams.values()
-            for cold in machine.whole_index_of(stream)
+            for stream in machine.directory.streams.values()
+            for cold in machine.packs.whole_index_of(stream)
         }
         assert set(self.store.objects) == whole | self.of_pages()
-        known = {key for machine in self.world.machines().values() for key in machine.packs}
+        known = {key for machine in self.world.machines().values() for key in machine.packs.owned}
         assert whole <= known <= whole | self.of_pages()
 
     def trim(self, record: int, name: str = NAME) -> None:
@@ -107,15 +110,17 @@ def test_closed_entries_become_pages_and_all_reads_back() -> None:
         assert [cold.batches for cold in entries if cold.is_page] == [8, 8, 8, 5]
         assert len(entries) == 4 + 1
         machine = tier.machine()
-        assert len(machine.held) == len(machine.packs) == 5, "the packs of a page are its own"
+        assert len(machine.packs.held) == len(machine.packs.owned) == 5, (
+            "the packs of a page are its own"
+        )
         assert tier.of_pages() | {cold.pack for cold in entries if not cold.is_page} == packs
         await tier.check()
         await tier.settle_all()
         assert packs <= set(tier.store.objects), "a sweep leaves what a page names"
         await tier.check()
-        restored = Machine.restore(machine.snapshot(), lambda place, uid: b"")
-        assert restored.snapshot() == machine.snapshot()
-        assert list(restored.held.pages()) == [cold.pack for cold in tier.pages()]
+        restored = machine_from(snapshot_of(machine), lambda place, uid: b"")
+        assert snapshot_of(restored) == snapshot_of(machine)
+        assert list(restored.packs.held.pages()) == [cold.pack for cold in tier.pages()]
 
     play(story)
 
@@ -131,13 +136,13 @@ def test_a_page_is_released_with_its_packs_when_all_of_it_is_trimmed() -> None:
         assert tier.pages()[0] == first, "a record of it is kept"
         tier.trim(second.record)
         assert tier.pages()[0] == second
-        assert list(tier.machine().pages_gone) == [first.pack]
-        machine = Machine.restore(tier.machine().snapshot(), lambda place, uid: b"")
-        assert machine.pages_gone == tier.machine().pages_gone
+        assert list(tier.machine().packs.pages_gone) == [first.pack]
+        machine = machine_from(snapshot_of(tier.machine()), lambda place, uid: b"")
+        assert machine.packs.pages_gone == tier.machine().packs.pages_gone
         await tier.settle_all()
         assert not named & set(tier.store.objects)
         assert first.pack not in tier.store.objects
-        assert not tier.machine().pages_gone
+        assert not tier.machine().packs.pages_gone
         tier.check_nothing_leaks_but_pages()
         tier.world.apply(tier.stream().uid >> 48, Delete(NAME, tier.world.now))
         await tier.settle_all()
@@ -167,7 +172,7 @@ def test_a_pack_that_others_name_stays_in_the_tables_of_its_group(together: bool
             await tier.settle_all()
             await tier.check()
         assert not tier.store.objects
-        assert not any(machine.held for machine in tier.world.machines().values())
+        assert not any(machine.packs.held for machine in tier.world.machines().values())
 
     play(story)
 
@@ -185,7 +190,7 @@ def test_a_fork_keeps_a_page_that_the_source_has_trimmed() -> None:
         assert tier.world.apply(group, pin).code == Code.OK
         tier.trim(second.record)
         await tier.settle_all()
-        whole = tier.machine().whole_index_of(tier.stream())
+        whole = tier.machine().packs.whole_index_of(tier.stream())
         assert whole[0] == first
         assert first.pack in tier.store.objects
         tier.world.apply(group, Unpin(tier.stream().uid, "a" * 32, tier.world.now))
@@ -339,7 +344,9 @@ def test_a_pack_that_is_logged_again_late_does_not_come_back() -> None:
         await tier.settle_all()
         assert pack in tier.store.objects
         await tier.check()
-        late = PackWritten("c1/packs/20231114-22/1-" + "0" * 32, [group], tier.machine().log_ms)
+        late = PackWritten(
+            "c1/packs/20231114-22/1-" + "0" * 32, [group], tier.machine().counters.log_ms
+        )
         assert tier.world.apply(group, late).code == Code.CREATED
 
     play(story)
@@ -350,14 +357,14 @@ def test_a_core_whose_clock_is_far_behind_writes_packs() -> None:
         tier = Paged()
         await tier.grow(2)
         for group, machine in tier.world.machines().items():
-            machine.log_ms += 3 * LATE_MS
-            machine.level = 3
+            machine.counters.log_ms += 3 * LATE_MS
+            machine.counters.level = 3
             assert group == machine.group
         tier.append(NAME, b"more")
         await tier.flusher.flush_now()
         assert tier.world.hot_bytes() == 0
         pack = tier.indexes()[NAME][-1].pack
-        assert tier.machine().packs[pack].written_ms == tier.machine().log_ms
+        assert tier.machine().packs.owned[pack].written_ms == tier.machine().counters.log_ms
         await tier.check()
 
     play(story)
@@ -373,14 +380,14 @@ def test_a_young_pack_stays_in_the_tables() -> None:
         assert stream.cold is not None
         entries = index.cut(stream.cold, 0, 4)
         key = page_key("c1", group=machine.group, now_ms=tier.world.now, random=b"p" * 16)
-        keys = dict(machine.pack_keys)
+        keys = dict(machine.packs.by_number)
         data = build_page(key, entries, keys, group=machine.group, uid=stream.uid, now_ms=1)
         assert data is not None
         tier.world.apply(machine.group, PackWritten(key, [machine.group], tier.world.now))
         command = PageEntries(key, stream.uid, 0, 4, mark_of(entries), len(data), 0, tier.world.now)
-        held = len(machine.held)
+        held = len(machine.packs.held)
         assert tier.world.apply(machine.group, command).detail == [0]
-        assert len(machine.held) == held + 1
+        assert len(machine.packs.held) == held + 1
         assert tier.world.apply(machine.group, command).detail == [0], "a repeat"
         packs = read_page(key, data).packs
         release = ReleasePaged(key, packs, tier.world.now)
@@ -388,7 +395,7 @@ def test_a_young_pack_stays_in_the_tables() -> None:
         tier.trim(4)
         assert tier.world.apply(machine.group, release).code == Code.OK
         assert tier.world.apply(machine.group, release).code == Code.NOT_FOUND
-        assert not any(pack in machine.held for pack, _ in packs)
+        assert not any(pack in machine.packs.held for pack, _ in packs)
 
     play(story)
 
@@ -404,7 +411,7 @@ def test_packs_that_become_a_pages_own_during_a_sweep_stay(when: str) -> None:
             tier.store.objects[key] = (data, version, 0)
         packs = set(tier.store.objects)
         real = tier.store.list
-        stale = Machine.restore(Machine(machine.group, GROUPS).snapshot(), lambda *_: b"")
+        stale = machine_from(snapshot_of(Machine(machine.group, GROUPS)), lambda *_: b"")
         machines = tier.world.machines()
 
         async def listing(prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
@@ -424,7 +431,7 @@ def test_packs_that_become_a_pages_own_during_a_sweep_stay(when: str) -> None:
             collector = tier.new_collector(owner=stood_still)
             machines[machine.group] = stale  # as of a replica that has applied nothing yet
         swept = await collector.sweep()
-        assert len(tier.pages()) == 4 and machine.by_uid[stream.uid] is stream
+        assert len(tier.pages()) == 4 and machine.directory.by_uid[stream.uid] is stream
         assert swept.deleted == (when == "before they are deleted")
         assert packs <= set(tier.store.objects)
         await tier.check()

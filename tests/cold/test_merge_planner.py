@@ -1,4 +1,4 @@
-"""Which runs are merged: indexes stay short, and no byte is written again and again."""
+"""Choice of runs to merge: indexes stay short, and no byte is rewritten too often."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class History:
         self.written.append([(length, 0)])
 
     def merge(self, bounds: set[int] = frozenset()) -> None:  # type: ignore[assignment]
-        """Until nothing is to be done."""
+        """Merge until there is nothing to do."""
         while True:
             runs, settled = plan_runs(self.lengths, cut_segments(len(self.lengths), bounds), MAX)
             assert not any(begin < settled for begin, _ in runs)

@@ -23,7 +23,7 @@ NAME = "default/s0"
 
 
 async def many_slices(tier: Tier, streams: int = 5, slices: int = 20) -> None:
-    """Each stream gets so many small slices, in as many packs."""
+    """Give each stream that many small slices, in as many packs."""
     for _ in range(slices):
         tier.fill(streams=streams, appends=1)
         await tier.flusher.flush_now()
@@ -179,8 +179,8 @@ def test_readers_during_a_merge_read_on() -> None:
         tier = Tier()
         await many_slices(tier)
         plans = {
-            name: tier.world.machines()[group_of(name, GROUPS)].index_of(
-                tier.world.machines()[group_of(name, GROUPS)].streams[name]
+            name: tier.world.machines()[group_of(name, GROUPS)].packs.index_of(
+                tier.world.machines()[group_of(name, GROUPS)].directory.streams[name]
             )[:]
             for name in tier.written
         }

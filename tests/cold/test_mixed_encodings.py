@@ -25,11 +25,11 @@ NAME = "default/mixed"
 
 
 def stream_of(tier: Tier) -> Stream:
-    return tier.world.machines()[group_of(NAME, GROUPS)].streams[NAME]
+    return tier.world.machines()[group_of(NAME, GROUPS)].directory.streams[NAME]
 
 
 def produce(tier: Tier, records: int, payload: bytes) -> None:
-    """A Kafka batch of so many records."""
+    """Produce a Kafka batch of that many records."""
     if NAME not in tier.written:
         tier.world.create(NAME)
         tier.written[NAME] = b""

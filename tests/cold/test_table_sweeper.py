@@ -57,7 +57,7 @@ class Groups:
             moved_job=int([*found.location.split("/"), "0"][2]),
             moved_ms=self.moved_ms,
         )
-        return {0: SimpleNamespace(tables={7001: table})}
+        return {0: SimpleNamespace(meta=SimpleNamespace(tables={7001: table}))}
 
     def now_ms(self) -> int:
         return int(time.time() * 1000) + self.ahead_ms
@@ -482,7 +482,7 @@ def test_merged_files_go_after_the_snapshots_that_have_them_and_the_grace(
 def test_a_merge_that_died_leaves_what_others_need(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """After "pointer", Delta still has the small files while Iceberg has expired them."""
+    """Crash after "pointer": Delta still has the small files; Iceberg has expired them."""
     monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 1)
     monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 1)
     for _ in range(3):

@@ -1,5 +1,4 @@
-"""The verifier finds every slice that is missing or not as it was written, and nothing else,
-whatever happens meanwhile."""
+"""The verifier finds exactly the missing and changed slices, under concurrent work."""
 
 from __future__ import annotations
 
@@ -103,8 +102,10 @@ def test_what_is_released_meanwhile_is_no_fault(monkeypatch: pytest.MonkeyPatch)
         found = PackVerifier(tier.world, tier.store)
         part = await found.verify("", tier.world.machines())
         for name in list(tier.written):
-            machine = next(each for each in tier.world.machines().values() if name in each.streams)
-            stream = machine.streams[name]
+            machine = next(
+                each for each in tier.world.machines().values() if name in each.directory.streams
+            )
+            stream = machine.directory.streams[name]
             command = (
                 Delete(name, tier.world.now)
                 if name.endswith("1")

@@ -1,5 +1,5 @@
-"""Only the node's user may read what it keeps: new files, those of earlier releases, and not those
-of a root that is shared."""
+"""Permissions of the node's files: only its user may read new files and those of earlier releases.
+A shared root stays as it is."""
 
 from __future__ import annotations
 

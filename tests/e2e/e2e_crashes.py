@@ -16,7 +16,7 @@ BATCH = 3  # records of an append: a half batch would show
 
 
 class Worker(threading.Thread):
-    """Repeats `step` until told to stop. What it raises is raised again by `finish`."""
+    """A worker that repeats `step` until it is stopped. `finish` raises its error."""
 
     def __init__(self, world: World) -> None:
         super().__init__(daemon=True)
@@ -50,7 +50,7 @@ class Worker(threading.Thread):
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> Answer | None:
-        """None when the outcome is unknown; a 503 that says so is one."""
+        """Send a request. None: the outcome is unknown, also by a 503 that reports it."""
         if self._client is None or self._url != self.world.url:
             if self._client is not None:
                 self._client.close()
@@ -71,7 +71,7 @@ class Worker(threading.Thread):
     def until(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> Answer | None:
-        """Repeat what is idempotent until it is answered."""
+        """Repeat an idempotent request until it is answered."""
         while not self.stopping.is_set():
             if (answer := self.ask(method, path, body, **headers)) is not None:
                 return answer
@@ -101,7 +101,8 @@ def numbers(records: list[Any]) -> list[int]:
 
 
 class PlainWriter(Worker):
-    """Never repeats: each number is there once when acknowledged, at most once otherwise."""
+    """A writer that never repeats: each acknowledged number is stored once, any other at most
+    once."""
 
     def __init__(self, world: World, stream: str, pad: str = "") -> None:
         super().__init__(world)
@@ -160,8 +161,8 @@ class Producer(Worker):
 
 
 class Lives(Worker):
-    """Creates streams with content, closes some, deletes some, and remembers what was acknowledged
-    of each."""
+    """A worker that creates streams with content, closes some, deletes some, and records
+    acknowledgements of each."""
 
     def __init__(self, world: World, prefix: str) -> None:
         super().__init__(world)
@@ -209,8 +210,8 @@ class Lives(Worker):
 
 
 class Tail(Worker):
-    """Reads a stream as it grows, resuming where it was. What it saw is a prefix of what is there
-    in the end."""
+    """A reader that follows a growing stream and resumes at its position. Its data is a prefix of
+    the final content."""
 
     def __init__(self, world: World, stream: str) -> None:
         super().__init__(world)
@@ -289,18 +290,18 @@ class Flushes(Worker):
 
 
 class Progress:
-    """Waits for workers; what one of them raised meanwhile is raised."""
+    """Waits for workers and raises their errors."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self._workers = workers
 
     def __call__(self, count: int) -> None:
-        """Until together they were promised so many more things."""
+        """Wait until the workers have that many more acknowledgements in total."""
         goal = self._total() + count
         self._wait(lambda: self._total() >= goal, f"{count} acknowledgements")
 
     def of_each(self) -> None:
-        """Until every one of them was promised something."""
+        """Wait until each worker has an acknowledgement."""
         self._wait(
             lambda: all(worker.promised for worker in self._workers),
             "something acknowledged to each",

@@ -40,7 +40,7 @@ def with_cores(cluster: DevCluster, number: int, cores: int) -> None:
 
 
 def cores_of(cluster: DevCluster, number: int) -> int:
-    """So many of a node that is well answer."""
+    """Return the number of cores of a healthy node."""
     told = cluster.wait_until_well(number)
     cores: int = next(node["cores"] for node in told["nodes"] if node["id"] == number)
     return cores

@@ -79,7 +79,7 @@ def test_events_reach_readers_on_every_core_and_end_when_the_owner_dies(
 
 
 def appended(world: World, name: str, body: bytes) -> bool:
-    """False while the other core is not there: then nothing was applied."""
+    """Append. False while the other core is down: then nothing was applied."""
     with contextlib.suppress(Lost):
         answer = world.ask("POST", f"/v1/stream/{name}", body, **JSON)
         assert answer.status == 204 or answer.headers["stream-outcome"] == "refused", answer

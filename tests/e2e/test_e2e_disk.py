@@ -58,8 +58,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def remount(folder: Path, how: str) -> None:
-    """`ro` is refused ("busy") for as long as the server has a file open for writing, so it is
-    tried until it is granted."""
+    """Repeat the remount: `ro` is refused ("busy") while the server has a file open for writing."""
     said = [""]
 
     def granted() -> bool:
@@ -157,7 +156,7 @@ def refused(answer: Answer) -> None:
 
 
 def fill_up(client: Client, acknowledged: dict[str, list[int]]) -> None:
-    """Until not even small appends are taken, by any core."""
+    """Append until every core refuses even small appends."""
     for size in (1_000_000, 10_000, 100, 0):
         for name, numbers in acknowledged.items():
             assert append_until(client, {name: numbers}, 507, count=400, size=size) == 507
@@ -408,8 +407,8 @@ def answers(world: World) -> bool:
 
 @pytest.mark.long
 def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) -> None:
-    """Somebody removed a pack: its bytes cannot be read, which must not be answered with fewer
-    bytes; all else goes on."""
+    """Remove a pack: its bytes are unreadable, which must not shorten a response; everything else
+    continues."""
     world.start("--cores", "1")
     assert world.ask("PUT", "/v1/stream/lost/a", b"[1]", **JSON).status == 201
     assert world.flush().status == 200
@@ -430,8 +429,8 @@ def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) 
 
 
 def test_nothing_is_visible_before_it_is_synced(world: World, orders: DiskOrders) -> None:
-    """While the fdatasync of an append is held up, neither the writer nor any reader hears of
-    it."""
+    """Delay the fdatasync of an append: until it ends, neither the writer nor any reader learns of
+    the append."""
     world.start("--cores", "1", "--long-poll-timeout", "60", **orders.variables)
     tail = world.ask("PUT", "/v1/stream/sync/seen", **JSON).next_offset
     with contextlib.ExitStack() as stack:

@@ -91,7 +91,8 @@ def test_a_node_serves_beside_a_stream_that_it_cannot_store(world: World) -> Non
 
 
 def test_a_damaged_pack_is_told_by_reads_readiness_and_metrics(world: World) -> None:
-    """Until the object is whole again. The bytes of the other stream in it are served."""
+    """Report the damage until the object is whole again. The other stream's bytes in it are
+    served."""
     world.start(*FLAGS)
     with contextlib.closing(world.connect()) as client:
         for name, body in (("hurt", b"a" * 5000), ("sound", b"b" * 5000)):

@@ -81,8 +81,8 @@ def asked(
 
 
 def differs(said: Said, answer: Answer) -> str:
-    """From what was said: nothing of it may be missing or other. An answer may tell more than it
-    did."""
+    """List differences from the earlier response: no field may be missing or changed. Additional
+    ones are allowed."""
     if answer.status != said.status:
         return f"{said.method} {said.target}: {answer.status} instead of {said.status}"
     headers = kept_headers(answer)
@@ -153,7 +153,8 @@ def goes_on(golden: Golden, node: World) -> None:
 
 
 def claimed(node: World, golden: Golden, subscription: str) -> tuple[int, list[str]]:
-    """By a worker of now: the generation, and which streams have something for it."""
+    """Claim work as a current worker and return the generation and the streams with pending
+    records."""
     answer = asked(
         node, golden, "POST", f"{SUBSCRIPTIONS}/{subscription}/claim", b'{"worker": "later"}'
     )
@@ -164,7 +165,7 @@ def claimed(node: World, golden: Golden, subscription: str) -> tuple[int, list[s
 
 @pytest.fixture(params=["format-2"])
 def restored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Golden, World]]:
-    """A node of this release with what is in a backup of the older one."""
+    """Run a node of this release with the content of an older release's backup."""
     golden = unpack(GOLDEN / f"{request.param}.tar.xz", tmp_path)
     looked = polynya("verify", str(tmp_path / "backup"))
     assert looked.code == 0, looked

@@ -56,7 +56,7 @@ def kill(world: World, target: str, chance: random.Random, flags: tuple[str, ...
 
 
 def check(world: World, workers: list[Worker]) -> None:
-    """Once a killed core is back: until then its streams answer 503."""
+    """Check the streams of a killed core once it is back; until then they answer 503."""
     wait_until(lambda: world.ask("GET", "/readyz").status == 200, what="the node to be ready again")
     for worker in workers:
         if hasattr(worker, "check"):

@@ -16,7 +16,7 @@ LOCAL = "?offset=-1&consistency=local"
 
 
 def there(cluster: DevCluster) -> bool:
-    """By what the first node says."""
+    """Report whether the first node sees the replica as up."""
     return next(bool(node["up"]) for node in cluster.view(1)["nodes"] if node["id"] == READER)
 
 

@@ -1,5 +1,5 @@
-"""Nothing that a node or its tables' worker writes can be read by other users, whatever the umask
-of who starts it."""
+"""Permissions of files that a node or its tables' worker writes: other users can read none, under
+any umask of the caller."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from polling import wait_until
-from product import RunningNode, Speaker, running_node
+from product import CommandProcess, RunningNode, running_node
 
 from polynya.config.core_start import EXIT_CORRUPT
 
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.process
 
 
 class Writer:
-    """Appends one record after the other; `acknowledged` are those that were."""
+    """A writer that appends one record after the other; `acknowledged` lists the acknowledged
+    ones."""
 
     def __init__(self, node: RunningNode) -> None:
         self._stream = f"{node.url}/v1/stream/kept"
@@ -79,7 +80,7 @@ def test_a_node_whose_journal_is_deleted_ends_and_does_not_begin_anew(tmp_path: 
         wait_until(lambda: not writer.append(), what="the node to notice", pause=0.01)
         assert node.wait() == EXIT_CORRUPT
         assert f"{segment} is missing" in "".join(node.log)
-    again = Speaker("serve", "--listen", "127.0.0.1:0", "--data", str(data), "--cores", "1")
+    again = CommandProcess("serve", "--listen", "127.0.0.1:0", "--data", str(data), "--cores", "1")
     assert again.process.wait(60) == EXIT_CORRUPT
     again.end_reading()
     assert "all segments of the journal" in "".join(again.log)

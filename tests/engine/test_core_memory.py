@@ -63,8 +63,8 @@ def sizes(world: World) -> dict[str, int]:
 
 
 def test_ten_thousand_appends_leave_nothing_behind() -> None:
-    """In a process of its own: where thousands of tests ran before, the interpreter's table of
-    strings may grow just now, by megabytes."""
+    """Run in a process of its own: after thousands of tests the interpreter's table of strings
+    might grow by megabytes at this moment."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     result = subprocess.run(
         [sys.executable, __file__],
@@ -93,7 +93,7 @@ async def measure() -> None:
     kept = sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(FAKES).traces)
     tracemalloc.stop()
     assert sizes(world) == dict.fromkeys(sizes(world), 0)
-    assert len(world.engine.core.journal.segments()) <= 2
+    assert len(world.engine.core.journal.segments.sizes()) <= 2
     assert kept < 600_000, f"{kept} bytes more than before 8,000 appends (their payload: 800,000)"
     await world.stop()
 

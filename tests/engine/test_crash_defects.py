@@ -36,7 +36,7 @@ async def test_no_start_makes_a_segment_over_one_that_was_sealed_or_released(wor
     for life in range(8):
         for number in range(6):
             await world.append(QUIET, b"%d%d" % (life, number) * 200)
-        numbers = [number for number, _ in world.engine.core.journal.segments()]
+        numbers = [number for number, _ in world.engine.core.journal.segments.sizes()]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert max(numbers) >= max(written, default=0)
         written.update(numbers)
@@ -53,7 +53,7 @@ async def test_no_start_makes_a_segment_over_one_that_was_sealed_or_released(wor
 def test_a_torn_append_of_a_quiet_stream_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """(2) A torn, never acknowledged append of a stream that was otherwise quiet became visible
     after recovery."""
-    # a mark that comes by itself would be the write that fails
+    # a spontaneous mark would be the write that fails
     monkeypatch.setattr("polynya.engine.standalone.MARK_SECONDS", 3600.0)
 
     async def run(seed: int) -> None:
@@ -105,7 +105,7 @@ async def test_nothing_is_visible_before_it_is_durable(world: World) -> None:
     sync, seen = disk.sync, []
 
     def sync_and_look(fd: int) -> None:
-        stream = next(iter(world.local.machines[1].streams.values()))
+        stream = next(iter(world.local.machines[1].directory.streams.values()))
         seen.append((stream.next_byte, len(listener.payload)))
         sync(fd)
 

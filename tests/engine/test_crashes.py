@@ -1,5 +1,5 @@
-"""A whole core, killed and failed anywhere: what was acknowledged stays, what was seen stays, what
-was refused never happened."""
+"""A whole core, killed and failed anywhere: acknowledged and seen data stays, refused requests
+never happened."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class Session:
 
 
 async def finish(world: World, oracle: Oracle) -> None:
-    """After the last restart: nothing is missing, and everything works."""
+    """Check after the last restart that nothing is missing and everything works."""
     await oracle.check(world)
     state = world.state()
     world.kill()
@@ -197,9 +197,9 @@ def calls_of_a_session() -> int:
         await Session(world, oracle).run()
         for machine in world.local.machines.values():
             assert (
-                not machine.outbox
-                and not machine.unconfirmed
-                and all(pack.groups for pack in machine.packs.values())
+                not machine.outbox.messages
+                and not machine.forks.unconfirmed
+                and all(pack.groups for pack in machine.packs.owned.values())
             )
         await oracle.check(world)
         await world.stop()
@@ -298,8 +298,8 @@ def test_every_call_of_the_object_store_fails_once(after: bool) -> None:
 
 @pytest.mark.parametrize("seed", [*range(6), *long(range(6, 40))])
 def test_a_core_dies_at_any_moment(seed: int) -> None:
-    """Killed, or its machine's power cut, between any two steps of the loop, several lives in a
-    row."""
+    """Kill the core, or cut its machine's power, between any two steps of the loop, several times
+    in a row."""
 
     async def run() -> None:
         random = Random(seed)

@@ -25,6 +25,7 @@ from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
 from polynya.stream.snapshots import deltas
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.stream.state.changes import SinceCopy
 
 NAMES = [name for name in (f"docs/s{number}" for number in range(2000)) if group_of(name, 4) == 1][
@@ -47,7 +48,7 @@ class Busy:
 
     def happen(self) -> None:
         name = self.random.choice(NAMES)
-        if self.group.machine.lookup(name) is None:
+        if self.group.machine.directory.lookup(name) is None:
             self.apply(Create(name, 2, "text/plain", Encoding.BYTES))
         elif self.random.random() < 0.2:
             self.apply(Delete(name, 3))
@@ -103,11 +104,13 @@ def test_what_is_captured_is_the_state_at_one_moment(
     found = asyncio.run(story())
     assert parse(moments[0], 1) == parse(file_bytes(found), 1) and found.index > 251
     machine = machine_of(parse(file_bytes(found), 1))
-    kept = [stream.next_record - stream.first_record for stream in machine.streams.values()]
+    kept = [
+        stream.next_record - stream.first_record for stream in machine.directory.streams.values()
+    ]
     assert (found.streams, found.records, found.hot_bytes) == (
         len(kept),
         sum(kept),
-        machine.hot_bytes,
+        machine.directory.hot_bytes,
     )
 
 
@@ -132,7 +135,7 @@ def test_the_next_snapshot_has_all_that_changed_before_and_meanwhile(
             ]
         )
 
-    assert asyncio.run(story()) == busy.group.machine.snapshot()
+    assert asyncio.run(story()) == snapshot_of(busy.group.machine)
 
 
 @pytest.mark.parametrize("times", [1, 40])
@@ -145,13 +148,13 @@ def test_the_changes_since_a_copy_are_all_of_one_moment(
     head = deltas.encode_head
 
     def seen(machine: Machine, *changes: Any, whole: bool) -> bytes:
-        states.append(machine.snapshot())
+        states.append(snapshot_of(machine))
         return head(machine, *changes, whole=whole)
 
     async def story() -> bytes:
         machine = busy.group.machine
         machine.take_changes()
-        base = machine.snapshot()
+        base = snapshot_of(machine)
         since = machine.kept.since_copy = SinceCopy(0)
         for _ in range(60):
             busy.happen()
@@ -186,4 +189,4 @@ def test_an_empty_group_has_a_state_too() -> None:
     machine = Machine(2, 4)
     group: Any = SimpleNamespace(number=2, machine=machine, term=0, applied_index=0)
     found = asyncio.run(captured(group, asyncio.Lock(), hot=True))
-    assert b"".join(found.state) == machine.snapshot() and found.hot == []
+    assert b"".join(found.state) == snapshot_of(machine) and found.hot == []

@@ -37,7 +37,7 @@ async def grow(world: World, name: str, bytes_count: int) -> bytes:
 
 
 def segments(world: World) -> list[int]:
-    return [number for number, _ in world.engine.core.journal.segments()]
+    return [number for number, _ in world.engine.core.journal.segments.sizes()]
 
 
 @story
@@ -93,9 +93,9 @@ async def test_quiet_groups_do_not_hold_the_journal(world: World) -> None:
         await world.service.flush("")
         await world.snapshot()
     assert len(segments(world)) <= 2
-    count = world.engine.snapshotter.count
+    count = world.engine.snapshotter.counters.count
     await world.snapshot()
-    assert world.engine.snapshotter.count == count, "nothing has changed"
+    assert world.engine.snapshotter.counters.count == count, "nothing has changed"
 
 
 @story
@@ -115,7 +115,7 @@ async def test_hot_batches_of_quiet_streams_are_copied_forward(world: World) -> 
     assert world.engine.core.counters.copied > 6
     world.power_cut()
     assert await world.read(NAMES[0]) == expected
-    hot = next(iter(world.local.machines[1].hot.values())).hot
+    hot = next(iter(world.local.machines[1].directory.hot.values())).hot
     assert hot is not None and [bytes(batch.payload) for batch in hot] == [
         b"%04d" % number * 125 for number in range(6)
     ]
@@ -175,7 +175,7 @@ async def test_a_release_that_waited_in_an_outbox_counts_from_its_arrival(world:
     await world.create(NAMES[0])
     await world.append(NAMES[0], b"x")
     await world.service.flush("")
-    world.engine.core.on_turn = lambda: None  # nothing is sent from the outbox
+    world.engine.core.after_turn.clear()  # nothing is sent from the outbox
     await world.delete(NAMES[0])
     world.clock.ms += 3_600_000
     await world.snapshot()
@@ -183,16 +183,16 @@ async def test_a_release_that_waited_in_an_outbox_counts_from_its_arrival(world:
     await world.settle()
     await world.collector.collect()
     [(key, pack)] = [
-        item for machine in world.local.machines.values() for item in machine.packs.items()
+        item for machine in world.local.machines.values() for item in machine.packs.owned.items()
     ]
     assert pack.condemned_ms == world.clock.ms and not pack.groups
     world.clock.ms += 61_000
     await world.collector.collect()
-    assert any(machine.packs for machine in world.local.machines.values()), (
+    assert any(machine.packs.owned for machine in world.local.machines.values()), (
         "the snapshot does not contain the release yet"
     )
     await world.snapshot()
     await world.collector.collect()
-    assert not any(machine.packs for machine in world.local.machines.values())
+    assert not any(machine.packs.owned for machine in world.local.machines.values())
     assert [info.key async for info in world.store.list("")] == []
     assert key

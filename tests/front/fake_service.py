@@ -60,7 +60,7 @@ class FakeService(NodeService):
         self.clock = 1_800_000_000_000
         machines = {group: Machine(group, GROUPS) for group in range(GROUPS + 1)}
         for machine in machines.values():
-            machine.standalone = True
+            machine.counters.standalone = True
         self.turns = MemoryTurns(machines)
         local = LocalGroups(
             machines,

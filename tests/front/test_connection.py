@@ -372,7 +372,7 @@ def test_answers_reach_a_client_that_has_closed_its_half() -> None:
 def test_what_is_read_reaches_a_client_that_has_closed_its_half(
     asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it is asked of another core."""
+    """Deliver the response also if another core serves the read."""
 
     async def story(world: World) -> None:
         await world.put("s", "text/plain")

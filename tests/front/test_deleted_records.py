@@ -148,7 +148,7 @@ async def evict(world: KafkaWorld) -> None:
     await world.core.flusher.flush_now()
     world.core.clock.ms += 2 * IDLE_MS
     await world.core.evictor.evict_due()
-    assert NAME in world.core.local.machines[group_of(NAME, world.core.groups)].evicted
+    assert NAME in world.core.local.machines[group_of(NAME, world.core.groups)].directory.evicted
 
 
 @pytest.mark.parametrize("profile", ["replicated", "diskless"])
@@ -275,11 +275,13 @@ def test_only_a_trim_inside_a_batch_needs_the_new_level() -> None:
         wire = await world.wire()
         await produce(wire, batch(b"0", b"1"), batch(b"2", b"3"))
         machine = world.core.local.machines[group_of(NAME, world.core.groups)]
-        level = machine.level
+        level = machine.counters.level
         assert await deleted(wire, 2) == (0, 2)
-        assert machine.level == level < level_of(TrimTo), "a trim between batches is an older rule"
+        assert machine.counters.level == level < level_of(TrimTo), (
+            "a trim between batches is an older rule"
+        )
         assert await deleted(wire, 3) == (0, 3)
-        assert machine.level == level_of(TrimTo)
+        assert machine.counters.level == level_of(TrimTo)
 
     play(story)
 
@@ -343,7 +345,7 @@ def test_the_log_start_stays_when_the_profile_changes_and_retention_passes_it() 
         await produce(wire, batch(*(b"%d" % n for n in range(10))))
         await produce(wire, batch(b"10", b"11", time_ms=5000))
         assert await deleted(wire, 4) == (0, 4)
-        stream = core.local.machines[group_of(NAME, core.groups)].streams[NAME]
+        stream = core.local.machines[group_of(NAME, core.groups)].directory.streams[NAME]
         assert stream.hot is not None
         behind = (10, stream.hot[1].byte)
         size = stream.next_byte

@@ -416,7 +416,7 @@ def test_a_connection_authenticates_in_time_or_is_closed(tmp_path: Path) -> None
         assert await silent.ask("ApiVersions", 0)
         for seconds, left in ((AUTHENTICATION_SECONDS, 2), (AUTHENTICATION_SECONDS + 1, 1)):
             for connection in tuple(world.front.connections):
-                connection.sweep(world.front.connections.tick + seconds)
+                connection.sweep(world.front.connections.ticks.now + seconds)
             await asyncio.sleep(0)
             assert len(world.front.connections) == left
         assert await silent.ended()

@@ -697,7 +697,7 @@ def test_a_config_is_known_and_given_once() -> None:
 def test_metadata_of_all_topics_is_what_metadata_of_each_would_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In every version, after each kind of change, though the bytes are put together."""
+    """Compare in every version, after each kind of change: the bytes are assembled from parts."""
 
     async def story(world: KafkaWorld) -> None:
         front, api = world.front, APIS[3]

@@ -30,7 +30,9 @@ async def produce(wire: KafkaWire, whole: bytes) -> None:
 def test_a_batch_is_copied_twice_between_its_socket_and_the_journal(
     monkeypatch: pytest.MonkeyPatch, without_collector: None
 ) -> None:
-    """Once out of the request's buffer, and once into the entry that the journal writes.
+    """Copy once out of the request's buffer and once into the journal entry. Other threads and
+    caches may allocate meanwhile, so only blocks of a batch's size count. A third copy that is
+    dropped at once would raise the peak by a whole one.
 
     Other threads and caches may allocate meanwhile: only blocks of a batch's size count, and a
     third copy that is dropped at once would raise the peak by a whole one."""

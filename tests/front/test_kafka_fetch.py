@@ -124,7 +124,7 @@ def test_a_watch_of_the_first_moments_of_a_node_stays() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
         await world.follow("t")
-        world.front.context.tails.sweep(world.front.connections.tick + 2)
+        world.front.context.tails.sweep(world.front.connections.ticks.now + 2)
         assert len(world.front.context.tails) == 1
 
     play(story)

@@ -127,7 +127,7 @@ def test_a_damaged_slice_is_the_trouble_of_its_partition() -> None:
         await world.core.flusher.flush_now()
         name = partition_name("t", 0)
         machine = world.core.local.machines[world.core.service.group_of(name)]
-        (cold,) = machine.index_of(machine.streams[name])
+        (cold,) = machine.packs.index_of(machine.directory.streams[name])
         assert isinstance(world.core.store, MemoryStore)
         data, *rest = world.core.store.objects[cold.pack]
         at = cold.offset + cold.stored - 1
@@ -203,8 +203,8 @@ def test_readers_of_committed_records_stop_at_an_open_transaction(
             await produce(wire, "t", batch(b"%d" % number, time_ms=number * 1000))
         name = partition_name("t", 0)
         machine = world.core.local.machines[world.core.service.group_of(name)]
-        plant = OpenTransaction(1, machine.streams[name].hot[1].byte, 0, 1)  # type: ignore[index]
-        machine.streams[name].kafka = KafkaState(open={7: plant})
+        plant = OpenTransaction(1, machine.directory.streams[name].hot[1].byte, 0, 1)  # type: ignore[index]
+        machine.directory.streams[name].kafka = KafkaState(open={7: plant})
 
         async def both(offset: int, level: int) -> tuple[int, int, int]:
             fields = fetch_fields("t", offset, isolation_level=level)
@@ -231,9 +231,9 @@ def test_readers_of_committed_records_stop_at_an_open_transaction(
 
         committed = fetch_fields("t", 1, isolation_level=1, max_wait_ms=20_000)
         waiting = asyncio.ensure_future(wire.ask("Fetch", 11, **committed))
-        while not machine.watched:  # noqa: ASYNC110 (bounded by the timeout of tests)
+        while not machine.tails.watched:  # noqa: ASYNC110 (bounded by the timeout of tests)
             await asyncio.sleep(0)
-        touch = Touch([(machine.streams[name].uid, 7)], world.core.service.now_ms())
+        touch = Touch([(machine.directory.streams[name].uid, 7)], world.core.service.now_ms())
         world.core.service.propose(name, touch, lambda reply: None)
         (part,) = (await waiting).responses[0].partitions
         assert part.last_stable_offset == 4
@@ -295,8 +295,8 @@ def stream_of(world: KafkaWorld) -> StreamHandle:
 def test_what_is_pipelined_behind_a_failed_batch_is_refused_until_its_answer_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a batch behind one of unknown outcome could be accepted, and the retry of the first be
-    taken for a duplicate."""
+    """Refuse pipelined batches until the failed one's response has left. Otherwise a batch behind
+    one of unknown outcome could be accepted, and the retry would look like a duplicate."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
@@ -727,7 +727,7 @@ def test_topics_survive_a_restart_with_their_records() -> None:
         await produce(wire, "t", batch(b"a", b"b"))
         await world.core.engine.core.drain()
         core = world.core.kill()
-        assert core.local.machines[0].topics == {"t": world.front.context.topics.names["t"]}
+        assert core.local.machines[0].meta.topics == {"t": world.front.context.topics.names["t"]}
         page = await core.page("kafka/t/0")
         assert (page.info.record, len(page.spans)) == (2, 1)
 

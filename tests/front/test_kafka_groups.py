@@ -171,7 +171,7 @@ def test_members_join_share_commit_and_leave(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_offsets_of_a_group_without_members() -> None:
-    """By consumers that assign themselves, by name and by id, in one request or for all."""
+    """Commit offsets as self-assigned consumers, by name and by id, in one request or for all."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)

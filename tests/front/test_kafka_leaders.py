@@ -204,12 +204,14 @@ def test_an_epoch_of_before_a_restore_ends_where_its_history_was_cut() -> None:
         await wire.ask("Produce", 9, **produce_fields("t", batch(b"a", b"b", b"c")))
         machines = world.core.engine.service.local.machines
         stream = next(
-            each.lookup("kafka/t/0") for each in machines.values() if each.lookup("kafka/t/0")
+            each.directory.lookup("kafka/t/0")
+            for each in machines.values()
+            if each.directory.lookup("kafka/t/0")
         )
         assert stream is not None
         stream.next_record += JUMP  # a restore does both
         for machine in machines.values():
-            machine.epoch_bases = [EPOCH_JUMP]
+            machine.counters.epoch_bases = [EPOCH_JUMP]
         await wire.ask("Produce", 9, **produce_fields("t", batch(b"d")))
 
         async def end(epoch: int, current: int = -1) -> tuple[int, int, int]:

@@ -152,7 +152,7 @@ def test_live_reads_are_decoded() -> None:
     async def story(world: World) -> None:
         await topic(world, JSON)
         waiting = world.meanwhile(world.get(NAME, "?live=long-poll&offset=now&timeout_ms=60000"))
-        await world.until(lambda: world.front.waiters)
+        await world.until(lambda: world.front.readers.waiters)
         await produce(world, b"1", b"2")
         page = await waiting
         assert (page.status, page.body) == (200, b"[1,2]")

@@ -64,7 +64,8 @@ def test_a_repeat_gets_the_same_bytes_without_decoding(decoded: Decoded) -> None
 
 @pytest.mark.parametrize("version", [4, 5, 7, 9, 11, 12])
 def test_the_order_of_partitions_does_not_matter(version: int, decoded: Decoded) -> None:
-    """Not in the versions whose partitions have a fixed size; another offset always matters."""
+    """Ignore the order of partitions, except in versions whose partitions have a fixed size.
+    Another offset always matters."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 5)

@@ -95,10 +95,7 @@ def test_announced_bytes_take_no_memory(begin: int) -> None:
         for _ in range(count):
             wire = await world.wire()
             wire.writer.write((KAFKA_REQUEST_BYTES_MAX.to_bytes(4) + bytes(begin))[:begin])
-        while (
-            sum(each._filled > 0 or each._frame is not None for each in world.front.connections)
-            < count
-        ):  # noqa: ASYNC110
+        while sum(each._reader.is_partial for each in world.front.connections) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert (await (await world.wire()).ask("ApiVersions", 0)).api_keys
         assert world.front.connections.memory.bytes <= count * 64 * 1024

@@ -16,7 +16,9 @@ def test_reads_begin_at_a_record_time() -> None:
         await world.put("s")
         for number in range(4):
             await world.post("s", b"%d" % number)
-        stream = world.service.local.machines[group_of("default/s", GROUPS)].streams["default/s"]
+        stream = world.service.local.machines[group_of("default/s", GROUPS)].directory.streams[
+            "default/s"
+        ]
         for batch, time_ms in zip(stream.hot or (), (1000, 9000, 2000, 10000), strict=True):
             batch.record_time_ms_max = time_ms
         for asked, wanted in ((0, [0, 1, 2, 3]), (1500, [1, 2, 3]), (9500, [3]), (10001, [])):

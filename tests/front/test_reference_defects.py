@@ -228,8 +228,8 @@ def test_a_duplicate_says_where_the_tail_is() -> None:
 
 
 def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
-    """Also of those behind which others were in flight; and on the way that repeated shapes of
-    requests take."""
+    """Repeat appends, also those with others in flight behind them, and over the path of repeated
+    request shapes."""
 
     async def story(world: World) -> None:
         await world.put("s")

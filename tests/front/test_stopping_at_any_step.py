@@ -49,8 +49,8 @@ async def client(port: int, data: bytes, late: int) -> bytes:
 
 
 async def stopped(count: int) -> list[bytes]:
-    """After so many passes of the loop, or (`LAST`) when all wait; what the clients were answered.
-    Some come just before."""
+    """Stop the front after `passes` of the loop, or (`LAST`) when all clients wait, and return the
+    responses. Some clients connect just before."""
     front = HttpFront(FakeService(), HttpSettings(long_poll_seconds=NEVER))
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench import trace  # noqa: E402  (not a part of the package)
 
+# the most calls of requests whose way was made short
+BUDGETS = {"Kafka Produce": 128, "Kafka Fetch": 103, "Kafka Fetch, wakes": 128}
 RISE = 1.25  # of the calls that are kept, until `python -m bench.trace --save` keeps others
 
 
@@ -21,7 +23,7 @@ def test_each_kind_of_request_is_counted(tmp_path: Path) -> None:
     assert {"learned append", "Kafka Produce", "Kafka Fetch", "Kafka Fetch, wakes"} < {*found}
     for name, counts in found.items():
         assert 0 < counts.rooms <= counts.files <= counts.calls, name
-        assert counts.calls <= kept[name]["calls"] * RISE, (
+        assert counts.calls <= BUDGETS.get(name, kept[name]["calls"] * RISE), (
             f"{name} passes through {counts.calls} calls, {kept[name]['calls']} before: see "
             "`python -m bench.trace --calls`"
         )

@@ -19,7 +19,9 @@ STABLE = "0000000000000002_0000000000000004"
 
 
 def stream_of(world: World) -> Stream:
-    return world.service.local.machines[group_of("default/s", GROUPS)].streams["default/s"]
+    return world.service.local.machines[group_of("default/s", GROUPS)].directory.streams[
+        "default/s"
+    ]
 
 
 async def planted(world: World) -> Stream:

@@ -235,7 +235,7 @@ FOREIGN = (
 
 
 async def reads(world: World, origin: str, host: str = "localhost:4437") -> str | None:
-    """Which origin an answer to a page of `origin` is readable for."""
+    """Return the origin that may read a response to a page of `origin`."""
     answer = await once(world, "GET", "/v1/streams", f"Host: {host}", f"Origin: {origin}")
     assert answer.status == 200, "only what changes something is refused"
     return answer.headers.get("access-control-allow-origin")

@@ -19,12 +19,12 @@ PARTS = (b"[[[[]]]]", b'"["', b"1", b"{}", b'{"name":"x","allow":["all"]}')
 
 
 class AdminVandal(Vandal):
-    """One client without manners at the admin ports. `token`: what it knows, now and then."""
+    """A misbehaving client of the admin ports. `token`: its token, sent now and then."""
 
     token = ""
 
     def requests(self) -> list[bytes]:
-        """Make what it sends on a connection."""
+        """Make the requests of one connection."""
         return [self._request() for _ in range(self.chance.choice((1, 1, 1, 2, 5)))]
 
     def _request(self) -> bytes:
@@ -55,7 +55,7 @@ class AdminVandal(Vandal):
 
 
 def fuzz_admin(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz the admin ports for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     made = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data))

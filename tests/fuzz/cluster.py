@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import psutil
 from free_ports import free_ports, two_free_ports
 from polling import wait_until
-from product import STOP_SECONDS, Speaker
+from product import STOP_SECONDS, CommandProcess
 
 from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
 from polynya.transport import PeerTls
@@ -29,7 +29,7 @@ ODD = re.compile(
 
 
 class FuzzCluster:
-    """`nodes` are those that run, by number."""
+    """A cluster under test. `nodes`: the running ones, by number."""
 
     def __init__(self, folder: Path, nodes: int = 3) -> None:
         self.folder, self.cluster = folder, secrets.token_hex(16)
@@ -37,7 +37,7 @@ class FuzzCluster:
             zip(range(1, nodes + 1), (two_free_ports() for _ in range(nodes)), strict=True)
         )
         self.peers = dict(zip(range(1, nodes + 1), free_ports(nodes), strict=True))
-        self.nodes: dict[int, Speaker] = {}
+        self.nodes: dict[int, CommandProcess] = {}
         authority = folder / "ca"
         make_authority(authority)
         for number in self.ports:
@@ -130,7 +130,7 @@ class FuzzCluster:
             "--data",
             str(self.folder / f"data-{number}"),
         )
-        self.nodes[number] = Speaker("serve", *flags)
+        self.nodes[number] = CommandProcess("serve", *flags)
 
     def stop(self, number: int) -> None:
         """SIGTERM; it is killed if that is not enough."""

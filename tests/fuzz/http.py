@@ -44,7 +44,7 @@ class Line:
         self.buffer = b""
 
     def send(self, data: bytes, chance: random.Random) -> None:
-        """In pieces, now and then. The server may have closed it."""
+        """Send in pieces now and then. The server may have closed the connection."""
         with contextlib.suppress(ConnectionError):
             if chance.random() < 0.7 or len(data) > 5000:
                 self.socket.sendall(data)
@@ -54,7 +54,7 @@ class Line:
                 self.socket.sendall(data[begin:end])
 
     def read(self, method: str) -> tuple[int, dict[str, str], bytes] | None:
-        """None at the end."""
+        """Read a response. None at the end."""
         try:
             return self._read(method)
         except TimeoutError:
@@ -215,14 +215,14 @@ class Keeper:
             self._finish(stream)
 
     def finish(self) -> None:
-        """All of every stream is what is known of it."""
+        """Check the full content of every stream."""
         for stream in list(self.streams):
             self._finish(stream)
 
     def _ask(
         self, method: str, path: str, content: bytes = b"", **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        """On a connection that stays, or a new one; and again where it was refused for now."""
+        """Send a request on an open connection or a new one, and retry a temporary refusal."""
         while True:
             status, found, answer = self._once(method, path, content, headers)
             if status != 503 or found.get("stream-outcome") != "refused":
@@ -528,7 +528,7 @@ class Vandal:
             line.close()
 
     def requests(self) -> list[bytes]:
-        """Make what it sends on a connection."""
+        """Make the requests of one connection."""
         chance = self.chance
         made = [
             request(chance, ["fuzz/a", "fuzz/b", "x"])
@@ -604,7 +604,7 @@ class Vandal:
 def fuzz_http(
     seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, nodes: int = 1
 ) -> Outcome:
-    """So many requests of each client, or for so long."""
+    """Fuzz HTTP for a number of requests per client, or for a time."""
     outcome = Outcome()
     with contextlib.ExitStack() as stack:
         if nodes == 1:

@@ -197,7 +197,7 @@ class Vandal:
 
 
 def fuzz_kafka(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz Kafka for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     token = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data)).out.strip()

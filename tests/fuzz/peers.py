@@ -21,7 +21,7 @@ from fuzz.bytes import Outcome
 from fuzz.cluster import GROUPS, FuzzCluster, fuzz_cluster
 from fuzz.impostor import Impostor
 from fuzz.play import silence
-from fuzz.strangers import Strangers
+from fuzz.unauthenticated import Outsiders
 from polling import wait_until
 
 from polynya.transport import Hello
@@ -133,7 +133,7 @@ def _records(url: str, name: str) -> list[str] | None:
 
 
 def fuzz_peers(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many rounds, or for so long."""
+    """Fuzz the peer ports for a number of rounds, or for a time."""
     outcome = Outcome()
     with fuzz_cluster(folder) as cluster:
         cluster.stop(IMPOSTOR)
@@ -181,22 +181,22 @@ class _Run:
             other.works_at,
         )
         impostor = Impostor(random.Random(f"{self.seed}-impostor"), own, places, tls)
-        strangers = Strangers(random.Random(f"{self.seed}-strangers"), places, own)
+        outsiders = Outsiders(random.Random(f"{self.seed}-strangers"), places, own)
         impostor.listen(self.cluster.peers[IMPOSTOR])
         end, number = time.monotonic() + seconds, 0
         try:
             while (number < rounds or time.monotonic() < end) and not self.outcome.wrong:
                 number += 1
                 impostor.chance = random.Random(f"{self.seed}-{number}")
-                strangers.chance = random.Random(f"{self.seed}-{number}-strangers")
+                outsiders.chance = random.Random(f"{self.seed}-{number}-strangers")
                 await asyncio.to_thread(self._learn, impostor)
                 await asyncio.gather(*(impostor.say() for _ in range(6)))
-                await strangers.come()
+                await outsiders.come()
                 await asyncio.to_thread(self._look, number)
         finally:
             await impostor.close()
-            await strangers.close()
-            self.outcome.counts += impostor.counts + strangers.counts
+            await outsiders.close()
+            self.outcome.counts += impostor.counts + outsiders.counts
             self.outcome.counts["rounds"] = number
         if not self.outcome.wrong:
             await asyncio.to_thread(self._rest)
@@ -262,8 +262,8 @@ class _Run:
         return found
 
     def _rest(self) -> None:
-        """With the impostor gone, what it took is given back, and the nodes answer about
-        themselves."""
+        """Check that the node frees the impostor's resources once it has gone, and reports its own
+        state."""
 
         def idle() -> bool:
             return all(

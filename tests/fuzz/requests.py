@@ -245,7 +245,7 @@ def body(chance: random.Random) -> bytes:
 
 
 def chunked(chance: random.Random, data: bytes, *, broken: bool) -> bytes:
-    """With chunks of any size; `broken`: somewhere the framing is none."""
+    """Encode a body in chunks of any size; `broken`: with one framing error."""
     found, at = b"", 0
     while at < len(data):
         size = chance.choice((1, 2, 7, 100, 70_000))

@@ -1,9 +1,9 @@
 """The fuzzers from a shell: `make fuzz`, or `make fuzz SEED=7 SECONDS=600`; exits with 1 when one
 has found something.
 
-Each has its part of the time: clients of a node, and of a cluster of three; a node of a cluster
-that talks nonsense, and strangers; what is stored, damaged; the command line and the settings. What
-is found is printed with the seed, and the folder with logs and data stays.
+The fuzzers share the time: clients of a node and of a cluster of three, an impostor among the nodes
+and outsiders, damaged files, the command line and the settings. A finding is printed with its seed,
+and the folder with logs and data stays.
 """
 
 from __future__ import annotations

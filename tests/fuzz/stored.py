@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 from click.testing import CliRunner
 from fuzz.bytes import Outcome, damaged
 from polling import wait_until
-from product import WITH_US, Speaker, environment, polynya, running_node
+from product import WITH_US, CommandProcess, environment, polynya, running_node
 
 from polynya.cli.app import cli
 from polynya.config.core_start import EXIT_CONFIG, EXIT_CORRUPT, EXIT_STORAGE
@@ -41,8 +41,8 @@ TRACE = re.compile(r"Traceback \(most recent call last\)|AssertionError|has no h
 
 
 class Kept:
-    """The folders that are damaged, and what was acknowledged: `records` by stream, in the node and
-    in the backup of before."""
+    """The damaged folders and the acknowledged data: `records` by stream, in the node and in the
+    earlier backup."""
 
     def __init__(self, folder: Path) -> None:
         self.data, self.backup = folder / "kept" / "data", folder / "kept" / "backup"
@@ -133,7 +133,8 @@ def harm(chance: random.Random, folder: Path, pattern: str = "**/*") -> tuple[st
 def fuzz_stored(
     seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, verifies: int = 8
 ) -> Outcome:
-    """So many starts, or for so long; with each so many looks at a damaged backup."""
+    """Fuzz stored files for a number of starts, or for a time; each with some reads of a damaged
+    backup."""
     outcome = Outcome()
     kept = Kept(folder)
     end, number = time.monotonic() + seconds, 0
@@ -167,7 +168,7 @@ def _start(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> 
 def _served(
     data: Path, records: dict[str, list[str]], outcome: Outcome, *, may_lack_end: bool
 ) -> list[str]:
-    node = Speaker("serve", "--listen", "127.0.0.1:0", "--data", str(data), **SMALL)
+    node = CommandProcess("serve", "--listen", "127.0.0.1:0", "--data", str(data), **SMALL)
     try:
         wait_until(
             lambda: (
@@ -252,7 +253,7 @@ def _compare(
 
 
 def _verify(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
-    """`polynya verify` names what is damaged."""
+    """Check that `polynya verify` names the damage."""
     shutil.copytree(kept.backup, place)
     act, path = harm(chance, place)
     said = f"{act} {path.relative_to(place)}"
@@ -278,7 +279,7 @@ def _verify(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) ->
 
 
 def _restore(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
-    """`polynya restore` refuses in words, or makes what was there."""
+    """Check that `polynya restore` refuses with an explanation, or restores the original."""
     backup, data = place / "backup", place / "data"
     shutil.copytree(kept.backup, backup)
     act, path = harm(chance, backup)

@@ -1,7 +1,5 @@
-"""A node under clients of the text protocol that know what must be answered, and others that send
-nonsense: lines at the edges, many at once, damaged frames, pieces, and silence; before AUTH and
-after it.
-"""
+"""A node under clients of the text protocol: correct ones with known responses, and vandals. These
+send edge cases, pipelines, damaged frames, pieces, and silence, before AUTH and after it."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ class Keeper:
         self.line.socket.close()
 
     def _put(self) -> None:
-        """Up to more in a pipeline than may be unanswered."""
+        """Put messages in a pipeline, up to more than may be unanswered."""
         chance = self.chance
         messages = [
             f"{len(self._written) + at}:" + "x" * chance.choice((0, 5, 300, 20_000))
@@ -143,7 +141,7 @@ class Vandal:
 
 
 def fuzz_text(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many acts of each client, or for so long."""
+    """Fuzz the text protocol for a number of actions per client, or for a time."""
     outcome = Outcome()
     data = folder / "data"
     token = polynya("token", "create", "x", "--allow", "all", "--data", str(data)).out.strip()

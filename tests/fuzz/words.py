@@ -170,7 +170,7 @@ class Nonsense(BaseHTTPRequestHandler):
 
 
 def fuzz_words(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
-    """So many commands, or for so long."""
+    """Fuzz the command line for a number of commands, or for a time."""
     outcome = Outcome()
     command = [sys.executable, "-m", "fuzz.words", str(seed), str(rounds), str(seconds)]
     known = environment(

@@ -1,5 +1,5 @@
-"""Nothing is rounded, and the majority owns a name: on the files of installed packages, as their
-RECORDs list them."""
+"""Exact tables: no value is rounded, and the majority type owns a name. On the files of installed
+packages, as their RECORDs list them."""
 
 from __future__ import annotations
 

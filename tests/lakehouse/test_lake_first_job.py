@@ -1,4 +1,4 @@
-"""From packs to both tables, and again with more."""
+"""The first job: from packs to both tables, and a second time with more."""
 
 from __future__ import annotations
 

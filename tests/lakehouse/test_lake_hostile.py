@@ -271,7 +271,7 @@ print(os.waitstatus_to_exitcode(status), used.ru_maxrss, file=sys.stderr)
 
 
 def in_process(sql: str, seconds: float) -> tuple[int, dict[str, Any], float, int]:
-    """Its exit status, what it said, how long it took, and the most memory in bytes that it had."""
+    """Run in a process and return its exit status, output, duration and peak memory in bytes."""
     asked = {
         "sql": sql,
         "tables": [],

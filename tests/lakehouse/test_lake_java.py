@@ -1,4 +1,4 @@
-"""Which Java is taken."""
+"""Choice of the Java installation."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Node:
                 raise AssertionError(f"no {word!r} in {self.out + self.err}") from None
 
     def ends(self) -> list[str]:
-        """Why it ended, as it says itself."""
+        """Return the exit reason that the process prints."""
         rows = [json.loads(line) for line in self.err]
         return [row["msg"] for row in rows if row["logger"] == "end"]
 

@@ -368,8 +368,8 @@ def test_who_has_answered_before_it_knew_what_is_committed_is_asked_again() -> N
 def test_one_that_was_made_anew_where_it_had_a_voice_already_is_taught_by_the_leader_that_counted_on_it() -> (
     None
 ):
-    """Its disk was lost before the map said that it votes: the leader takes it to have what is
-    gone."""
+    """Re-create a voter that lost its disk before the map listed it as voter: the leader that
+    counts on it sends it the lost data."""
     world = moved((1, 2, 4))
     leader, made = world.leader(), world.members[4]
     assert leader is not None
@@ -439,8 +439,8 @@ def test_who_is_only_on_its_way_into_the_group_is_asked_too() -> None:
 
 
 def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> None:
-    """They name others than they did when the group began, and there is nothing in its log about
-    that."""
+    """Ask the initial members, not the settings: these name others by now, and the log has no
+    entry about that."""
     world, leader = begun(1, 2, 3)
     number = leader.node % 3 + 1
     world.identity = Snapshot(0, 0, Configuration(tuple(sorted((number, leader.node, 4)))))

@@ -25,7 +25,7 @@ encode = msgspec.msgpack.encode
 
 
 def group_of_three() -> tuple[World, Raft, Raft]:
-    """Which has a leader, and some entries; the leader, and one that follows."""
+    """Build a group with a leader and some entries; return the leader and a follower."""
     world = World(Configuration((1, 2, 3)))
     for node in (1, 2, 3):
         world.add(node)
@@ -106,7 +106,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
         encode([10, 1, 2, 1, 3, [9, 3, [[]], 9, 1], 0, b"x"]),
         encode([10, 1, 2, 1, 3, [9, 3, [[1]], 0, 1], 0, b""]),
         encode([10, 1, 2, 1, 3, [9, 3, [[1]], 9, 1], 9, b"x"]),
-        encode([2, 1, 0, 1, 3, 1]),  # of nobody
+        encode([2, 1, 0, 1, 3, 1]),  # of no leader
     ],
 )
 def test_what_no_member_can_say_is_refused_before_it_is_a_message(data: bytes) -> None:
@@ -121,12 +121,12 @@ def test_what_cannot_be_at_this_moment_changes_nothing() -> None:
         (leader, [1, to, by, 1, term, last, term, last, []]),  # it leads, too
         (leader, [3, to, by, 1, term, last]),
         (leader, [10, to, by, 1, term, [99, term, [[1, 2, 3]], 9, 1], 0, b"x"]),
-        (leader, [2, to, by, 1, term, last + 1]),  # has what nobody has
+        (leader, [2, to, by, 1, term, last + 1]),  # has entries that no member has
         (leader, [4, to, by, 1, term, 0, 0, last + 1]),
         (
             leader,
             [4, to, by, 1, term, leader.lead.context + 1, last, last],
-        ),  # would be a lease for ever
+        ),  # would be an endless lease
         (follower, [1, by, to, 1, term + TERM_STEP_MAX + 1, 0, 0, 0, []]),
         (follower, [5, by, to, 1, term + TERM_STEP_MAX + 1, last, term]),
         (follower, [2, by, to, 1, 2**62, 0]),

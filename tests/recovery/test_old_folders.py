@@ -20,6 +20,7 @@ from polynya.engine.snapshots.chain import SnapshotChain
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.storage import Storage, open_storage
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import machine_from
 from polynya.wal import FrameKind
 
 FOLDERS = json.loads(
@@ -92,7 +93,7 @@ def machine_of(storage: Storage, name: str) -> Machine:
     (machine,) = [
         group.machine
         for group in storage.core_replicas.groups.values()
-        if group.machine.lookup(name)
+        if group.machine.directory.lookup(name)
     ]
     return machine
 
@@ -101,7 +102,10 @@ def test_a_folder_of_a_lone_node_opens() -> None:
     disk = disk_of("lone")
     storage = opened(disk, "lone")
     machine = machine_of(storage, "test/a")
-    stream, fork = machine.lookup("test/a"), machine_of(storage, "test/fork").lookup("test/fork")
+    stream, fork = (
+        machine.directory.lookup("test/a"),
+        machine_of(storage, "test/fork").directory.lookup("test/fork"),
+    )
     assert stream is not None and (stream.next_record, stream.cold is not None) == (3, True)
     assert stream.hot is not None and [bytes(batch.payload) for batch in stream.hot] == [
         b'{"n":2},',
@@ -109,17 +113,18 @@ def test_a_folder_of_a_lone_node_opens() -> None:
     ]
     assert fork is not None and fork.next_record == 3
     assert not any(
-        group.machine.lookup("test/gone") for group in storage.core_replicas.groups.values()
+        group.machine.directory.lookup("test/gone")
+        for group in storage.core_replicas.groups.values()
     )
-    assert machine.level == 1 and machine.changes.streams >= {stream.uid}, (
+    assert machine.counters.level == 1 and machine.changes.streams >= {stream.uid}, (
         "what came from the journal is in no snapshot yet"
     )
     chain = storage.chains[machine.group]
     assert isinstance(chain, SnapshotChain) and [link.delta for link in chain.links] == [False]
-    restored = Machine.restore(
+    restored = machine_from(
         merge(storage.snapshots.chain(machine.group)), lambda place, uid: b'{"n":2},'
     )
-    assert (restored.lookup("test/a") or stream).next_record == 2
+    assert (restored.directory.lookup("test/a") or stream).next_record == 2
 
 
 def test_a_folder_of_a_member_opens() -> None:
@@ -128,7 +133,7 @@ def test_a_folder_of_a_member_opens() -> None:
         restored.reset for restored in storage.restored.values()
     )
     machine = machine_of(storage, "test/a")
-    stream = machine.lookup("test/a")
+    stream = machine.directory.lookup("test/a")
     assert stream is not None and stream.next_record == 0, "as far as the snapshot"
     restored = storage.restored[machine.group]
     assert (

@@ -72,7 +72,7 @@ class Clerks:
         raise AssertionError(f"nobody answers {method} {path}")
 
     async def claim(self) -> Any:
-        """Once there is something to claim."""
+        """Claim work once it is pending."""
         for _ in range(100):
             status, answer = await self.ask("POST", "/claim", {"worker": "w"})
             if status == 200:

@@ -9,7 +9,7 @@ import pytest
 from long_tests import every_nth
 from sim.cluster import Node, World
 from sim.loop import run_simulated
-from sim.moves import Ear
+from sim.moves import LiveReader
 from stories.cluster import A, led
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -39,7 +39,7 @@ def test_writes_and_reads_pass_through_the_third_in_their_order(seed: int) -> No
     async def run() -> None:
         world, leader = await led(World(seed))
         await leader.append(A, b"before;")
-        await asyncio.sleep(3)  # whoever is to lead does
+        await asyncio.sleep(3)  # the preferred leader leads
         leader, far, between = bridged(world)
         await asyncio.sleep(3)
         assert world.leader(world.group_of(A)) is leader, "nobody is disturbed by it"
@@ -71,7 +71,7 @@ def test_writes_and_reads_pass_through_the_third_in_their_order(seed: int) -> No
 
 
 def test_from_the_first_moment_on_each_write_is_answered_and_none_twice() -> None:
-    """Through the cut, and through its end: what is in doubt is asked again by a producer."""
+    """Write before, during and after the cut: a producer repeats writes of unknown outcome."""
 
     async def run() -> None:
         world, _ = await led(World(7))
@@ -152,8 +152,8 @@ def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_o
     run_simulated(run())
 
 
-async def attached(node: Node, *, local: bool = False) -> Ear:
-    ear = Ear()
+async def attached(node: Node, *, local: bool = False) -> LiveReader:
+    ear = LiveReader()
     assert isinstance(await node.engine.service.attach(A, ear, local=local), StreamInfo)
     return ear
 

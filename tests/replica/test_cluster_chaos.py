@@ -32,8 +32,7 @@ FOUND = (  # seeds that once failed
 
 FOUND_MOVING = (
     2,  # a group of one whose disk was full never answered again
-    # the new majority was one that still learned, and so voted for nobody, when the leader died: no
-    # leader any more
+    # the new majority included an amnesiac, which did not vote, when the leader crashed: no leader
     41000119,
 )
 
@@ -42,14 +41,14 @@ FOUND_MOVING_LONG = (
     # a node took itself for the leader of a group that had left it, as another told it that had not
     # heard of that
     9,
-    # a member that was made anew voted for one that had been put out and had not heard of it: two
-    # leaders in one term
+    # a re-created member voted for a removed one that did not know of its removal: two leaders in
+    # one term
     231,
 )
 
 
 FOUND_READING = (
-    # what a read replica had said before its disk was lost was believed by the leader for ever
+    # the leader kept the match index that a read replica had reported before its disk loss
     154,
 )
 
@@ -84,7 +83,7 @@ def test_nothing_is_lost_beside_read_replicas_that_are_far_and_lose_their_disks(
     run_readers(seed, 25, knobs)
 
 
-# 19, 25, 10046: one waited for ever for a node that its group had left
+# 19, 25, 10046: a member waited without end for a node that its group had left
 @pytest.mark.parametrize("seed", [1, *long((0, 19, 25, 10046))])
 def test_nothing_is_lost_while_groups_move_and_nodes_lose_their_disks(seed: int) -> None:
     run_returns(seed)

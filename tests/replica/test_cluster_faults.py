@@ -113,8 +113,8 @@ async def test_a_node_dies_while_it_stands_still(world: World, leader: Node) -> 
 
 
 async def deaths(world: World, leader: Node) -> None:
-    """At each call that changes its disk while it writes and takes snapshots, one after the other,
-    and the machine with it; each time it comes back with all that was durable."""
+    """Crash the machine at each call that changes its disk while it writes and takes snapshots. It
+    returns with all durable data each time."""
     number = 0
     for after in range(12):
         for moment in ("before", "middle", "after"):
@@ -179,7 +179,8 @@ def test_others_lead_when_a_leader_is_cut_off(how: str) -> None:
 
 
 async def serves_elsewhere(world: World, old: Node) -> None:
-    """And the old one knows that it leads no more: what is asked of it is not left to wait."""
+    """Serve from the new leader. The old one knows that it is deposed and does not let requests
+    wait."""
     group = world.group_of(A)
     await world.wait(lambda: not old.core.replicas.is_leader(group), 3.0)
     await world.wait(
@@ -262,8 +263,8 @@ async def test_messages_that_come_again_change_nothing(world: World, leader: Nod
 
 
 async def slow_leader(world: World, leader: Node) -> None:
-    """Its clock is as slow as it may be, those of the others as fast; it is cut off, and asked
-    until others lead."""
+    """Slow the leader's clock and speed up the others' as far as permitted. It is cut off and gets
+    requests until another leads."""
     now = asyncio.get_running_loop().time()
     for node in world.alive():
         node.clock.set_rate(1 + world.drift * (-0.99 if node is leader else 0.99), now=now)

@@ -18,13 +18,13 @@ from polynya.service.node_service import NodeService
 story = stories(led)
 
 
-class Ear:
+class LiveReader:
     def live(self, event: LiveEvent) -> None:
         pass
 
 
 async def _attach(service: NodeService, name: str) -> StreamInfo | Refusal:
-    ear = Ear()
+    ear = LiveReader()
     info = await service.attach(name, ear)
     if isinstance(info, StreamInfo):
         service.detach(info.uid, ear)
@@ -46,7 +46,7 @@ WAYS: dict[str, Callable[[NodeService, str], Awaitable[Any]]] = {
 
 
 def tail_of(found: Any) -> int:
-    """In records; -1: there is no such stream."""
+    """Return the tail in records. -1: there is no such stream."""
     return found.record if isinstance(found, Page | StreamInfo) else -1
 
 
@@ -77,9 +77,10 @@ async def test_a_replica_that_lags_answers_nothing_that_is_old(world: World, lea
     await leader.create(new)
     service = behind.engine.service
     assert (
-        behind.core.core_replicas.groups[world.group_of(A)].machine.streams[A].next_record == 1
+        behind.core.core_replicas.groups[world.group_of(A)].machine.directory.streams[A].next_record
+        == 1
     ), "the story is of one that lags"
-    assert (service.info_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
+    assert (service.open(A).info_nowait(), service.read_nowait(ReadQuery(A))) == (None, None)
     old, made = await asyncio.gather(ask_all(behind, A), ask_all(behind, new))
     assert old == dict.fromkeys(WAYS, 2)
     assert made == dict.fromkeys(WAYS, 0), (
@@ -98,7 +99,7 @@ async def test_a_leader_that_is_none_any_more_answers_nothing(world: World, old:
     await leader.append(A, b"2")
     await leader.create(new)
     service = old.engine.service
-    assert (service.info_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
+    assert (service.open(A).info_nowait(), service.read_nowait(ReadQuery(A))) == (None, None)
     for name in (A, new):
         for way in WAYS.values():
             with pytest.raises(Unavailable):

@@ -16,7 +16,7 @@ NOWHERE = 99 << 32  # a segment that the journal does not have
 def damaged(world: World, node: Node) -> tuple[int, int, HotBatch]:
     """The second batch of A, of which one byte has changed."""
     group = world.group_of(A)
-    stream = node.core.members[group].group.machine.streams[A]
+    stream = node.core.members[group].group.machine.directory.streams[A]
     assert stream.hot
     batch = stream.hot[1]
     batch.payload = b"X" + bytes(batch.payload[1:])
@@ -52,6 +52,6 @@ async def test_nobody_has_it(world: World, leader: Node) -> None:
     for node in world.alive():
         if group in node.core.members:
             damaged(world, node)[2].place = NOWHERE
-    stream = leader.core.members[group].group.machine.streams[A]
+    stream = leader.core.members[group].group.machine.directory.streams[A]
     assert stream.hot and not await leader.engine.groups.repair(group, stream.uid, stream.hot)
     assert [is_intact(batch) for batch in stream.hot] == [True, False, True]

@@ -57,7 +57,8 @@ async def test_nothing_comes_back_while_it_stops_and_all_when_it_is_there_again(
 
 @story
 async def test_a_lead_that_comes_to_it_all_the_same_goes_on(world: World, leader: Node) -> None:
-    """By an operator's word, or from a node of a release that does not know that it stops."""
+    """Accept a leadership during shutdown, by an operator's request or from a node of a release
+    that does not know of the shutdown."""
     group = world.group_of(A)
     leave(leader)
     await world.wait(lambda: not leader.core.led and world.leader(group) is not None)

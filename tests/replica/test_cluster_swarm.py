@@ -26,7 +26,7 @@ SEEDS = 1
 LONG_SEEDS = 19  # more of them; `make sim` and `make evidence` try others
 # schedules that once failed, with the seeds and knobs of their worlds, as `make sim` prints them
 FOUND: list[tuple[Knobs, list[Step]]] = [
-    # no leader: the last heartbeat of a life that is over put a member to sleep for ever
+    # no leader: the last heartbeat of a past incarnation made a member quiescent permanently
     (Knobs(777140), [
         Step(0.5, "disturb", 1979563255),
         Step(0.1, "wall clock", 2123597589),

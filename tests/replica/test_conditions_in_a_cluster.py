@@ -33,7 +33,7 @@ async def begun(release: int = CONDITIONS_LEVEL) -> tuple[World]:
 
     def is_raised() -> bool:
         return all(
-            node.engine.local.machines[group].level >= release
+            node.engine.local.machines[group].counters.level >= release
             for node in world.alive()
             for group in range(GROUPS + 1)
         )
@@ -112,7 +112,8 @@ async def test_every_node_judges_every_profile(world: World) -> None:
 
 
 class Writers:
-    """They compare and swap, each with the tail that it was told last, and repeat until they know."""
+    """Writers that compare and swap, each with its last known tail, and retry until the outcome is
+    known."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -139,7 +140,8 @@ class Writers:
             tail = reply.record
 
     async def known(self, payload: bytes, tail: int, producer: Producer | None) -> Reply | None:
-        """Without a producer an unknown outcome stays one; with one it is repeated elsewhere."""
+        """Resolve an unknown outcome: with a producer the append is repeated elsewhere, without
+        one it stays unknown."""
         for attempt in count():
             nodes = self.world.alive()
             node = nodes[attempt % len(nodes)]

@@ -139,7 +139,8 @@ async def _story() -> None:
     group = world.group_of(A)
     await world.wait(
         lambda: all(
-            node.core.core_replicas.groups[group].machine.level >= 2 for node in world.alive()
+            node.core.core_replicas.groups[group].machine.counters.level >= 2
+            for node in world.alive()
         )
     )
     leader = world.leader(group)

@@ -173,8 +173,8 @@ async def test_a_sender_that_dies_is_followed_by_another(
 
 @story
 async def test_a_slow_receiver_holds_up_nobody(world: World, leader: Node, behind: Node) -> None:
-    """Its disk takes half a second for a chunk. Appends go on as before, and what waits for it has
-    a bound on both sides."""
+    """Send to a disk that takes half a second for a chunk. Appends continue at full speed, and the
+    queue is bounded on both sides."""
     held: list[int] = []
     behind.start()
     there = behind.engine.exchange.arriving  # type: ignore[union-attr]
@@ -260,7 +260,8 @@ async def test_many_groups_at_once_take_turns(world: World, leader: Node, behind
 async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_its_old_name(
     world: World, leader: Node, behind: Node
 ) -> None:
-    """Its hot payload was copied forward: other places are in it, and it is as large as before."""
+    """Copy the hot payload forward: the rewritten snapshot has other positions in it, at the same
+    size."""
     seen, there, group = chunks(world, behind), leader.engine.exchange, world.group_of(A)
     assert there is not None
     leader.engine.snapshotter._keep_bytes = -1
@@ -272,7 +273,7 @@ async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_it
     world.isolate(behind.number)
     await asyncio.sleep(0.3)
     for key in list(there._packed):
-        there._forget(key)  # as after a while in which nobody asks
+        there._forget(key)  # as after a pause without requests
     await leader.snapshot()
     now = leader.core.members[group].raft.snapshot
     assert (now.index, now.size) == (before.index, before.size) and now.identity != before.identity
@@ -283,8 +284,8 @@ async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_it
 async def test_one_that_has_come_to_rest_makes_room_for_another(
     world: World, leader: Node, behind: Node
 ) -> None:
-    """Else two groups may wait for each other: one has the place at its receiver, the other that at
-    their sender."""
+    """Free the slot of an idle transfer. Otherwise two groups could wait for each other, one at
+    the receiver, one at the sender."""
     arriving.ARRIVING_MAX = 1
     try:
         behind.start()
@@ -332,7 +333,7 @@ async def test_appends_that_the_journal_has_no_more_as_they_were_are_written_aga
     snapshotter, group = leader.engine.snapshotter, world.group_of(A)
     await leader.snapshot()
     snapshotter._every_bytes = 1 << 30
-    hot = next(hot for _, hot in leader.engine.local.machines[group].flush_candidates())
+    hot = next(hot for _, hot in leader.engine.local.machines[group].directory.flush_candidates())
     place = hot[0].place
     leader.disk.flip(
         Path(f"/core-0/journal/{place >> 32:010d}.journal"), (place & 0xFFFFFFFF) + 500

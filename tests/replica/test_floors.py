@@ -99,7 +99,9 @@ async def test_what_is_applied_while_a_snapshot_is_encoded_may_lie_before_all_of
     await leader.snapshot()
     stood, last = member.group.applied_index, member.raft.log.last
     await world.wait(lambda: member.group.applied_index > stood, seconds=30.0)
-    assert member.group.applied_index < last and member.group.machine.needed_places() is None
+    assert (
+        member.group.applied_index < last and member.group.machine.directory.needed_places() is None
+    )
     world.disk_seconds = usual  # type: ignore[method-assign]
 
     async def encode(group: Group, *, whole: bool) -> Delta:

@@ -118,7 +118,7 @@ async def partitioned() -> tuple[World, Node, Asker]:
         groups = [
             group for node in world.alive() for group in node.core.core_replicas.groups.values()
         ]
-        return all(group.machine.level >= level_of(Produce) for group in groups)
+        return all(group.machine.counters.level >= level_of(Produce) for group in groups)
 
     await world.wait(all_know_kafka)
     group = world.group_of(partition_name("t", 0))

@@ -36,7 +36,7 @@ async def leased(records: int = 10) -> tuple[World, Node]:
     await world.start()
     leader = world.leader(world.group_of(A))
     assert leader is not None
-    await world.wait(lambda: leader.engine.local.machines[world.group_of(A)].level >= 3)
+    await world.wait(lambda: leader.engine.local.machines[world.group_of(A)].counters.level >= 3)
     await leader.create(A)
     return world, leader
 
@@ -53,7 +53,7 @@ replicated = stories(led)
 
 def segments_at(node: Node) -> LeasedSegments:
     machine = node.engine.local.machines[node.world.group_of(A)]
-    found = view_of(machine.streams[A])
+    found = view_of(machine.directory.streams[A])
     assert found is not None
     return found
 
@@ -242,7 +242,7 @@ async def test_streams_without_the_profile_keep_their_leader(world: World, leade
         await leader.append(A, b"%d;" % number)
     group = world.group_of(A)
     assert world.leader(group) is leader
-    assert not leader.engine.local.machines[group].leased
+    assert not leader.engine.local.machines[group].directory.leased
 
 
 def _no_claim(self: SegmentWriter, group: int, stream: Stream, command: Append, done: Done) -> bool:
@@ -298,7 +298,7 @@ def test_histories_with_kills_pauses_and_rollovers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, *long(range(1, 12))])
 def test_leased_streams_in_the_worlds_of_the_swarm(seed: int) -> None:
-    """With object stores and disks that fail, evictions, five nodes."""
+    """Run with failing object stores and disks, evictions, and five nodes."""
     try:
         episode = LeasedSwarm(seed)
         episode.play()

@@ -22,6 +22,7 @@ from polynya.stream.features.retention.commands import TrimTo
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state.feature_level import level_of, tag_of
 
 A = "test/a"
@@ -67,13 +68,13 @@ def looked(
 
 
 async def raised(world: World, level: int) -> None:
-    """Until all groups are at a level that all nodes have announced."""
+    """Wait until all groups have the level that all nodes announced."""
     looked(world, dict.fromkeys(world.voters, level))
     await world.wait(lambda: all(levels_of(node) == {level} for node in world.alive()))
 
 
 async def wait_said(world: World) -> None:
-    """Until all have applied what anybody has proposed so far."""
+    """Wait until all nodes have applied everything proposed so far."""
     for group in range(GROUPS + 1):
         leader = world.leader(group)
         assert leader is not None
@@ -82,7 +83,7 @@ async def wait_said(world: World) -> None:
 
 
 def levels_of(node: Node) -> set[int]:
-    return {group.machine.level for group in node.core.core_replicas.groups.values()}
+    return {group.machine.counters.level for group in node.core.core_replicas.groups.values()}
 
 
 @story
@@ -166,7 +167,7 @@ def test_the_level_is_in_the_log_and_never_goes_back(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(levels, "LEVEL", 3)
     machine = Machine(1, 4)
     assert [machine.apply(SetLevel(level)).detail for level in (2, 3, 2)] == [2, 3, 3]
-    assert Machine.restore(machine.snapshot(), lambda place, uid: b"").level == 3
+    assert machine_from(snapshot_of(machine), lambda place, uid: b"").counters.level == 3
     with pytest.raises(ConfigError, match="group 1 works at level 4"):
         machine.apply(SetLevel(4))
 
@@ -197,7 +198,7 @@ def test_a_trim_inside_a_batch_waits_for_the_last_node() -> None:
         assert (done.record, done.byte, done.records, done.bytes) == (14, 10, 4, 0)
         await world.wait_equal()
         for node in world.alive():
-            stream = node.core.core_replicas.groups[world.group_of(A)].machine.streams[A]
+            stream = node.core.core_replicas.groups[world.group_of(A)].machine.directory.streams[A]
             assert (stream.first_record, stream.first_byte) == (14, 10)
         await world.stop()
 

@@ -38,8 +38,8 @@ def of_exact_times(world: World) -> None:
 
 @story
 async def test_an_append_by_itself_takes_a_trip_and_a_write(world: World, leader: Node) -> None:
-    """There, written there while it is written here, and back; one trip more each way from a node
-    that does not lead. No timer."""
+    """Measure one round trip and one write, which overlap on both sides. A node that does not lead
+    adds a round trip. No timer."""
     follower = next(node for node in world.alive() if node is not leader)
     await follower.append(A, b"the way is known;")
     of_exact_times(world)

@@ -34,7 +34,8 @@ async def partitioned() -> tuple[World, Node]:
     group = world.group_of(NAME)
     await world.wait(
         lambda: all(
-            node.core.core_replicas.groups[group].machine.level >= produce for node in world.alive()
+            node.core.core_replicas.groups[group].machine.counters.level >= produce
+            for node in world.alive()
         )
     )
     leader = world.leader(group)

@@ -89,7 +89,8 @@ async def test_a_pack_that_one_group_knows_is_looked_into_for_the_others(
             for _ in range(times):
                 await node.append(name, PART)
         await world.wait(
-            lambda: not any(machine.hot_bytes for machine in node.core.led.values()), seconds=60
+            lambda: not any(machine.directory.hot_bytes for machine in node.core.led.values()),
+            seconds=60,
         )
         await asyncio.sleep(200)
         return dict(store.objects)
@@ -111,13 +112,14 @@ async def test_slices_without_a_place_are_reported_and_not_guessed(
     assert store is not None
     await node.append(A, PART)
     await world.wait(
-        lambda: not any(machine.hot_bytes for machine in node.core.led.values()), seconds=60
+        lambda: not any(machine.directory.hot_bytes for machine in node.core.led.values()),
+        seconds=60,
     )
     await asyncio.sleep(200)
     (stream,) = [
         found
         for machine in node.core.led.values()
-        for found in machine.streams.values()
+        for found in machine.directory.streams.values()
         if found.name == A
     ]
     batch = HotBatch(0, 0, 1, PART, b"", crc32c(PART), 1, 0, Encoding.BYTES, 0)

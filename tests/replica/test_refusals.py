@@ -46,8 +46,8 @@ class Town:
 
     @property
     def map(self) -> ClusterMap:
-        assert self.machine.map is not None
-        return self.machine.map
+        assert self.machine.meta.map is not None
+        return self.machine.meta.map
 
     @property
     def seen(self) -> ClusterObservation:
@@ -209,8 +209,8 @@ def test_a_disk_is_replaced_while_the_others_are_enough() -> None:
 
 
 def test_a_node_that_is_there_is_replaced_by_another_elsewhere_alone() -> None:
-    """At its own address it could not start, and the one that is there would lead nothing any more,
-    and have to go."""
+    """Refuse the replacement at its own address: it could not start, and the existing node would
+    lose its role."""
     town = Town(3)
     for peer in ("", "n2:1"):
         assert (

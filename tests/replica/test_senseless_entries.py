@@ -51,7 +51,7 @@ NOISE = (
 PACK = "c/packs/20260101-00/1-" + "0" * 32
 NONSENSE: tuple[
     tuple[str, Command], ...
-] = (  # what ended followers, or would be stored and end whoever reads it
+] = (  # stopped followers, or would be stored and stop its readers
     ("level", SetLevel(99)),
     ("slice", ReplaceSlices(PACK, 1, 1, [(1, ColdSlice(0, 0, 1, 1 << 40, PACK, 0, 1, 0))])),
     (
@@ -149,7 +149,7 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
         await world.wait_leaders()
         for node in world.alive():
             assert not node.faults and await node.read(A) == b"1;2;"
-            assert node.core.core_replicas.groups[group].machine.level <= LEVEL
+            assert node.core.core_replicas.groups[group].machine.counters.level <= LEVEL
 
     told()
 

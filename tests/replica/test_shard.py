@@ -12,6 +12,7 @@ from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import snapshot_of
 
 
 def core_replicas_of(*groups: int) -> CoreReplicas:
@@ -37,9 +38,9 @@ def test_each_group_counts_for_itself_and_nothing_shows_before_it_is_committed()
         entry_of(core_replicas, group, create(f"test/{n}")) for n, group in enumerate((1, 2, 1))
     ]
     assert [(entry.term, entry.index) for entry in entries] == [(1, 1), (1, 1), (1, 2)]
-    assert not core_replicas.groups[1].machine.streams
+    assert not core_replicas.groups[1].machine.directory.streams
     assert [core_replicas.commit(entry).code for entry in entries] == [Code.CREATED] * 3
-    assert list(core_replicas.groups[1].machine.streams) == ["test/0", "test/2"]
+    assert list(core_replicas.groups[1].machine.directory.streams) == ["test/0", "test/2"]
 
 
 def test_entries_are_applied_in_order_and_once() -> None:
@@ -67,7 +68,7 @@ def test_retracted_entries_give_their_indexes_back() -> None:
     again = entry_of(core_replicas, 1, create("test/e"))
     assert (again.index, core_replicas.groups[2].last_index) == (2, 0)
     core_replicas.commit(again)
-    assert list(core_replicas.groups[1].machine.streams) == ["test/a", "test/e"]
+    assert list(core_replicas.groups[1].machine.directory.streams) == ["test/a", "test/e"]
 
 
 def test_a_replay_gives_the_same_state_and_refuses_a_hole() -> None:
@@ -82,6 +83,6 @@ def test_a_replay_gives_the_same_state_and_refuses_a_hole() -> None:
             == command
             == decode_command(entry.payload)
         )
-    assert twin.groups[1].machine.snapshot() == core_replicas.groups[1].machine.snapshot()
+    assert snapshot_of(twin.groups[1].machine) == snapshot_of(core_replicas.groups[1].machine)
     with pytest.raises(CorruptData, match="entries are missing"):
         twin.replay(1, 1, 5, encode_command(create("test/c")), 9)

@@ -83,7 +83,7 @@ async def test_what_a_majority_does_not_write_is_answered_in_time(
 
 
 async def _append_on(node: Node, payload: bytes, taken: list[Reply]) -> None:
-    """Again and again, each waited for however long it takes."""
+    """Append repeatedly and wait for each response without a limit."""
     for _ in range(40):
         command = Append(A, node.engine.service.now_ms(), "text/plain", raw_batch(payload))
         taken.append(await node.core.call(node.engine.service.group_of(A), command))

@@ -45,7 +45,9 @@ story = stories(begun, World.wait_equal)
 
 def hot_bytes(world: World) -> int:
     """Sum the hot bytes of the leading machines."""
-    return sum(machine.hot_bytes for node in world.alive() for machine in node.core.led.values())
+    return sum(
+        machine.directory.hot_bytes for node in world.alive() for machine in node.core.led.values()
+    )
 
 
 def store_of(world: World) -> SimStore:

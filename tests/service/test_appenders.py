@@ -1,5 +1,4 @@
-"""A bound appender: what it judged once holds until the epoch changes; and who hears of an
-append."""
+"""A bound appender: its judgement holds until the epoch changes; and the recipients of an append."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ async def append(world: World, to: AppendTo, name: str, payload: bytes) -> Code:
 
 @story
 async def test_a_kept_appender_sees_a_delete_and_another_create(world: World) -> None:
-    to = world.service.appender(A)
+    to = world.service.open(A).append
     assert await append(world, to, A, b"0") == Code.NOT_FOUND
     await world.create(A)
     assert [await append(world, to, A, b"1") for _ in range(3)] == [Code.OK] * 3
@@ -41,14 +40,14 @@ async def test_a_kept_appender_sees_a_delete_and_another_create(world: World) ->
 @story
 async def test_a_kept_appender_sees_the_limits_of_memory_and_a_fault(world: World) -> None:
     await world.create(A)
-    to = world.service.appender(A)
+    to = world.service.open(A).append
     assert [await append(world, to, A, b"12345") for _ in range(2)] == [Code.OK] * 2
     world.local.memory.group_bytes_max = 12
     assert await append(world, to, A, b"123") == Code.MEMORY_PRESSURE
     assert await append(world, to, A, b"12") == Code.OK
     world.local.memory.group_bytes_max = 1 << 20
     group = world.service.group_of(A)
-    stream = world.local.machines[group].streams[A]
+    stream = world.local.machines[group].directory.streams[A]
     world.local.faulted.set_aside(group, stream.uid, stream.next_byte, "damaged")
     assert await append(world, to, A, b"6") == Code.STREAM_FAULTED
 
@@ -56,7 +55,7 @@ async def test_a_kept_appender_sees_the_limits_of_memory_and_a_fault(world: Worl
 @story
 async def test_a_kept_appender_refuses_when_its_group_has_left(world: World) -> None:
     await world.create(A)
-    to = world.service.appender(A)
+    to = world.service.open(A).append
     assert await append(world, to, A, b"1") == Code.OK
     world.local.remove(world.service.group_of(A))
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -68,7 +67,7 @@ async def test_a_kept_appender_refuses_when_its_group_has_left(world: World) -> 
 async def test_an_appender_reaches_another_core(node: Node) -> None:
     here = node.worlds[0]
     await here.create(THERE)
-    assert await append(here, here.service.appender(THERE), THERE, b"1") == Code.OK
+    assert await append(here, here.service.open(THERE).append, THERE, b"1") == Code.OK
     assert await here.read(THERE) == b"1"
 
 
@@ -95,4 +94,4 @@ async def test_an_append_is_told_only_where_somebody_watches(world: World) -> No
         for event in listener.events
     ] == [(1, 1, 2, 3)]
     assert bytes(listener.events[0].payload) == b"23"
-    assert not any(machine.effects for machine in world.local.machines.values())
+    assert not any(machine.tails.effects for machine in world.local.machines.values())

@@ -32,7 +32,9 @@ class Meta:
         await asyncio.sleep(0.01)
         if not self.is_led:
             raise Unavailable("no leader")
-        return {key: value for key, value in self.machine.meta.items() if key.startswith(scope)}
+        return {
+            key: value for key, value in self.machine.meta.settings.items() if key.startswith(scope)
+        }
 
     async def call(self, command: Command) -> Reply:
         assert isinstance(command, MetaChange) and command.scope == SCOPE

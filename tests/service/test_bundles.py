@@ -1,4 +1,4 @@
-"""Appends of one pass for one group travel together: order, faults of one, what goes alone."""
+"""Appends of one pass for one group travel together: order, the faults of one, and exceptions."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_senseless_append_of_another_core_is_refused_and_the_others_are_propos
 
 
 def test_a_code_of_a_later_release_leaves_the_outcome_unknown():
-    """To take it for a refusal or for a success would be a guess."""
+    """Leave the outcome unknown: a refusal or a success would be a guess."""
     later = max(Code) + 1
     for body in (messages.encode(Reply(later)), messages.encode([2, later])):
         kind = messages.PROPOSE if body[1] == later else messages.INFO

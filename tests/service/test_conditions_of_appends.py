@@ -48,7 +48,7 @@ def on_condition(world: World, name: str, form: str, record: int, **more: Any) -
 def bound(world: World, command: Append) -> asyncio.Future[Reply]:
     """Append through the bound appender, as HTTP does."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    world.service.appender(command.name)(command, partial(settle, future))
+    world.service.open(command.name).append(command, partial(settle, future))
     return future
 
 

@@ -27,7 +27,7 @@ THERE = name_in(1)  # of core 1
 def bound(world: World, name: str, *records: bytes) -> asyncio.Future[Reply]:
     """Append through the bound appender, as HTTP does."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    world.service.appender(name)(world.append_of(name, *records), partial(settle, future))
+    world.service.open(name).append(world.append_of(name, *records), partial(settle, future))
     return future
 
 

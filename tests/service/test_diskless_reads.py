@@ -115,7 +115,7 @@ async def test_records_in_memory_come_with_the_plan(node: Node) -> None:
     """A stream may have both: the group commits slices before those in memory."""
     here, there = node.worlds
     await stored_and_hot(node)
-    stream = there.local.machines[1].streams[THERE]
+    stream = there.local.machines[1].directory.streams[THERE]
     query = ReadQuery(THERE, Position.START, 0, 1 << 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polynya.local.reads.pieces._stays", lambda each: each is stream)
@@ -152,7 +152,7 @@ async def test_an_older_core_gets_the_records(node: Node) -> None:
     page = await LocalAnswers(there.local, there.service.directory).read_for(question)
     assert isinstance(page, Page)
     assert b"".join(bytes(span.payload) for span in page.spans) == b"one;two;"
-    stream = there.local.machines[1].streams[THERE]
+    stream = there.local.machines[1].directory.streams[THERE]
     source = messages.ReadUid(stream.uid, (0, 0), (2, 8), (100, True))
     answer = messages.encode(
         await LocalAnswers(there.local, there.service.directory).read_uid_for(source)

@@ -169,7 +169,7 @@ async def test_a_damaged_slice_is_the_trouble_of_its_stream(world: World) -> Non
     for name in (NAME, "default/sound"):
         await world.append(name, b"recent")
     machine = world.local.machines[world.service.group_of(NAME)]
-    (cold,) = machine.index_of(machine.streams[NAME])
+    (cold,) = machine.packs.index_of(machine.directory.streams[NAME])
     assert isinstance(world.store, MemoryStore)
     data, *rest = world.store.objects[cold.pack]
     at = cold.offset + cold.stored - 1

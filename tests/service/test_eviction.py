@@ -49,7 +49,7 @@ async def filled(world: World) -> None:
         await world.append(name, b"two;", producer=Producer("p", 0, 0))
     assert await world.evict() == len(NAMES)
     assert world.evicted == set(NAMES)
-    assert not any(machine.streams for machine in world.local.machines.values())
+    assert not any(machine.directory.streams for machine in world.local.machines.values())
 
 
 async def collected(world: World) -> set[str]:
@@ -224,7 +224,7 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
 
 
 def test_a_stream_that_has_changed_since_its_state_was_written_stays() -> None:
-    """Also when all of it is cold again by then: the state in the block does not have the last
+    """Keep the stream also when it is cold again by then: the state in the block lacks the last
     records."""
 
     async def story(world: World) -> None:
@@ -337,7 +337,7 @@ def test_a_block_goes_when_nothing_of_it_is_evicted() -> None:
             await world.append(name, b"three;")
         await world.flusher.flush_now()
         kept = await collected(world)
-        named = {pack for machine in world.local.machines.values() for pack in machine.held}
+        named = {pack for machine in world.local.machines.values() for pack in machine.packs.held}
         assert kept == named
         assert {await world.read(name) for name in NAMES[4:]} == {b"one;two;three;"}
         for name in NAMES[4:]:

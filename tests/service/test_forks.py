@@ -79,7 +79,7 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
         pins = [
             stream.pins
             for machine in world.local.machines.values()
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             if stream.pins
         ]
         assert sorted(len(each) for each in pins) == [1, 1], "a rejected fork leaves no pin"
@@ -190,7 +190,8 @@ class ChangedService(CutService):
 def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inherits(
     step: int, change: str, cold: int
 ) -> None:
-    """`cold`: so many of its six records are in the object store."""
+    """Change the source between two steps. `cold`: the number of its six records in the object
+    store."""
 
     async def run() -> None:
         world = World().start()
@@ -213,7 +214,7 @@ def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inh
         await world.delete(CHILD)
         await world.settle()
         machines = world.local.machines.values()
-        assert not any(machine.hot_bytes or machine.held for machine in machines), (
+        assert not any(machine.directory.hot_bytes or machine.packs.held for machine in machines), (
             "what only the fork needed goes with it"
         )
         await world.stop()
@@ -248,7 +249,7 @@ def test_a_coordinator_dies_between_any_two_steps(
         world.clock.ms += 11_000
         if not restart:
             await world.engine.outbox_sender.sweep()
-            pinned = any(machine.unconfirmed for machine in world.local.machines.values())
+            pinned = any(machine.forks.unconfirmed for machine in world.local.machines.values())
             assert pinned == ((step, after) not in NOTHING_PINNED), (
                 "its coordinator may only be slow"
             )
@@ -256,13 +257,13 @@ def test_a_coordinator_dies_between_any_two_steps(
         await world.engine.outbox_sender.sweep()
         await world.settle()
         machines = world.local.machines.values()
-        assert not any(machine.unconfirmed for machine in machines)
+        assert not any(machine.forks.unconfirmed for machine in machines)
         created = await world.code_of(CHILD) == 0 and not refused
         assert created == (not refused and (step == 3 or (step == 2 and after)))
         pins = [
             pin
             for machine in machines
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             for pin in (stream.pins or {}).values()
         ]
         assert len(pins) == created
@@ -345,8 +346,8 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
 
 
 def test_a_put_that_waits_for_an_attempt_is_asked_elsewhere_when_its_group_leaves() -> None:
-    """Or goes on from another node's state, in which the outcome may be: no command that is applied
-    here tells it."""
+    """Redirect the PUT: the group may also continue from another node's state with the outcome in
+    it, which no command applied here reports."""
 
     async def run() -> None:
         world, put = await put_that_waits()
@@ -367,17 +368,17 @@ def test_outboxes_are_delivered_after_a_restart_and_once_the_disk_has_room() -> 
         await world.create(SOURCE)
         await world.fork(CHILD, SOURCE)
         await world.delete(SOURCE)
-        world.engine.core.on_turn = lambda: None  # the process dies before it sends anything
+        world.engine.core.after_turn.clear()  # the process dies before it sends anything
         await world.delete(CHILD)
-        assert world.local.machines[2].outbox
+        assert world.local.machines[2].outbox.messages
         world.kill()
-        world.engine.core.on_turn = lambda: None
+        world.engine.core.after_turn.clear()
         room, world.disk.capacity = world.disk.capacity, world.disk.used()
         while (await world.create(GRANDCHILD)).code != Code.DISK_FULL:
             await world.delete(GRANDCHILD)
         await world.engine.outbox_sender.sweep()
         await world.engine.core.drain()
-        assert world.local.machines[2].outbox and world.engine.outbox_sender.failures
+        assert world.local.machines[2].outbox.messages and world.engine.outbox_sender.failures
         world.disk.capacity = room
         await world.settle()
         assert await world.code_of(SOURCE) == Code.NOT_FOUND
@@ -501,7 +502,7 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
         pins = [
             stream.pins
             for machine in world.local.machines.values()
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             if stream.pins
         ]
         assert len(pins) == (then == "anew"), "what was refused leaves no pin"

@@ -7,7 +7,6 @@ import asyncio
 import struct
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,9 @@ from polynya.routing.send import THROUGH
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.forks.commands import Acknowledge
 from polynya.stream.parts import Batch
+from polynya.stream.state.directory import StreamDirectory
+from polynya.stream.state.model import Stream
+from polynya.stream.state.profile_epochs import DisklessStreams
 from polynya.transport.errors import encode_error
 
 
@@ -92,13 +94,15 @@ class DisklessReplica:
     """A replica of a group whose streams are diskless."""
 
     def __init__(self, *names: str) -> None:
-        self.streams = {name: SimpleNamespace(uid=number) for number, name in enumerate(names)}
-        self.diskless = {each.uid: each for each in self.streams.values()}
-        self.changing: dict[int, Any] = {}
+        self.directory, self.diskless = StreamDirectory(), DisklessStreams()
+        for number, name in enumerate(names):
+            stream = Stream(number, name, "text/plain", 0, 0, 0)
+            self.directory.add(stream)
+            self.diskless.streams[number] = stream
 
 
 class Packed:
-    """A writer that keeps what it gets."""
+    """A writer that keeps its input."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -114,7 +118,7 @@ def test_the_first_append_to_a_diskless_stream_does_not_cross_to_its_leader():
         world.lead(2, 3)
         replica = DisklessReplica("1", "2", "4")
         world.local.machines[2] = replica  # type: ignore[assignment]
-        replica.changing = {1: replica.streams["2"]}
+        replica.diskless.changing = {1: replica.directory.streams["2"]}
         append(1)
         append(1)
         assert writer.names == ["1", "1"]
@@ -266,8 +270,8 @@ def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_be
 
 
 def test_behind_an_append_that_a_new_leader_may_refuse_none_is_sent_before_one_was_accepted():
-    """A leader that was just elected refuses what comes before it has applied the earlier terms. It
-    would accept the second of two that are under way, and the first after it."""
+    """Await the leader's readiness: a new leader refuses appends before it has applied the earlier
+    terms. It would accept the second of two in flight, and the first after it."""
 
     async def work(world: World) -> None:
         world.lead(2, 3)
@@ -395,7 +399,7 @@ def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
 
 def test_a_leader_that_is_not_heard_is_not_asked():
     async def work(world: World) -> None:
-        world.gone |= {2, 3}  # nobody is there through whom it could be
+        world.gone |= {2, 3}  # no node is up that could relay it
         world.lead(2, 3)
         world.propose(2, 7)
         assert not world.asked

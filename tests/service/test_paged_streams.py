@@ -28,7 +28,7 @@ SOURCE, CHILD = name_in(1), name_in(2)
 
 
 def stream_of(world: World, name: str) -> Stream:
-    return world.local.machines[world.service.group_of(name)].streams[name]
+    return world.local.machines[world.service.group_of(name)].directory.streams[name]
 
 
 async def paged(world: World, name: str, dice: random.Random, most: int = 5) -> int:
@@ -37,7 +37,7 @@ async def paged(world: World, name: str, dice: random.Random, most: int = 5) -> 
 
 
 async def check(world: World, name: str, records: list[bytes], first: int, *, raw: bool) -> None:
-    """From each kept record, and from some bytes, in pages of some sizes."""
+    """Read from each kept record, and from some bytes, in pages of several sizes."""
     ends = [*accumulate(map(len, records), initial=0)]
     for at in range(first, len(records) + 1):
         for bytes_max in (1, 40, 1 << 20):
@@ -168,7 +168,7 @@ async def test_retention_cuts_inside_a_page(world: World) -> None:
     first_ms = world.clock.ms - 29_000
     cut = cut_of(stream, Retention(age_seconds=10), world.clock.ms)
     assert cut.inside_ms == world.clock.ms - 10_000 > first_ms
-    place = await world.local.reads.times.place_at(
+    place = await world.local.reads.times.position_at(
         world.service.group_of(SOURCE), ReadQuery(SOURCE, Position.AT_TIME, cut.inside_ms)
     )
     assert place == (19, 19_000)

@@ -31,7 +31,7 @@ def change(world: World, name: str, profile: int) -> asyncio.Future[Reply]:
 
 def bound(world: World, name: str, *records: bytes) -> asyncio.Future[Reply]:
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    world.service.appender(name)(world.append_of(name, *records), partial(settle, future))
+    world.service.open(name).append(world.append_of(name, *records), partial(settle, future))
     return future
 
 
@@ -61,7 +61,7 @@ async def test_a_stream_changes_both_ways_while_it_is_written(world: World) -> N
 
     async def write() -> None:
         """Several appends at a time, as a connection does that pipelines them."""
-        to = world.service.appender(THERE)
+        to = world.service.open(THERE).append
         while not stopping:
             futures = []
             for _ in range(3):

@@ -64,7 +64,7 @@ async def test_a_record_time_is_found_wherever_it_is(world: World, seed: int) ->
     for asked in {*forked, 0, 2999}:
         wanted = next((at for at, time in enumerate(forked) if time >= asked), len(forked))
         assert await place_of(world, CHILD, asked, Position.AT_RECORD_TIME) == wanted
-    stream = world.local.machines[world.service.group_of(SOURCE)].streams[SOURCE]
+    stream = world.local.machines[world.service.group_of(SOURCE)].directory.streams[SOURCE]
     cut = dice.randrange(1, 50)
     await world.service.trim(TrimQuery(SOURCE, cut, 5 * cut))
     assert stream.first_record == cut
@@ -84,8 +84,8 @@ async def test_retention_by_record_time_deletes_whole_old_pieces(world: World, s
         if dice.random() < 0.2 and len(times) < 30:
             await world.service.flush(SOURCE)
     machine = world.local.machines[world.service.group_of(SOURCE)]
-    stream = machine.streams[SOURCE]
-    entries = machine.index_of(stream)[:]
+    stream = machine.directory.streams[SOURCE]
+    entries = machine.packs.index_of(stream)[:]
     pieces = [(cold.record, cold.record + cold.records) for cold in entries]
     pieces += [(batch.record, batch.record + 1) for batch in stream.hot or ()]
     assert len(entries) > 2 and len(pieces) > len(entries)
@@ -107,9 +107,9 @@ async def test_entries_of_version_1_are_looked_into(world: World) -> None:
     for time_ms in times:
         await append(world, SOURCE, time_ms)
         await world.service.flush(SOURCE)
-    assert world.local.machines[world.service.group_of(SOURCE)].level == 1
+    assert world.local.machines[world.service.group_of(SOURCE)].counters.level == 1
     await check(world, SOURCE, times, 0)
-    stream = world.local.machines[world.service.group_of(SOURCE)].streams[SOURCE]
+    stream = world.local.machines[world.service.group_of(SOURCE)].directory.streams[SOURCE]
     by_record_time = Retention(age_seconds=1, record_time=True)
     assert cut_of(stream, by_record_time, world.clock.ms).boundary is None, "by append times"
     assert cut_of(stream, by_record_time, world.clock.ms + 2000).boundary == (4, 20)

@@ -36,15 +36,17 @@ class Held:
         assert isinstance(world.store, MemoryStore)
         machines = world.local.machines.values()
         packs = {key: data for key, (data, *_) in world.store.objects.items() if "/packs/" in key}
-        self.hot = sum(machine.hot_bytes for machine in machines)
+        self.hot = sum(machine.directory.hot_bytes for machine in machines)
         self.index = sum(
-            len(stream.cold or b"") for machine in machines for stream in machine.streams.values()
+            len(stream.cold or b"")
+            for machine in machines
+            for stream in machine.directory.streams.values()
         )
         self.packs = len(packs)
         self.objects = sum(map(len, packs.values()))
-        self.journal = sum(size for _, size in world.engine.core.journal.segments())
-        self.messages = sum(len(machine.outbox) for machine in machines)
-        self.known = sum(len(machine.packs) + len(machine.held) for machine in machines)
+        self.journal = sum(size for _, size in world.engine.core.journal.segments.sizes())
+        self.messages = sum(len(machine.outbox.messages) for machine in machines)
+        self.known = sum(len(machine.packs.owned) + len(machine.packs.held) for machine in machines)
 
     def __repr__(self) -> str:
         return str(vars(self))
@@ -173,8 +175,7 @@ async def test_memory_journal_and_objects_shrink_with_a_trim(world: World) -> No
 
 @pytest.mark.parametrize("end", ["delete", "ttl", "expires"])
 def test_a_stream_that_ends_releases_everything(end: str) -> None:
-    """F20: hot and cold bytes, packs that it shares with others in part, what it pinned, its
-    producers and index."""
+    """Release hot and cold bytes, partly shared packs, its pins, its producers and its index."""
 
     async def run() -> None:
         world = World().start()
@@ -213,7 +214,7 @@ def test_a_stream_that_ends_releases_everything(end: str) -> None:
         ), left
         assert left.journal <= world.segment_bytes
         assert not any(
-            machine.streams or machine.by_uid or machine.retaining
+            machine.directory.streams or machine.directory.by_uid or machine.directory.retaining
             for machine in world.local.machines.values()
         )
         await world.stop()
@@ -315,7 +316,7 @@ async def test_retention_by_bytes_keeps_at_least_so_many(world: World) -> None:
 
 @story
 async def test_retention_by_bytes_trims_inside_a_slice_and_a_batch_too(world: World) -> None:
-    """One piece of 400 kB, of which 100 kB are to be kept: a quarter more is."""
+    """Trim one piece of 400 kB with a limit of 100 kB: a quarter more stays."""
     await world.create(A, json=True)
     for _ in range(4):
         await world.append(A, *[b'"%s"' % (b"x" * 997)] * 100, json=True)
@@ -350,13 +351,13 @@ async def test_a_record_that_is_larger_than_what_is_kept_is_read_in_vain_once_a_
     await world.service.flush(A)
     await set_retention(world, A, size=100_000)
     reads: list[str] = []
-    place = world.engine.retainer._place
+    place = world.engine.retainer._position
 
     async def counted(group: int, name: str, wanted: object) -> object:
         reads.append(name)
         return await place(group, name, wanted)  # type: ignore[arg-type]
 
-    world.engine.retainer._place = counted  # type: ignore[assignment,method-assign]
+    world.engine.retainer._position = counted  # type: ignore[assignment,method-assign]
     await rounds(world.engine.retainer)
     await rounds(world.engine.retainer)
     assert (await first_kept(world, A), len(reads)) == (0, 1)
@@ -414,9 +415,9 @@ async def test_retention_survives_a_restart_and_is_bounded_in_a_pass(world: Worl
     await rounds(retainer)
     assert [await first_kept(world, name) for name in names] == [1] * 40
     assert looked and max(looked) <= 256
-    assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 40
+    assert sum(len(machine.directory.retaining) for machine in world.local.machines.values()) == 40
     await world.delete(names[0])
-    assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 39
+    assert sum(len(machine.directory.retaining) for machine in world.local.machines.values()) == 39
 
 
 @story
@@ -442,7 +443,7 @@ async def test_a_fork_with_an_age_gives_up_what_it_inherits_in_time(world: World
     await rounds(world.engine.retainer)
     assert await first_kept(world, CHILD) == 10
     await world.settle()
-    assert not world.local.machines[1].streams[SOURCE].pins
+    assert not world.local.machines[1].directory.streams[SOURCE].pins
 
 
 # --- trims as they are asked for ------------------------------------------------------------------
@@ -518,7 +519,7 @@ async def test_a_time_costs_one_slice_however_long_the_stream_is(world: World) -
     began = world.clock.ms
     await fill(world, A, 400, flush_every=4)
     machine: Machine = world.local.machines[1]
-    assert index.count(machine.streams[A].cold) == 100
+    assert index.count(machine.directory.streams[A].cold) == 100
     before = world.reader.counters.misses
     assert await place_of(world, A, began + 201 * SECOND) == 201
     assert world.reader.counters.misses - before <= 1

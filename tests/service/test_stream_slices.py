@@ -27,7 +27,7 @@ async def test_slices_end_before_an_open_transaction(world: World) -> None:
 
     assert await found(0, -1) == (6, [0, 2, 4], 6)
     assert await found(3, 4) == (6, [2], 4)
-    stream = world.local.machines[world.service.group_of(NAME)].streams[NAME]
+    stream = world.local.machines[world.service.group_of(NAME)].directory.streams[NAME]
     stream.kafka = KafkaState(open={7: OpenTransaction(4, 4, 0, 1)})
     assert await found(0, -1) == (4, [0, 2], 4)
     assert await found(0, 6) == (4, [0, 2], 4)
@@ -41,7 +41,7 @@ async def test_an_answer_says_how_far_it_goes(world: World) -> None:
     await world.flusher.flush_now()
     await world.append(NAME, b"hot")
     finder = SliceFinder(world.service)
-    stream = world.local.machines[world.service.group_of(NAME)].streams[NAME]
+    stream = world.local.machines[world.service.group_of(NAME)].directory.streams[NAME]
     assert stream.hot
     stream.hot[0].record += 10  # a gap
     stream.next_record += 10

@@ -1,5 +1,4 @@
-"""Create, append, read, close, delete, expire on one whole core, with what is in flight at the same
-time."""
+"""Create, append, read, close, delete, expire on one whole core, with concurrent requests."""
 
 from __future__ import annotations
 
@@ -42,11 +41,11 @@ async def test_a_stream_lives_and_its_reads_see_what_was_acknowledged(world: Wor
 @story
 async def test_a_refusal_waits_while_the_create_before_it_is_in_flight(world: World) -> None:
     create, append = world.send(world.create_of(A)), world.send(world.append_of(A, b"x"))
-    assert world.service.info_nowait(A) is None
+    assert world.service.open(A).info_nowait() is None
     assert not append.done(), "nothing may be refused at once now"
     assert (await create).code == Code.CREATED
     assert (await append).code == Code.OK
-    assert isinstance(world.service.info_nowait(A), StreamInfo)
+    assert isinstance(world.service.open(A).info_nowait(), StreamInfo)
 
 
 @story
@@ -162,7 +161,7 @@ async def test_reads_extend_a_ttl(world: World) -> None:
     world.clock.ms += 8000
     assert await world.code_of(A) == Code.NOT_FOUND
     await world.settle()
-    assert not world.local.machines[world.service.group_of(A)].streams
+    assert not world.local.machines[world.service.group_of(A)].directory.streams
     assert len(world.local.lifetimes) == 0
 
 
@@ -181,7 +180,7 @@ async def test_a_node_whose_clock_is_behind_the_log_shows_no_stream_that_is_over
     world: World,
 ) -> None:
     await world.create(A, ttl_seconds=8)
-    world.local.machines[world.service.group_of(A)].log_ms += 10_000  # as by a snapshot
+    world.local.machines[world.service.group_of(A)].counters.log_ms += 10_000  # as by a snapshot
     assert await world.code_of(A) == Code.NOT_FOUND
 
 
@@ -215,7 +214,7 @@ async def test_an_attached_reader_keeps_a_stream_and_its_writer_can_append(world
         world.clock.ms += 1000
         world.local.sweep()
         await world.engine.core.drain()
-    stream = world.local.machines[info.uid >> 48].by_uid[info.uid]
+    stream = world.local.machines[info.uid >> 48].directory.by_uid[info.uid]
     assert world.clock.ms - stream.activity_ms <= 1000, "what is attached is logged"
     world.service.detach(info.uid, listener)
     world.clock.ms += 7_999
@@ -253,7 +252,7 @@ async def test_streams_that_nobody_asks_for_expire_too(world: World) -> None:
     for _ in world.local.machines:
         world.local.sweep()
     await world.engine.core.drain()
-    assert not any(machine.streams for machine in world.local.machines.values())
+    assert not any(machine.directory.streams for machine in world.local.machines.values())
 
 
 @story
@@ -364,7 +363,7 @@ async def test_what_is_on_its_way_counts_against_the_bound_of_its_group(world: W
     replies = await asyncio.gather(*sent)
     for name in (A, other):
         machine = world.local.machines[world.service.group_of(name)]
-        assert 3 * size <= machine.hot_bytes <= 5 * size
+        assert 3 * size <= machine.directory.hot_bytes <= 5 * size
     assert [reply.code for reply in replies].count(Code.OK) * size == world.local.memory.bytes
 
 

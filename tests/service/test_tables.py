@@ -441,7 +441,7 @@ def test_a_drop_gives_every_record_to_the_next_table_and_leaves_no_file() -> Non
         await world.store.put(f"tables/{uid}/main/data/a.parquet", b"rows")
         world.clock.ms += 10 * IDLE_MS
         await world.evictor.evict_due()
-        assert any(machine.evicted for machine in world.local.machines.values())
+        assert any(machine.directory.evicted for machine in world.local.machines.values())
         await world.tables.drop("t")
         with pytest.raises(TableRefused) as late:
             await world.jobs.commit(
@@ -458,7 +458,7 @@ def test_a_drop_gives_every_record_to_the_next_table_and_leaves_no_file() -> Non
         for _ in range(2):
             await world.collector.sweep(grace_ms=0)
         left = [info.key async for info in world.store.list(f"tables/{uid}/")]
-        assert not left and uid not in world.local.here(0).tables
+        assert not left and uid not in world.local.here(0).meta.tables
 
     in_one_core(tell)
 
@@ -573,7 +573,7 @@ def test_an_altered_table_keeps_its_rows_and_its_declared_types() -> None:
         assert altered.columns == [("id", "long"), ("at", "timestamptz")]
         assert await world.tables.find("kept") == altered
         watches = [
-            machine.watches[altered.uid]
+            machine.claims.watches[altered.uid]
             for machine in world.local.machines.values()
             if machine.group
         ]

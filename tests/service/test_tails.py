@@ -93,7 +93,7 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
         watcher, uncommitted = Listener(), Uncommitted()
         for watch in (watcher, uncommitted):
             await here.service.attach(name, watch, numbers=True)
-        stream = home.local.machines[home.service.group_of(name)].streams[name]
+        stream = home.local.machines[home.service.group_of(name)].directory.streams[name]
         stream.kafka = KafkaState(open={7: OpenTransaction(0, 0, 0, 1)})
         await here.append(name, b"abc")
         await wait_for(lambda: uncommitted.events)

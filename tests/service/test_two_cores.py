@@ -1,5 +1,5 @@
-"""Two cores of a node: lists and flushes over both, and what one owes the other while that one is
-away."""
+"""Two cores of a node: lists and flushes over both, and the pending messages of one while the
+other is down."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_either_core_lists_flushes_and_answers_for_both(node: Node) -> Non
         name
         for world in node.worlds
         for machine in world.local.machines.values()
-        for name, s in machine.streams.items()
+        for name, s in machine.directory.streams.items()
         if s.hot
     }
     assert left == set(names[10:])
@@ -56,13 +56,15 @@ async def test_a_forks_end_reaches_its_source_when_that_core_is_back(node: Node)
     assert (await here.delete(HERE)).code == Code.OK
     with pytest.raises(Unavailable):
         await here.service.flush("")
-    assert any(machine.outbox for machine in here.local.machines.values())
+    assert any(machine.outbox.messages for machine in here.local.machines.values())
     await node.start_core(1)
     await node.wait_connected()
     await node.settle()
     assert await here.code_of(THERE) == Code.NOT_FOUND
     assert not any(
-        machine.streams for world in node.worlds for machine in world.local.machines.values()
+        machine.directory.streams
+        for world in node.worlds
+        for machine in world.local.machines.values()
     )
     assert there.engine.outbox_sender.failures == 0
 
@@ -74,7 +76,7 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     here, there = node.worlds
     await here.create(THERE)
     forking = asyncio.create_task(here.fork(HERE, THERE))
-    while not any(machine.unconfirmed for machine in there.local.machines.values()):
+    while not any(machine.forks.unconfirmed for machine in there.local.machines.values()):
         await asyncio.sleep(0)
     await node.restart_core(1)
     outcome = (await asyncio.gather(forking, return_exceptions=True))[0]
@@ -82,9 +84,11 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     here.clock.ms += 61_000
     await there.engine.outbox_sender.sweep()
     machines = [machine for world in node.worlds for machine in world.local.machines.values()]
-    assert not any(machine.unconfirmed for machine in machines)
+    assert not any(machine.forks.unconfirmed for machine in machines)
     pins = sum(
-        len(stream.pins or ()) for machine in machines for stream in machine.streams.values()
+        len(stream.pins or ())
+        for machine in machines
+        for stream in machine.directory.streams.values()
     )
     assert pins == (await here.code_of(HERE) == 0)
 
@@ -119,7 +123,7 @@ async def test_a_forwarded_append_is_stamped_by_its_owner(node: Node) -> None:
     await here.send(
         msgspec.structs.replace(here.append_of(THERE, b"x"), now_ms=here.clock.ms - 5000)
     )
-    stream = there.local.machines[there.service.group_of(THERE)].streams[THERE]
+    stream = there.local.machines[there.service.group_of(THERE)].directory.streams[THERE]
     assert stream.hot is not None and stream.hot[0].time_ms == stream.activity_ms == there.clock.ms
 
 

@@ -68,7 +68,7 @@ class History:
         self.reads.append(read)
 
     def finish(self, content: bytes) -> None:
-        """The end of it, when all is quiet."""
+        """Finish the episode on the quiet cluster."""
         payloads = [content[at : at + WIDTH] for at in range(0, len(content), WIDTH)]
         assert len(set(payloads)) == len(payloads), f"{self.name}: something is there twice"
         for payload, (record, _) in self.acknowledged.items():
@@ -111,7 +111,7 @@ class Episode:
     def _edged(
         self, choices: tuple[Callable[[Any], None], ...]
     ) -> tuple[Callable[[Any], None], ...]:
-        """With what else happens in this world (sim/faults.py)."""
+        """Add the other faults of this world (sim/faults.py)."""
         drawn = weights(self.seed) if "faults" in self.knobs.world else {}
         more = [FAULTS[name] for name, weight in drawn.items() for _ in range(int(weight))]
         return (*choices, *more)
@@ -120,7 +120,7 @@ class Episode:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
 
     def acknowledged_count(self) -> int:
-        """Return how much clients were told is done: appends, in some worlds other requests too."""
+        """Count the requests acknowledged to clients: appends, in some worlds other requests too."""
         return sum(
             len(history.acknowledged) + len(history.produced) for history in self.histories.values()
         )
@@ -139,8 +139,8 @@ class Episode:
         )
 
     def play(self) -> str:
-        """From its beginning to its end; the same seed and knobs, the same trace. Raises
-        AssertionError with what was not true."""
+        """Play the episode from start to end; the same seed and knobs give the same trace. Raises
+        AssertionError with the violated invariant."""
         with chance_of(self.seed), self.knobs.in_force(), leases_checked(self.world):
             self.trace = run_simulated(self.run())
         return self.trace
@@ -186,10 +186,10 @@ class Episode:
         return clients + [asyncio.ensure_future(self._read()) for _ in range(2)]
 
     async def settle(self) -> None:
-        """When all is well again."""
+        """Let the healthy cluster settle."""
 
     def finish(self, name: str, content: bytes) -> None:
-        """When all is over: the stream as it is read in the end."""
+        """Record the final content of each stream."""
         self.histories[name].finish(content)
 
     async def _create(self, name: str) -> None:
@@ -203,7 +203,7 @@ class Episode:
             if self.world.profile_of(name):
                 machine = leader.engine.local.machines[group]
                 await self.world.wait_moving(
-                    lambda machine=machine: machine.level >= level_of(SetProfile)
+                    lambda machine=machine: machine.counters.level >= level_of(SetProfile)
                 )
             with contextlib.suppress(OutcomeUnknown):
                 assert (await leader.create(name)).code in (Code.CREATED, Code.EXISTS)
@@ -231,7 +231,7 @@ class Episode:
     # --- clients
 
     async def _append_once(self, name: str) -> bool:
-        """On any node: it finds the leader."""
+        """Append once on any node, which finds the leader."""
         alive, history = self.world.alive(), self.histories[name]
         if not alive:
             return False
@@ -273,8 +273,7 @@ class Episode:
                     self.note(f"{name} has profile {reply.detail}: {Code(reply.code).name}")
 
     async def _produce(self, number: int) -> None:
-        """Idempotent: what has no certain outcome is sent again, to any node, until it is
-        acknowledged."""
+        """Append idempotently: retry on any node until it is acknowledged."""
         random = Random(f"producer {self.seed} {number}")
         name = STREAMS[number % len(STREAMS)]
         history, sequence = self.histories[name], 0
@@ -338,7 +337,7 @@ class Episode:
             node.kill(power=power)
 
     def wipe(self) -> None:
-        """One disk is lost. Another only when what was lost is there again."""
+        """Lose one disk, after all data of the previous loss is restored."""
         world = self.world
         if (all(node.remembers for node in world.alive()) and self.wiped is None) or (
             self.wiped is not None and self.wiped.remembers
@@ -429,7 +428,8 @@ MISHAPS: tuple[Callable[[Episode], None], ...] = (
 
 
 def run_episode(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Episode(seed, mishaps, knobs).play()
 
 

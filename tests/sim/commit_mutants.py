@@ -32,13 +32,15 @@ COMMIT: dict[str, tuple[Any, str, Any]] = {
     "a commit names a pack that the group has released": (
         commits,
         "_judge_pack",
-        edited_function(commits._judge_pack, "command.pack in machine.released", "False"),
+        edited_function(commits._judge_pack, "command.pack in machine.packs.released", "False"),
     ),
     "a commit is taken however late it is": (
         commits,
         "_judge_pack",
         edited_function(
-            commits._judge_pack, "abs(machine.log_ms - command.intent_ms) > WRITE_MS_MAX", "False"
+            commits._judge_pack,
+            "abs(machine.counters.log_ms - command.intent_ms) > WRITE_MS_MAX",
+            "False",
         ),
     ),
     "producers are not judged by the commit": (
@@ -86,7 +88,9 @@ COMMIT: dict[str, tuple[Any, str, Any]] = {
     "a commit to a replicated stream is taken": (
         commits,
         "judge_packed",
-        edited_function(profiles.judge_packed, "stream.uid not in machine.diskless", "False"),
+        edited_function(
+            profiles.judge_packed, "stream.uid not in machine.diskless.streams", "False"
+        ),
     ),
 }
 COMMIT["an append that waited for another way keeps its old time"] = (

@@ -15,7 +15,7 @@ from polynya.diskless.writer import Writer
 from polynya.objectstore.api import StoreError, put_again
 from polynya.stream.features.packs.commands import PackWritten
 
-_PUTS: set[asyncio.Future[None]] = set()  # that nobody waits for
+_PUTS: set[asyncio.Future[None]] = set()  # without a waiting caller
 
 
 async def _beside_everything(  # noqa: PLR0913
@@ -27,7 +27,7 @@ async def _beside_everything(  # noqa: PLR0913
     seconds: float,
     leaves: Callable[[], bool],
 ) -> int:
-    """Leave the put to itself."""
+    """Run the put without waiting for it."""
 
     async def put() -> None:
         try:

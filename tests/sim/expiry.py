@@ -1,6 +1,5 @@
-"""Streams that end by themselves: by a TTL that appends and reads extend, or at a time. Log time
-decides; so what a client is told is compared with the earliest and the latest that it can have
-been."""
+"""Streams that expire: by a TTL that appends and reads extend, or at a time. Log time decides, so
+responses are compared with its earliest and latest possible values."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 NAMES = ("ends/a", "ends/b", "ends/c")
 FOREVER_MS = 1 << 62
-# after its client was told that nobody knows, an append may still be taken, also in the next life
+# after an unknown outcome an append may still be applied, also in the next incarnation
 LATE_MS = 30_000
 GRACE = 1.125  # of a TTL: a read that only a lost leader knew of may have been
 
@@ -45,7 +44,7 @@ class Ends:
                 name
                 for name in NAMES
                 for node in self._world.alive()
-                if name in self._machine(node, name).streams
+                if name in self._machine(node, name).directory.streams
             ]
             if not left:
                 return
@@ -82,7 +81,7 @@ class Life:
         self.uid = 0  # 0: not known
         self._ttl_ms = self._fixed_ms = 0
         self._least_ms, self._most_ms = 0, FOREVER_MS
-        self._late_ms = 0  # until then something may happen that nobody knew of
+        self._late_ms = 0  # until then an unseen change may happen
 
     def doubt(self) -> None:
         """Widen the bounds after an unknown outcome: the life may have been extended, also by a
@@ -102,7 +101,7 @@ class Life:
             self._name, began_ms, "text/plain", Encoding.BYTES, ttl_seconds=ttl, expires_at_ms=at
         )
         self.uid = 0  # until there is an answer it may be any life
-        reply = await node.house.ask(node.propose(self._name, command), 7.0)
+        reply = await node.background.ask(node.propose(self._name, command), 7.0)
         if reply.code == Code.CREATED:
             if known:
                 self._is_over("another is created")
@@ -115,7 +114,7 @@ class Life:
 
     async def append(self, node: Node, random: Random) -> str:
         began_ms = self._now_ms()
-        reply = await node.house.ask(node.append(self._name, b"x"), 7.0)
+        reply = await node.background.ask(node.append(self._name, b"x"), 7.0)
         if reply.code == Code.OK and reply.uid == self.uid:
             self._is_there(began_ms, "an append is taken")
             self._touched(began_ms)
@@ -127,7 +126,7 @@ class Life:
         """Read the stream, which extends its life. A crashed leader may have been the only node to
         know."""
         began_ms = self._now_ms()
-        page = await node.house.ask(node.engine.service.read(ReadQuery(self._name)))
+        page = await node.background.ask(node.engine.service.read(ReadQuery(self._name)))
         if isinstance(page, Page) and page.info.uid == self.uid:
             self._is_there(began_ms, "it is read")
             if self._ttl_ms:
@@ -140,7 +139,7 @@ class Life:
 
     async def look(self, node: Node, random: Random) -> str:
         began_ms = self._now_ms()
-        info = await node.house.ask(node.engine.service.info(self._name))
+        info = await node.background.ask(node.engine.service.info(self._name))
         if isinstance(info, StreamInfo) and info.uid == self.uid:
             self._is_there(began_ms, "it is shown")
         elif not isinstance(info, StreamInfo) and info.code == Code.NOT_FOUND:

@@ -54,7 +54,7 @@ def pause(episode: Episode) -> None:
 
 
 def crash(episode: Episode) -> None:
-    """At one of the next calls to the disk, or to the object store; or when it starts."""
+    """Crash a node at one of its next calls to the disk or the object store, or at its start."""
     node, draw = _alive(episode), episode.draw
     calls, most = draw.choice(PLACES)
     doom = Crash(
@@ -89,7 +89,7 @@ def slow_disk(episode: Episode) -> None:
 
 
 def bad_way(episode: Episode) -> None:
-    """From one node to another, or all that one sends, or all that one gets."""
+    """Degrade the link from one node to another, all its outbound links, or all its inbound ones."""
     world, draw = episode.world, episode.draw
     sender, to = draw.sample(world.voters, 2)
     bad = Bad(

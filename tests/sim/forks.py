@@ -155,8 +155,8 @@ class Forkers:
         )
 
     async def finish(self) -> None:
-        """When all is well: each fork has what it inherited; and when both are deleted, nothing of
-        them is left."""
+        """Check on a healthy cluster that each fork has what it inherited. After the deletion of
+        both, nothing is left of them."""
         random = Random("forks")
         for each in self.rounds:
             await self._surely(lambda each=each: self._read(each, random))  # type: ignore[misc]
@@ -177,7 +177,8 @@ class Forkers:
         return sorted(
             name
             for machine in led
-            for name in names & (machine.streams.keys() | machine.evicted.keys())
+            for name in names
+            & (machine.directory.streams.keys() | machine.directory.evicted.keys())
         )
 
     async def _client(self, number: int) -> None:
@@ -306,7 +307,7 @@ class Forkers:
             raise Unavailable("it was not deleted")
 
     async def _surely(self, act: Any) -> None:
-        """Nothing is wrong any more."""
+        """Run an action that must succeed on a healthy cluster."""
         last: Exception | None = None
         for _ in range(50):
             try:
@@ -320,7 +321,7 @@ class Forkers:
     async def _ask(
         self, node: Node, work: Coroutine[Any, Any, Result], seconds: float = 7.0
     ) -> Result:
-        return await node.house.ask(work, seconds)
+        return await node.background.ask(work, seconds)
 
     def _now_ms(self, node: Node) -> int:
         return node.engine.service.now_ms()

@@ -1,5 +1,5 @@
-"""In most simulated worlds the seed draws the product's bounds of slices, chunks, batches and
-passes.
+"""Random bounds of slices, chunks, batches and passes, drawn from the seed in most simulated
+worlds.
 
 With the default bounds a simulated group is encoded in one slice, sent in one chunk and read in
 one page, so nothing ever happens in between. The knobs patch module constants and settings for
@@ -175,6 +175,7 @@ SLICED = (
     capturing,
     snapshotter,
     flusher,
+    groups,
     merger,
     evictor,
     answers,
@@ -193,7 +194,7 @@ class Knobs(msgspec.Struct, frozen=True):
 
     @classmethod
     def draw(cls, seed: int) -> Knobs:
-        """Nothing is turned in a good part of the seeds."""
+        """Draw the knobs of a seed; many seeds change nothing."""
         if Random(f"calm {seed}").random() < CALM_SHARE:
             return cls(seed)
         return cls(
@@ -208,7 +209,7 @@ class Knobs(msgspec.Struct, frozen=True):
         return [*self.constants, *self.settings, *self.world]
 
     def without(self, names: Sequence[str]) -> Knobs:
-        """These are as usual again."""
+        """Return the knobs with these names reset."""
         left = (
             {name: value for name, value in part.items() if name not in names}
             for part in (self.constants, self.settings, self.world)
@@ -216,7 +217,7 @@ class Knobs(msgspec.Struct, frozen=True):
         return Knobs(self.seed, *left)
 
     def turn(self, settings: Settled) -> Settled:
-        """The settings of a part, with what is other in this world."""
+        """Return the settings of a part, with this world's changes."""
         fields = {
             SETTINGS[name][1]: value
             for name, value in self.settings.items()
@@ -226,7 +227,7 @@ class Knobs(msgspec.Struct, frozen=True):
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """While an episode runs; then all is as before."""
+        """Apply the knobs during an episode and restore the defaults after it."""
         with ExitStack() as stack:
             for name, value in self.constants.items():
                 modules, constant, _ = CONSTANTS[name]

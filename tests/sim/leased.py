@@ -26,7 +26,7 @@ LEASED_LEVEL = level_of(Rollover)
 
 
 class LeasedStreams(Episode):
-    """Its streams are leased ones, and roll over several times in a second."""
+    """Leased streams that roll over several times per second."""
 
     def __init__(self, *drawn: Any, **more: Any) -> None:
         super().__init__(*drawn, **more)
@@ -37,7 +37,8 @@ class LeasedStreams(Episode):
         world, group = self.world, self.world.group_of(name)
         await world.wait_moving(
             lambda: all(
-                node.engine.local.machines[group].level >= LEASED_LEVEL for node in world.alive()
+                node.engine.local.machines[group].counters.level >= LEASED_LEVEL
+                for node in world.alive()
             )
         )
         await super()._create(name)
@@ -45,7 +46,11 @@ class LeasedStreams(Episode):
     def epochs(self) -> list[int]:
         """Return the numbers of the open segments of all leased streams."""
         machines = self.world.alive()[0].engine.local.machines.values()
-        chains = [segments_of(stream) for machine in machines for stream in machine.leased.values()]
+        chains = [
+            segments_of(stream)
+            for machine in machines
+            for stream in machine.directory.leased.values()
+        ]
         return [chain.epoch for chain in chains if chain is not None]
 
 
@@ -116,5 +121,5 @@ CALAMITIES: tuple[Callable[[Any], None], ...] = (
 
 
 def run_leased(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
-    """Play an episode in a world of the swarm. Raises AssertionError with what was not true."""
+    """Play an episode in a world of the swarm. Raises AssertionError with the violated invariant."""
     return LeasedSwarm(seed, mishaps, knobs=knobs).play()

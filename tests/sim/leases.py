@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def leases_checked(world: World) -> Iterator[None]:
-    """While an episode of this world runs."""
+    """Check leases during an episode of this world."""
     sound = reading.has_lease
 
     def has_lease(raft: Raft) -> bool:

@@ -1,5 +1,5 @@
-"""When all is well nothing is left over: each pack in the object store is one that a group needs,
-and each home knows of no more holders than there are."""
+"""Leftovers on a healthy cluster: each pack in the object store is needed by a group, and each
+home knows only existing holders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARE = 0.15  # of the worlds with an object store
 SECONDS = 300.0  # sweeps leave alone what is younger than a minute
 
 
-class Tidy:
+class LeftoverCheck:
     """The search for leftovers in one episode."""
 
     def __init__(self, episode: SwarmEpisode) -> None:
@@ -44,15 +44,15 @@ class Tidy:
 
 
 def leftovers(world: World) -> list[str]:
-    """In words; empty also while a group has no leader."""
+    """Describe the leftovers; empty also while a group has no leader."""
     store, machines = world.store, dict[int, Machine]()
     assert isinstance(store, SimStore)
     for node in world.alive():
         machines |= node.core.led
     if len(machines) <= world.nodes[1].engine.service.groups:
         return ["somebody does not lead"]
-    known = {key for machine in machines.values() for key in machine.packs}
-    pages = [key for machine in machines.values() for key in machine.held.pages()]
+    known = {key for machine in machines.values() for key in machine.packs.owned}
+    pages = [key for machine in machines.values() for key in machine.packs.held.pages()]
     known |= {
         pack
         for key in pages
@@ -65,11 +65,11 @@ def leftovers(world: World) -> list[str]:
         if key.startswith((f"{CLUSTER}/packs/", f"{CLUSTER}/pages/")) and key not in known
     ]
     found += [
-        f"{key} is released too late" for each in machines.values() for key in each.pages_gone
+        f"{key} is released too late" for each in machines.values() for key in each.packs.pages_gone
     ]
     for home, machine in machines.items():
-        for key, pack in machine.packs.items():
-            idle = [group for group in pack.groups if key not in machines[group].held]
+        for key, pack in machine.packs.owned.items():
+            idle = [group for group in pack.groups if key not in machines[group].packs.held]
             if idle or not pack.groups:
                 found.append(f"{key} of group {home} is not needed by {idle}")
     return found

@@ -125,8 +125,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.faults.append(context)
 
     def slow_threads(self, random: Random, seconds: float) -> None:
-        """From now on what runs in a thread takes up to so long: its caller hears of its end
-        later."""
+        """Delay work in threads from now on: its caller learns of the end later."""
         self._threads.slow(random, seconds)
 
     def _process_events(self, events: list[Any]) -> None:

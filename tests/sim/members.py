@@ -1,7 +1,6 @@
-"""Subscriptions that come and go, and whose streams do: by a pattern and by name, also of streams
-that are deleted, trimmed, made again, or not there yet. When all is well each group watches what
-the subscription's home says, a new one hears of what comes, and of one that is deleted nothing is
-left."""
+"""Subscriptions that are created and deleted, by pattern and by name, whose streams change too:
+deleted, trimmed, re-created, or not yet created. On a healthy cluster each group watches as the
+home says, and new subscriptions receive records. Nothing is left of a deleted one."""
 
 from __future__ import annotations
 
@@ -49,19 +48,24 @@ def disagreement(machine: Machine) -> str:
     """Describe an inconsistency in a group's subscriptions; empty if there is none."""
     state = machine.subscriptions
     for key, watch in state.watches.items():
-        linked = {stream.uid for stream in machine.streams.values() if key in (stream.links or ())}
+        linked = {
+            stream.uid
+            for stream in machine.directory.streams.values()
+            if key in (stream.links or ())
+        }
         if linked != set(watch.linked):
             return f"{key} has links to {sorted(linked)}, and watches {sorted(watch.linked)}"
         pending = {
             uid
             for uid in linked
-            if machine.by_uid[uid].next_record > machine.by_uid[uid].links[key].record
+            if machine.directory.by_uid[uid].next_record
+            > machine.directory.by_uid[uid].links[key].record
         }  # type: ignore[index]
         if pending != set(watch.pending):
             return (
                 f"{key} has something to do in {sorted(pending)}, and knows {sorted(watch.pending)}"
             )
-        for stream in machine.streams.values():
+        for stream in machine.directory.streams.values():
             kinds = (stream.links or {})[key].kinds if stream.uid in linked else 0
             wanted = EXPLICIT if stream.name in watch.registration.streams else 0
             if kinds & EXPLICIT != wanted and not stream.deleted:
@@ -70,7 +74,7 @@ def disagreement(machine: Machine) -> str:
                     f"{list(watch.registration.streams)}"
                 )
     unknown = {
-        key for stream in machine.streams.values() for key in stream.links or ()
+        key for stream in machine.directory.streams.values() for key in stream.links or ()
     } - state.watches.keys()
     if unknown:
         return f"streams have links of {unknown}"
@@ -82,7 +86,7 @@ def disagreement(machine: Machine) -> str:
     )
 
 
-class Guests:
+class Subscribers:
     """The subscribers of one episode: one client for each."""
 
     def __init__(self, episode: Episode, shop: Shop) -> None:
@@ -94,7 +98,7 @@ class Guests:
         return [asyncio.ensure_future(self._client(key)) for key in KEYS] if self.strikes else []
 
     async def finish(self) -> None:
-        """All is well."""
+        """Check the subscriptions on the healthy cluster."""
         if not self.strikes:
             return
         random = Random(f"guests go {self._episode.seed}")
@@ -108,7 +112,7 @@ class Guests:
         await self._hears(KEYS[0], LATE[0])
 
     def _agree(self) -> None:
-        """At any moment."""
+        """Check at any moment that homes and groups agree."""
         for machine in self._machines():
             text = disagreement(machine)
             assert not text, f"group {machine.group}: {text}"
@@ -119,8 +123,8 @@ class Guests:
         before = await self._announced(key)
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
-                await node.house.ask(node.create(name))
-                if (await node.house.ask(node.append(name, b"guest;"))).code == 0:
+                await node.background.ask(node.create(name))
+                if (await node.background.ask(node.append(name, b"guest;"))).code == 0:
                     break
             await asyncio.sleep(0.2)
         for _ in range(200):
@@ -140,7 +144,7 @@ class Guests:
             with suppress(Unavailable, OutcomeUnknown):
                 await self._make_wake_stream(self._world.alive()[0])
                 node = self._world.alive()[0]
-                return (await node.house.ask(node.read(WAKE_STREAM))).count(
+                return (await node.background.ask(node.read(WAKE_STREAM))).count(
                     b'"subscription_id":"%s"' % key.encode()
                 )
             await asyncio.sleep(0.2)
@@ -151,7 +155,9 @@ class Guests:
         for machine in self._machines():
             state = machine.subscriptions
             links = [
-                stream.name for stream in machine.streams.values() if key in (stream.links or ())
+                stream.name
+                for stream in machine.directory.streams.values()
+                if key in (stream.links or ())
             ]
             graves = [grave for grave in state.graves.values() if grave.id == key]
             waits = [
@@ -210,7 +216,7 @@ class Guests:
                 await self._work(node, key)
 
     async def _make_wake_stream(self, node: Node) -> None:
-        await node.house.ask(
+        await node.background.ask(
             node.propose(
                 WAKE_STREAM,
                 Create(
@@ -247,8 +253,8 @@ class Guests:
     async def _ask(self, node: Node, operation: Any) -> OperationResult | None:
         """Send an operation. None: the outcome is unknown."""
         try:
-            answer: OperationResult = await node.house.ask(
-                node.house.subscriptions.operate(operation), 8.0
+            answer: OperationResult = await node.background.ask(
+                node.background.subscriptions.operate(operation), 8.0
             )
         except (Unavailable, OutcomeUnknown):
             self.told[f"{type(operation).__name__} unknown"] += 1
@@ -273,4 +279,4 @@ def _config(random: Random, names: list[str]) -> SubscriptionConfig:
     return SubscriptionConfig(PULL_WAKE, pattern, names, "", WAKE_STREAM, LEASE_MS)
 
 
-__all__ = ["Guests", "disagreement"]
+__all__ = ["Subscribers", "disagreement"]

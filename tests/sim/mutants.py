@@ -1,10 +1,9 @@
-"""Defects put into a core with replicas by hand, one at a time. Each must be caught by a seed of
-the simulated cluster, by a test, or by both.
+"""Planted defects in a replicated core, one at a time. Each must be caught by a seed of the
+simulated cluster, by a test, or by both.
 
 `caught(name)` runs the tests that are known to fail, then tries seeds of the plain world and of
-worlds drawn from seeds, until one fails. Run as a script, this file tries the mutants whose names
-it reads, each in a process of its own.
-"""
+worlds drawn from seeds, until one fails. Run as a script, this file tries the mutants whose
+names it reads, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -78,11 +77,11 @@ from polynya.stream.features.subscriptions import links
 from polynya.stream.features.subscriptions import rules as subscriptions
 from polynya.stream.features.subscriptions.commands import SubscriptionEvent
 from polynya.stream.features.subscriptions.state import State, Subscription
-from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import encode as stream_snapshots
 from polynya.stream.snapshots import restore_history, store_recovery
 from polynya.stream.state.model import Stream
+from polynya.stream.state.pack_ledger import PackLedger
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions import Subscriptions
 from polynya.subscriptions.links import SubscriptionLinks
@@ -135,8 +134,8 @@ async def _believes_409(store: ObjectStore, key: str, parts: Any) -> None:
         await store.put(key, parts)
 
 
-def _condemned_at_once(machine: Machine, before_ms: int) -> Iterator[str]:
-    return (key for key, pack in machine.packs.items() if pack.written_ms <= before_ms)
+def _condemned_at_once(packs: PackLedger, before_ms: int) -> Iterator[str]:
+    return (key for key, pack in packs.owned.items() if pack.written_ms <= before_ms)
 
 
 def _without_producers() -> Callable[[Stream], Stream]:
@@ -154,7 +153,7 @@ def _dropped_is_not_noticed(journal: Recovery, state: HardState) -> None:
 
 
 def _any_vote(configuration: Configuration, votes: dict[int, bool]) -> bool | None:
-    """Also those of learners, and of members that were put out."""
+    """Count any vote, also of learners and removed members."""
     return sum(votes.values()) > len(configuration.voters) // 2 or None
 
 
@@ -180,7 +179,7 @@ def _forgets_producers(stream: Stream) -> None:
 
 
 def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
-    """Also what a later message had brought."""
+    """Truncate the log behind the entries of a message, and so drop those of a later one."""
     sound = following._extend
 
     def extend(raft: Raft, entries: list[Entry]) -> None:
@@ -257,7 +256,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "log time is the node's own": (assembly, "_not_before", lambda core, now_ms, reached: now_ms),
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
-    "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
+    "packs are deleted that are needed": (PackLedger, "condemned", _condemned_at_once),
     "a snapshot leaves out who produced": (
         stream_snapshots,
         "without_payload",
@@ -543,8 +542,8 @@ NOTICED: dict[
 
 @contextmanager
 def mutated(name: str) -> Iterator[list[BaseException]]:
-    """With this defect; gives the errors that the defect itself raises. Raises Stale when what it
-    replaces is gone."""
+    """Apply this defect; yields the errors that the defect itself raises. Raises Stale when its
+    target is gone."""
     owner, attribute, defect = (MUTANTS | NOTICED)[name]
     if not hasattr(owner, attribute):
         raise Stale(
@@ -560,8 +559,8 @@ def mutated(name: str) -> Iterator[list[BaseException]]:
 
 
 def caught(name: str) -> str:
-    """By which tests and which seed, and how; empty when it survives one of them. Raises Stale when
-    the mutant itself is what fails."""
+    """Name the tests and the seed that catch the mutant; empty when it survives one of them.
+    Raises Stale when the mutant itself fails."""
     with mutated(name) as raised:
         by = _caught(name, raised)
     if raised:

@@ -12,7 +12,7 @@ from polynya.local.reads.pieces import PieceReader
 from polynya.recovery.from_store import FromStore
 from polynya.stream.features.packs import rules as publishing
 from polynya.stream.features.pages import rules as paging
-from polynya.stream.machine import Machine
+from polynya.stream.state.pack_ledger import PackLedger
 
 
 async def _nothing(*_: object) -> set[str]:
@@ -45,7 +45,9 @@ PAGE: dict[str, tuple[Any, str, Any]] = {
     "a page takes over a young pack": (
         paging,
         "_hand_over",
-        edited_function(paging._hand_over, "machine.log_ms - pack.written_ms > LATE_MS", "True"),
+        edited_function(
+            paging._hand_over, "machine.counters.log_ms - pack.written_ms > LATE_MS", "True"
+        ),
     ),
     "a late intent brings a pack of a page back": (
         publishing,
@@ -53,10 +55,10 @@ PAGE: dict[str, tuple[Any, str, Any]] = {
         lambda machine, now_ms: False,
     ),
     "a page goes before its packs": (
-        Machine,
+        PackLedger,
         "drop_slice",
         edited_function(
-            Machine.drop_slice, "held.slices == 0 and is_page_key(pack)", "held.slices < 0"
+            PackLedger.drop_slice, "held.slices == 0 and is_page_key(pack)", "held.slices < 0"
         ),
     ),
     "a table's claim ends inside a page": (

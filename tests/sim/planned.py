@@ -77,7 +77,7 @@ class KnownMap:
 
 
 class PlannedWorld(World):
-    """Whose map is kept by the rules of the meta group's machine."""
+    """A world whose map follows the rules of the meta group's machine."""
 
     def __init__(self, seed: int, count: int, replicas: int) -> None:
         super().__init__(seed, count=count, replicas=replicas)
@@ -92,15 +92,15 @@ class PlannedWorld(World):
 
     @property
     def now(self) -> ClusterMap:
-        assert self.meta.map is not None
-        return self.meta.map
+        assert self.meta.meta.map is not None
+        return self.meta.meta.map
 
     def zone_of(self, number: int) -> str:
-        """When it is new."""
+        """Return the zone of a new node."""
         return self.zones[number % len(self.zones)]
 
     def write(self, command: Command) -> int:
-        """Into the map; the code of the reply."""
+        """Write a command into the map and return the code of the reply."""
         code = self.meta.apply(command).code
         self.map = KnownMap(self.now)  # type: ignore[assignment]
         for node in self.alive() if hasattr(self, "nodes") else ():
@@ -368,5 +368,6 @@ MORE_ACTS: tuple[Callable[[Planned], None], ...] = (
 
 
 def run_planned(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Planned(seed, mishaps, knobs).play()

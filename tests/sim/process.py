@@ -16,8 +16,8 @@ NOBODY = Context()  # of what is no node: the network between them, the object s
 
 
 class Process:
-    """Callbacks, tasks and timers that begin in `run` belong to it, and so does whatever they
-    begin."""
+    """A simulated process. It owns the callbacks, tasks and timers that start in `run`, and all
+    that they start."""
 
     def __init__(self) -> None:
         self.slow_seconds = 0.0  # that its threads are held up by the disk, at most
@@ -31,18 +31,18 @@ class Process:
         return self._resumed is not None
 
     def run(self, work: Callable[[], Result]) -> Result:
-        """At once, also when it stands still: for those who look from outside."""
+        """Run at once, even while the process is suspended: for outside observers."""
         return self._context.copy().run(work)
 
     def hand(self, work: Callable[[], object]) -> None:
-        """At once, or when it goes on."""
+        """Hand over a callback: it runs at once or after the suspension."""
         if self.still:
             asyncio.get_running_loop().call_soon(work, context=self._context.copy())
         else:
             self.run(work)
 
     def stop(self) -> None:
-        """From now on nothing of it runs. Its clocks go on; what comes for it waits."""
+        """Suspend the process. Its clocks run on; incoming work waits."""
         if not self.still:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, SimLoop)
@@ -50,7 +50,7 @@ class Process:
             loop.hold(self)
 
     def go_on(self, *, timers_first: bool = False) -> None:
-        """Whatever waited happens now."""
+        """Resume the process: all waiting work happens now."""
         if self._resumed is not None:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, SimLoop)
@@ -59,8 +59,8 @@ class Process:
             self._resumed = None
 
     async def drive(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """A client waits for work of this process: its steps are the process's, and what is due
-        while that stands still is its turn behind what came before."""
+        """Await a client's work inside this process: its steps belong to the process and queue up
+        while that is suspended."""
         return await self._driven(work)
 
     @coroutine
@@ -91,8 +91,8 @@ class Process:
     def _later(
         self, work: Coroutine[Any, Any, Any]
     ) -> Generator[Any, None, tuple[Any, BaseException | None]]:
-        """One step, when the process goes on: what it waits for, or how it ended. Raises `_Left`
-        when the client does not wait for it."""
+        """Run one step once the process runs: the awaited value or the end. Raises `_Left` when
+        the client has stopped waiting."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[Any] = loop.create_future()
         task = asyncio.current_task()

@@ -14,7 +14,7 @@ from polynya.stream.replies import Code, Reply
 
 
 def check_promises(machine: Machine, command: Command, reply: Reply) -> None:
-    """Raise AssertionError with what is not true after the command."""
+    """Check the invariants after the command. Raises AssertionError."""
     check = _CHECKS.get(type(command))
     if check is not None and reply.code == Code.OK:
         check(machine, command, reply)
@@ -31,7 +31,7 @@ def _has_nothing_hot(
     machine: Machine, command: SetProfile | SealProfileEpoch, reply: Reply
 ) -> None:
     profile, epoch, changes = reply.detail
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     assert profile != Profile.DISKLESS or changes or stream is None or not stream.hot, (
         f"{command.name} is diskless from epoch {epoch} on, and has hot records"
     )

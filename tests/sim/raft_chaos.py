@@ -308,8 +308,7 @@ class Chaos:
     # --- healing ----------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """After all faults are over the group must come together: one leader, new commits, all
-        members equal."""
+        """Heal all faults; the group must converge: one leader, new commits, equal members."""
         self.calm = True
         self.cut = set()
         while self.down:

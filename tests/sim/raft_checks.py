@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Token(msgspec.Struct):
-    """A read: what it must see at least."""
+    """A read and the minimal index that it must see."""
 
     committed: int
 
@@ -59,7 +59,7 @@ class Checks:
             )
 
     def sent(self, member: Member, message: Message) -> None:
-        """Nothing is said before it is durable."""
+        """Check that a message reports durable state only."""
         hard, node = member.disk.hard_state, member.node
         pre = isinstance(message, Vote | VoteAnswer) and message.pre
         assert pre or message.term <= hard.term, (
@@ -118,7 +118,8 @@ class Checks:
         )
 
     def retracted(self, node: int, term: int, first: int) -> None:
-        """By a group of one: it was nowhere else, and may be something else next time."""
+        """Record an entry that a group of one retracts: it existed nowhere else and may differ
+        next time."""
         self.leader_ends[node, term] = first - 1
         self.entries = {
             key: entry for key, entry in self.entries.items() if key[0] < first or key[1] != term

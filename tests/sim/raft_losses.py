@@ -42,8 +42,8 @@ class LossChecks(Checks):
 
 
 class Births(Chaos):
-    """`losses`: when disks are lost, in ms from the beginning. What was sent to one life of a node
-    reaches no other, as with connections."""
+    """Groups under faults. `losses`: the times of disk losses, in ms from the start. Messages to
+    one incarnation of a node reach no other, as with connections."""
 
     SIZES: tuple[tuple[int, ...], ...] = SIZES
 
@@ -57,7 +57,7 @@ class Births(Chaos):
         self.at_first_lead = self.draw.random() < 0.7
         self.draw_losses()
         late = self.draw.choice((1.0, 50.0, 600.0))
-        # is heard, and hears nobody until there is a leader
+        # is heard, and hears no peer until there is a leader
         deaf = self.draw.choice(self.voters) if self.draw.random() < 0.7 else 0
         self.deaf = {(other, deaf) for other in self.voters if deaf and other != deaf}
         for node in self.voters:
@@ -70,13 +70,13 @@ class Births(Chaos):
             self.losses = [self.draw.uniform(0, self.draw.choice((100, 500, 3000)))]
 
     def look(self) -> None:
-        """At each step: what is lost by what has happened."""
+        """Schedule disk losses by what has happened, at each step."""
         if self.at_first_lead and self.world.checks.leaders:
             self.at_first_lead = False
             self.losses = [self.world.now + self.draw.uniform(0, self.draw.choice((1, 30, 300)))]
 
     def able(self) -> list[int]:
-        """Whose disk may be lost now."""
+        """List the members whose disk may be lost now."""
         return list(self.voters)
 
     def lose(self, node: int) -> None:
@@ -134,8 +134,8 @@ class Births(Chaos):
 
 
 class Seconds(Births):
-    """After the first loss no node crashes: a restarted member with a partial vote would have to
-    hear all others again."""
+    """Two losses without any crash after the first: a restarted member with a partial vote would
+    have to hear all others again."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -178,7 +178,7 @@ class Seconds(Births):
 
 
 class Losses(Births):
-    """Several, at any time, from when the one that keeps its disk has promised something on."""
+    """Several losses at any time, from the first promise of the member that keeps its disk on."""
 
     def draw_losses(self) -> None:
         self.at_first_lead = False
@@ -272,7 +272,7 @@ class Moves(Births):
             self.change()
 
     def change(self) -> None:
-        """To three voters at least: of fewer no majority is left without the one that forgot."""
+        """Change to at least three voters: with fewer no majority exists without the amnesiac."""
         for leader in self.leaders():
             old = leader.live.configuration
             peers = leader.live.peers
@@ -305,7 +305,7 @@ KINDS = (Births, Seconds, Moves, Losses)
 
 
 def run(seed: int, kind: type[Births], steps: int = 250) -> Births:
-    """Raises AssertionError with what was not true."""
+    """Run the seed. Raises AssertionError with the violated invariant."""
     world = kind(seed)
     try:
         world.run(steps)

@@ -124,7 +124,7 @@ def source_of(mutant: Mutant) -> str:
 
 
 def caught(mutant: Mutant) -> str:
-    """By what the mutant is caught; empty when it survives. Raises Stale."""
+    """Name the check that catches the mutant; empty when it survives. Raises Stale."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "polynya"
         for room in ("base", "raft"):
@@ -151,8 +151,8 @@ def caught(mutant: Mutant) -> str:
 
 
 def attempt(seeds: int, test: str) -> str:
-    """In the process of a mutant: the checks in stories, then those under chaos; a trace that
-    changed counts last."""
+    """Run the checks in a mutant's process: first in stories, then under chaos; a changed trace
+    counts last."""
     from sim import raft_chaos
     from stories import raft as raft_story
 

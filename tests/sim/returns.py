@@ -9,8 +9,8 @@ from sim.moves import Moves
 
 
 class Returns(Moves):
-    """One disk at a time, of a node that all its groups began with: another one learns from the map
-    what it has lost, and waits for an heir."""
+    """Disk losses, one at a time, of a node that all groups began with: another one learns its
+    loss from the map and waits for a replacement."""
 
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
@@ -60,8 +60,7 @@ class Returns(Moves):
         node.start()
 
     def aim(self) -> None:
-        """Not to fewer than three: of two no majority is left without the one whose disk is
-        lost."""
+        """Shrink to three voters at least: of two no majority is left without the lost disk."""
         able = self.able()
         group = self.random.randrange(GROUPS + 1)
         goal = self.random.sample(able, min(len(able), self.random.choice((3, 3, 3, 5))))
@@ -71,5 +70,6 @@ class Returns(Moves):
 
 
 def run_returns(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Returns(seed, mishaps, knobs).play()

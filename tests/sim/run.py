@@ -156,8 +156,8 @@ def _flag(options: argparse.Namespace) -> str:
 
 
 def _alone(seed: int, options: argparse.Namespace, totals: Totals) -> Totals:
-    """In a process that begins as that of every other seed does: what an episode leaves in memory
-    changes the order of things in the next."""
+    """Run a seed in a process that starts like that of every other seed: an episode's leftovers in
+    memory would change the order in the next."""
     sys.stdout.flush()
     read, write = os.pipe()
     child = os.fork()

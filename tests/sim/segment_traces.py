@@ -109,7 +109,7 @@ class Recorder:
         leader = world.leader(self._group)
         assert leader is not None
         raft = leader.core.members[self._group].raft
-        stream = leader.engine.local.machines[self._group].streams[self._name]
+        stream = leader.engine.local.machines[self._group].directory.streams[self._name]
         chain = segments_of(stream)
         assert chain is not None and (chain.epoch, chain.writer) == (1, leader.number)
         for node in world.alive():

@@ -1,5 +1,5 @@
-"""A seed that fails, made small: steps are left out and waits are shortened for as long as it still
-fails, and what is left is printed as a test."""
+"""Shrink a failing seed: leave out steps and shorten waits while it still fails, and print the
+rest as a test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shrink(steps: Sequence[Step], fails: Fails) -> list[Step]:
 
 
 def _fewer(steps: list[Step], size: int, fails: Fails) -> list[Step]:
-    """So many at a time are left out, wherever it still fails without them."""
+    """Drop `size` steps at a time wherever the run still fails without them."""
     at = 0
     while at < len(steps):
         fewer = steps[:at] + steps[at + size :]
@@ -98,7 +98,7 @@ def shrunk(seed: int) -> tuple[Knobs, list[Step], str]:
 
 
 def as_test(knobs: Knobs, steps: Sequence[Step], fault: str) -> str:
-    """To be pasted into tests/replica/test_cluster_swarm.py."""
+    """Format the run as a case for tests/replica/test_cluster_swarm.py."""
     lines = [
         f"    ({knobs!r}, [  # {fault.splitlines()[0][:100]}",
         *(f"        {step!r}," for step in steps),

@@ -23,7 +23,7 @@ class Weather(msgspec.Struct, frozen=True):
 
     away: float = 0.0  # 503, and nothing happened
     untold: float = 0.0  # a time-out, and it happened; perhaps later
-    conflict: float = 0.0  # 409 or 412 to a write that races with nobody
+    conflict: float = 0.0  # 409 or 412 to a write without a race
     stale: float = 0.0  # a listing that knows nothing of the last seconds
     delay: tuple[float, float] = (0.001, 0.01)
 
@@ -148,7 +148,8 @@ class _Refusing:
 
     async def _lives(self, moment: str) -> None:
         if self._dies("put", moment):
-            await asyncio.get_running_loop().create_future()  # nobody lives to see the end of it
+            # the caller does not live to see the end
+            await asyncio.get_running_loop().create_future()
 
     async def get(self, key: str) -> bytes:
         return await self._open().get(key)

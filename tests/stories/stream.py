@@ -38,6 +38,7 @@ from polynya.stream.features.forks.commands import (
     Unpin,
 )
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.lifetimes.rules import is_expired
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -164,7 +165,7 @@ class _Story:
         )
 
     def stream(self, group: int, name: str) -> Stream:
-        stream = self.world.machines[group].lookup(name)
+        stream = self.world.machines[group].directory.lookup(name)
         assert stream is not None, name
         return stream
 
@@ -215,7 +216,7 @@ class _Story:
 
     def append(self, words: _Words) -> Append:
         close = words.flag("close")
-        known = self.world.machines[words.group].lookup(words.plain[0])
+        known = self.world.machines[words.group].directory.lookup(words.plain[0])
         batch = self.batch(known.encoding if known else Encoding.BYTES, words.plain[1:])
         plain = Append(
             name=words.plain[0],
@@ -278,7 +279,7 @@ class _Story:
         ]
 
     def do_writers(self, words: _Words) -> list[str]:
-        writers = self.world.machines[words.group].writers.values()
+        writers = self.world.machines[words.group].diskless.writers.values()
         return [f"{each.writer}/{each.sequence} at {each.time_ms}" for each in writers]
 
     def do_entries(self, words: _Words) -> list[str]:
@@ -286,7 +287,7 @@ class _Story:
         return [
             f"{cold.record}_{cold.byte} records={cold.records} bytes={cold.length} in {cold.pack}: "
             f"batches {cold.first_batch} to {cold.first_batch + cold.batches}"
-            for cold in machine.index_of(stream)
+            for cold in machine.packs.index_of(stream)
         ]
 
     def do_evict(self, words: _Words) -> list[str]:
@@ -308,7 +309,7 @@ class _Story:
         return self.answer(self.world.apply(words.group, command))
 
     def do_seal(self, words: _Words) -> list[str]:
-        known = self.world.machines[words.group].lookup(words.plain[0])
+        known = self.world.machines[words.group].directory.lookup(words.plain[0])
         uid = _uid(words.named["uid"]) if "uid" in words.named else known.uid if known else 0
         command = SealProfileEpoch(words.plain[0], uid, words.number("epoch", 1) or 1, self.now_ms)
         return self.answer(self.world.apply(words.group, command))
@@ -349,7 +350,7 @@ class _Story:
         cut = position_of(words.named["at"])
         if words.flag("inside"):
             (name,) = words.plain
-            known = self.world.machines[words.group].lookup(name)
+            known = self.world.machines[words.group].directory.lookup(name)
             command = TrimTo(name, known.uid if known else 0, *cut, self.now_ms)
             fault = fault_of(command)
             return [fault] if fault else self.answer(self.world.apply(words.group, command))
@@ -370,7 +371,7 @@ class _Story:
         reply = self.world.apply(0, BucketRetention(words.plain[0], retention, self.now_ms))
         return [
             *self.answer(reply),
-            *(f"{name}: {found}" for name, found in self.world.machines[0].buckets.items()),
+            *(f"{name}: {found}" for name, found in self.world.machines[0].meta.buckets.items()),
         ]
 
     def do_due(self, words: _Words) -> list[str]:
@@ -443,10 +444,9 @@ class _Story:
         return [*self.table_answer(reply), *told]
 
     def do_expired(self, words: _Words) -> list[str]:
-        machine = self.world.machines[words.group]
         return [
             str(
-                machine.expired(
+                is_expired(
                     self.stream(words.group, words.plain[0]),
                     self.now_ms,
                     words.number("touched", 0) or 0,
@@ -496,10 +496,10 @@ class _Story:
         while waiting := [
             (machine, message)
             for machine in self.world.machines.values()
-            for message in machine.outbox
+            for message in machine.outbox.messages
         ]:
             for machine, message in waiting:
-                group, command = machine.outbox[message]
+                group, command = machine.outbox.messages[message]
                 reply = self.world.apply(group, command)
                 lines.append(
                     f"{machine.group}->{group} {type(command).__name__} {Code(reply.code).name}"
@@ -526,13 +526,13 @@ class _Story:
         return self.answer(self.world.apply(words.group, command))
 
     def do_merge(self, words: _Words) -> list[str]:
-        """`merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END as one; `again`
-        repeats the command as it was."""
+        """Run `merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END become
+        one; `again` repeats the command unchanged."""
         again = words.flag("again")
         pack, name, begin, end = words.plain
         if not again:
             stream = self.stream(words.group, name)
-            entries = self.world.machines[words.group].index_of(stream)[int(begin) : int(end)]
+            entries = self.world.machines[words.group].packs.index_of(stream)[int(begin) : int(end)]
             self.slices[pack] = [(stream.uid, self.world.merged(entries, pack))]
         command = ReplaceSlices(
             pack, words.number("home", 1) or 1, 1, self.slices[pack], self.now_ms
@@ -620,7 +620,7 @@ class _Story:
         return [Code(reply.code).name, *spans]
 
     def retried(self, table: int) -> list[Failure]:
-        known = self.world.machines[0].tables.get(table) if 0 in self.world.machines else None
+        known = self.world.machines[0].meta.tables.get(table) if 0 in self.world.machines else None
         return [failure for failure in known.failures if failure.again] if known is not None else []
 
     def table_answer(self, reply: Reply) -> list[str]:
@@ -661,19 +661,19 @@ class _Story:
 
     def do_show(self, words: _Words) -> list[str]:
         machine = self.world.machines[words.group]
-        lines = [self.line_of(stream) for stream in machine.streams.values()]
+        lines = [self.line_of(stream) for stream in machine.directory.streams.values()]
         lines += [
             f"message {message} to {group}: {command}"
-            for message, (group, command) in machine.outbox.items()
+            for message, (group, command) in machine.outbox.messages.items()
         ]
-        lines += [f"holds {pack}: {held.slices}" for pack, held in machine.held.items()]
+        lines += [f"holds {pack}: {held.slices}" for pack, held in machine.packs.held.items()]
         lines += [
             f"pack {key}: groups {pack.groups} condemned {pack.condemned_ms}"
-            for key, pack in machine.packs.items()
+            for key, pack in machine.packs.owned.items()
         ]
         return [
             *lines,
-            f"hot bytes {machine.hot_bytes}, needed places from {machine.needed_places()}",
+            f"hot bytes {machine.directory.hot_bytes}, needed places from {machine.directory.needed_places()}",
         ]
 
     def line_of(self, stream: Stream) -> str:

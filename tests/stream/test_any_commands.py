@@ -134,7 +134,7 @@ class Player:
 
     @property
     def stream(self) -> Stream | None:
-        return self.machine.streams.get(self.name)
+        return self.machine.directory.streams.get(self.name)
 
     # Streams.
 
@@ -186,7 +186,10 @@ class Player:
     def touch(self) -> None:
         self.apply(
             Touch(
-                [(stream.uid, self.now_ms) for stream in list(self.machine.streams.values())[:3]],
+                [
+                    (stream.uid, self.now_ms)
+                    for stream in list(self.machine.directory.streams.values())[:3]
+                ],
                 self.now_ms,
             )
         )
@@ -226,14 +229,14 @@ class Player:
         if not self.attempts:
             return
         group, attempt, name = self.random.choice(self.attempts)
-        source = self.world.machines[group].streams.get(name)
+        source = self.world.machines[group].directory.streams.get(name)
         if source is not None and self.chance(0.6):
             self.apply(Unpin(source.uid, attempt, self.now_ms), group)
         else:
             self.apply(RefuseAttempt(self.name, attempt, self.now_ms))
 
     def deliver(self) -> None:
-        for message, (group, command) in list(self.machine.outbox.items())[:2]:
+        for message, (group, command) in list(self.machine.outbox.messages.items())[:2]:
             self.apply(command, group)
             self.apply(Acknowledge(message))
 
@@ -288,7 +291,7 @@ class Player:
     # Packs, blocks and tables.
 
     def flush(self) -> None:
-        hot = list(self.machine.hot.values())
+        hot = list(self.machine.directory.hot.values())
         if hot:
             stream = self.random.choice(hot)
             self.packs += 1
@@ -300,12 +303,14 @@ class Player:
 
     def merge(self) -> None:
         several = [
-            stream for stream in self.machine.streams.values() if index.count(stream.cold) > 1
+            stream
+            for stream in self.machine.directory.streams.values()
+            if index.count(stream.cold) > 1
         ]
         if not several:
             return
         stream = self.random.choice(several)
-        entries = list(self.machine.index_of(stream))
+        entries = list(self.machine.packs.index_of(stream))
         first, last = sorted(self.random.sample(range(len(entries)), 2))
         some, world = entries[first : last + 1], self.world
         self.packs += 1
@@ -318,16 +323,16 @@ class Player:
         self.apply(ReplaceSlices(cold.pack, HOME, 1, [(stream.uid, cold)], self.now_ms))
 
     def collect(self) -> None:
-        for key in list(self.world.machines[HOME].condemned(self.now_ms)):
+        for key in list(self.world.machines[HOME].packs.condemned(self.now_ms)):
             self.apply(PackDeleted(key), HOME)
 
     def evict(self) -> None:
-        names = [name for name in self.machine.streams if self.chance(0.6)]
+        names = [name for name in self.machine.directory.streams if self.chance(0.6)]
         if names:
             self.world.evict(self.group, names, self.now_ms)
 
     def bring(self) -> None:
-        names = [name for name in self.machine.evicted if self.chance(0.6)]
+        names = [name for name in self.machine.directory.evicted if self.chance(0.6)]
         if names:
             self.world.bring(self.group, names, self.now_ms)
 

@@ -36,6 +36,7 @@ from polynya.stream.features.subscriptions.commands import (
 from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut, TopicReady
 from polynya.stream.parts import Encoding, Retention
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import snapshot_of
 
 A = "a"
 
@@ -46,10 +47,10 @@ def changing(world: World) -> Callable[[Command], None]:
     machine = world.machines[1]
 
     def apply(command: Command) -> None:
-        before = machine.snapshot()
+        before = snapshot_of(machine)
         world.apply(1, command)
         world.chain(1)  # compares
-        assert machine.snapshot() != before, "it changes something"
+        assert snapshot_of(machine) != before, "it changes something"
 
     return apply
 
@@ -58,7 +59,7 @@ def test_each_command_alone() -> None:
     world = World()
     machine, apply = world.machines[1], changing(world)
     apply(Create(A, 1, "application/json", Encoding.JSON, ttl_seconds=1000))
-    uid = machine.streams[A].uid
+    uid = machine.directory.streams[A].uid
     apply(Append(A, 2, "application/json", json_batch(b"1", b"2")))
     apply(Touch([(uid, 500)], 600))
     apply(SetRetention(A, Retention(age_seconds=5), 700))
@@ -70,7 +71,11 @@ def test_each_command_alone() -> None:
     apply(Trim([(uid, 1, 2)], 803))
     apply(
         PublishSlices(
-            "packs/1", 2, 1, [(uid, world.slice_of(machine.streams[A], 1, "packs/1"))], 804
+            "packs/1",
+            2,
+            1,
+            [(uid, world.slice_of(machine.directory.streams[A], 1, "packs/1"))],
+            804,
         )
     )
     apply(PackWritten("packs/2", [1, 2], 805))
@@ -81,7 +86,7 @@ def test_each_command_alone() -> None:
     apply(MetaSet("key", b"value"))
     apply(Unpin(uid, "attempt-1", 900))
     apply(Delete(A, 901))
-    assert world.apply(1, Acknowledge(max(machine.outbox))).code == Code.OK
+    assert world.apply(1, Acknowledge(max(machine.outbox.messages))).code == Code.OK
     world.chain(1)
     apply(Create(A, 902, "application/json", Encoding.JSON))
     apply(Delete(A, 903))
@@ -129,7 +134,7 @@ def test_who_watches_a_stream_by_its_name_is_the_same_on_a_member_that_began_wit
         Create(A, 4, "text/plain", Encoding.BYTES),
     ):
         assert world.apply(1, command).code in (Code.OK, Code.CREATED)
-    assert list(world.machines[1].streams[A].links or ()) == ["s", "t"]
+    assert list(world.machines[1].directory.streams[A].links or ()) == ["s", "t"]
 
 
 def test_a_stream_that_is_taken_off_a_subscription_is_not_linked_any_more() -> None:
@@ -142,7 +147,7 @@ def test_a_stream_that_is_taken_off_a_subscription_is_not_linked_any_more() -> N
     ):
         assert world.apply(1, command).code in (Code.OK, Code.CREATED)
     machine = world.machines[1]
-    assert list(machine.streams[A].links or ()) == ["t"]
+    assert list(machine.directory.streams[A].links or ()) == ["t"]
     assert {name: list(keys) for name, keys in machine.subscriptions.by_name.items()} == {A: ["t"]}
 
 
@@ -152,7 +157,7 @@ def test_a_stream_that_came_and_went_needs_no_tombstone() -> None:
     machine.apply(Create("old", 1, "text/plain", Encoding.BYTES))
     machine.take_changes()
     machine.apply(Create(A, 1, "text/plain", Encoding.BYTES))
-    uid = machine.streams[A].uid
+    uid = machine.directory.streams[A].uid
     machine.apply(Delete(A, 2))
     machine.apply(Delete("old", 2))
     changes = machine.take_changes()

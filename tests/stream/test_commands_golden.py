@@ -422,7 +422,8 @@ def test_fields_that_a_later_release_appended_are_ignored_and_missing_ones_have_
 
 
 def test_what_the_first_release_wrote_is_read() -> None:
-    """Its creations had no retention, its forks no first kept record."""
+    """Read data of the first release: its creations had no retention, its forks no first kept
+    record."""
     data = (
         "9c01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
         "00000300000000000795a1700102ff00a17398d9206162616261626162616261626162616261626162616261626162616261"
@@ -476,7 +477,7 @@ def test_slices_of_a_log_below_level_3_are_read() -> None:
 
 
 def test_levels_are_those_of_commands() -> None:
-    """By tag, so that a class can be renamed."""
+    """List levels by tag, so that a class can be renamed."""
     kinds = [*Command.__subclasses__(), *Append.__subclasses__()]
     raised = {kind: level_of(kind) for kind in kinds if level_of(kind) > 1}
     assert raised == {

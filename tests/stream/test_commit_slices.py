@@ -24,7 +24,7 @@ from polynya.stream.features.settings.commands import SetLevel
 from polynya.stream.features.subscriptions.commands import LinkSubscription
 from polynya.stream.parts import Encoding, Producer, Retention, SegmentLimits
 from polynya.stream.replies import Code, Reply
-from polynya.stream.snapshots.encode import decode_image
+from polynya.stream.snapshots.encode import decode_image, snapshot_of
 from polynya.stream.snapshots.restore_history import Survey, reborn
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
 from polynya.stream.state import index
@@ -53,7 +53,7 @@ class Group:
         return self.world.apply(1, command)
 
     def slices(self) -> Sequence[ColdSlice]:
-        return list(self.machine.index_of(self.machine.streams[A]))
+        return list(self.machine.packs.index_of(self.machine.directory.streams[A]))
 
 
 def body(now_ms: int, data: bytes = b"x") -> Append:
@@ -66,7 +66,7 @@ def test_append_times_along_an_index_never_decrease() -> None:
     group.commit("p1", body(900), body(950), now_ms=1000)
     group.commit("p2", body(700), body(800), now_ms=1001)
     group.commit("p3", body(990), now_ms=1002)
-    stream = group.machine.streams[A]
+    stream = group.machine.directory.streams[A]
     assert [index.time_ms_max(stream.cold, at) for at in range(3)] == [950, 950, 990]
     assert [each.time_ms for each in group.slices()] == [900, 700, 990]
     assert stream.activity_ms == 1002, "judged at the time of the log"
@@ -104,8 +104,8 @@ def test_a_pack_without_an_accepted_append_is_released_if_nothing_comes_again(go
         Code.CONTENT_TYPE,
         Code.NOT_FOUND if gone else Code.NOT_YET,
     ]
-    assert ("p1" in group.machine.released) == gone
-    hot = group.machine.streams["hot"]
+    assert ("p1" in group.machine.packs.released) == gone
+    hot = group.machine.directory.streams["hot"]
     cold = group.world.slice_of(hot, 1, "flushed")
     group.world.apply(1, PublishSlices("flushed", 1, 1, [(hot.uid, cold)]))
     again = group.commit("p1", other)
@@ -126,8 +126,8 @@ def test_a_group_remembers_a_bounded_number_of_writers(monkeypatch: pytest.Monke
     assert commit("u", 2, 2002) == Code.OK
     assert commit("w", 1, 2000 + limits.WRITER_IDLE_MS) == Code.MEMORY_PRESSURE
     assert commit("w", 1, 2001 + limits.WRITER_IDLE_MS) == Code.OK, "v is forgotten"
-    assert sorted(group.machine.writers) == ["u", "w"]
-    assert group.machine.streams[A].next_record == 4
+    assert sorted(group.machine.diskless.writers) == ["u", "w"]
+    assert group.machine.directory.streams[A].next_record == 4
 
 
 def test_subscriptions_are_woken_by_a_commit() -> None:
@@ -146,7 +146,7 @@ def test_the_stub_of_an_evicted_stream_knows_its_profile() -> None:
     view = evicted_view(group.machine, A)
     assert view is not None and profile_of(view) == Profile.DISKLESS
     group.world.bring(1, [A])
-    assert profile_of(group.machine.streams[A]) == Profile.DISKLESS
+    assert profile_of(group.machine.directory.streams[A]) == Profile.DISKLESS
     group.world.apply(1, SetRetention(A, Retention(bytes=1), 1000))
     assert not group.world.evict(1, [A])
 
@@ -167,22 +167,22 @@ def test_profiles_exclude_each_other() -> None:
     group.world.apply(1, SetProfile(A, Profile.REPLICATED, 3))
     again = group.world.apply(1, Create(A, 4, TEXT, 0, profile=Profile.DISKLESS))
     assert again.detail == [("profile", "replicated")]
-    assert list(group.machine.leased) == [uid] and not group.machine.diskless
+    assert list(group.machine.directory.leased) == [uid] and not group.machine.diskless.streams
 
 
 def test_a_node_without_peers_notes_the_level() -> None:
     world = World(1)
     world.apply(1, Create(A, 1, TEXT, Encoding.BYTES))
-    assert world.machines[1].level == 1
+    assert world.machines[1].counters.level == 1
     world.apply(1, SetProfile(A, Profile.DISKLESS, 2))
-    assert world.machines[1].level == 3
-    assert Group().machine.level == 3
+    assert world.machines[1].counters.level == 3
+    assert Group().machine.counters.level == 3
 
 
 def test_a_new_history_knows_no_writers_and_goes_on() -> None:
     group = Group()
     group.commit("p1", body(900), body(901))
-    image = decode_image(group.machine.snapshot())
+    image = decode_image(snapshot_of(group.machine))
     # recovery places no slice whose position only the log knew
     stray = UnnamedSlice(group.uid, ColdSlice(-1, -1, 1, 1, "p2", 0, 9, 7), 1, 0, 950)
     other = UnnamedSlice(
@@ -218,4 +218,4 @@ def test_a_repeat_in_a_pack_with_another_body_is_a_conflict() -> None:
     assert [reply.code for reply in first.detail] == codes
     again = group.commit("p2", sent(1, b"other"), sent(1, b"1"))
     assert [reply.code for reply in again.detail] == [Code.PRODUCER_CONFLICT, Code.DUPLICATE]
-    assert group.machine.streams[A].next_record == 2
+    assert group.machine.directory.streams[A].next_record == 2

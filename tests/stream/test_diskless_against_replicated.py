@@ -19,6 +19,7 @@ from polynya.stream.parts import Encoding, Producer
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.sense import fault_of
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAMES = ("a", "b")
 JSON = "application/json"
@@ -91,7 +92,7 @@ class Pair:
             assert found == known
 
     def append(self, some: list[Packable]) -> list[Reply]:
-        """Append each to the one, and all of them with one commit to the other."""
+        """Append each to the one stream, and all of them with one commit to the other."""
         stamped: list[Packable] = [structs.replace(each, now_ms=self.now_ms) for each in some]
         expected = [self.replicated.apply(1, each) for each in stamped]
         self.number += 1
@@ -101,16 +102,16 @@ class Pair:
         assert fault_of(command) == ""
         reply = self.diskless.apply(1, command)
         assert (reply.code, reply.detail) == (Code.OK, expected)
-        state = self.diskless.machines[1].snapshot()
+        state = snapshot_of(self.diskless.machines[1])
         again = self.diskless.apply(1, structs.replace(command, now_ms=self.now_ms))
-        assert again == reply and self.diskless.machines[1].snapshot() == state
+        assert again == reply and snapshot_of(self.diskless.machines[1]) == state
         return expected
 
     def check(self) -> None:
         known, found = self.replicated.machines[1], self.diskless.machines[1]
-        assert known.streams.keys() == found.streams.keys()
-        for name, stream in known.streams.items():
-            other = found.streams[name]
+        assert known.directory.streams.keys() == found.directory.streams.keys()
+        for name, stream in known.directory.streams.items():
+            other = found.directory.streams[name]
             for field in (
                 "uid", "next_record", "next_byte", "closed", "closed_by", "stream_seq", "producers",
                 "activity_ms",
@@ -138,16 +139,17 @@ def test_live_readers_are_told_of_numbers_only() -> None:
     pair = Pair()
     uid = 1 << 48 | 1
     for world in (pair.diskless, pair.replicated):
-        world.machines[1].watched = {uid}
+        world.machines[1].tails.watched = {uid}
     some = [
         Append("a", 0, JSON, json_batch(b"1", b"22")),
         Append("a", 0, JSON, json_batch(b"3"), producer=Producer("p", 0, 5)),
         Append("a", 0, "", None, close=True),
     ]
     pair.append([*some, Produce("a", 0, kafka_batch(2))])
-    found = pair.diskless.machines[1].take_effects()
+    found = pair.diskless.machines[1].tails.take_effects()
     expected = [
-        structs.replace(each, batch=None) for each in pair.replicated.machines[1].take_effects()
+        structs.replace(each, batch=None)
+        for each in pair.replicated.machines[1].tails.take_effects()
     ]
     assert found == expected and [each.record for each in found] == [2, 2]
     assert [(each.begin_record, each.begin_byte, each.byte) for each in found] == [

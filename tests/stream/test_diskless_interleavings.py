@@ -45,7 +45,7 @@ class Writer:
         self.lost: CommitSlices | Append | None = None
 
     def turn(self) -> None:
-        """Send the next append, or the one again whose reply was lost."""
+        """Send the next append, or repeat the one whose reply was lost."""
         if not self.left:
             return
         if self.lost is None:
@@ -108,7 +108,7 @@ class Cluster:
         return self.machine.apply(stamped, self.place)  # type: ignore[arg-type]
 
     def change(self, step: str) -> None:
-        stream = self.machine.streams[NAME]
+        stream = self.machine.directory.streams[NAME]
         if step == "to diskless":
             self.apply(SetProfile(NAME, Profile.DISKLESS, 0))
         elif step == "to replicated":
@@ -159,7 +159,7 @@ def play(order: tuple[str, ...], *, begin: int) -> None:
 
 def check(cluster: Cluster, writers: list[Writer]) -> None:
     check_invariants(cluster.machine)
-    stream = cluster.machine.streams[NAME]
+    stream = cluster.machine.directory.streams[NAME]
     found = cluster.world.read(stream, Want(-1, 0, 1 << 20))
     assert isinstance(found, tuple)
     bodies = [body + b";" for body in found[0].split(b";")[:-1]]

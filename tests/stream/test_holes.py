@@ -58,7 +58,7 @@ class Holey:
 
     @property
     def stream(self) -> Stream:
-        return self.world.machines[self.group].streams[NAME]
+        return self.world.machines[self.group].directory.streams[NAME]
 
     def append(self, count: int) -> None:
         texts = [b'"%d"' % (len(self.records) + number) for number in range(count)]
@@ -96,7 +96,7 @@ class Holey:
 
     def merge(self) -> None:
         """All entries before the first wide gap become one."""
-        entries = self.world.machines[self.group].index_of(self.stream)[:]
+        entries = self.world.machines[self.group].packs.index_of(self.stream)[:]
         end = next(
             (
                 at
@@ -185,7 +185,7 @@ def test_what_is_missing_is_counted(steps: list[int | str]) -> None:
         for at in range(1, index.count(holey.stream.cold))
         if at in record_gaps.entries_behind(holey.stream.cold or b"")
     ]
-    entries = holey.world.machines[holey.group].index_of(holey.stream)[:]
+    entries = holey.world.machines[holey.group].packs.index_of(holey.stream)[:]
     assert behind == [
         at
         for at in range(1, len(entries))
@@ -251,7 +251,7 @@ def test_a_raw_page_does_not_cross_a_hole() -> None:
     world.apply(group, Create(NAME, 1, "text/plain", Encoding.BYTES))
     world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"before")))
     world.jump(group)
-    stream = world.machines[group].streams[NAME]
+    stream = world.machines[group].directory.streams[NAME]
     world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"behind")))
     assert world.read(stream, Want(0, 0, 100)) == (b"before", (0, 0), (1, 6))
     assert world.read(stream, Want(1, 6, 100)) == (b"behind", (JUMP + 1, 6), (JUMP + 2, 12))

@@ -1,5 +1,4 @@
-"""Kafka's producers: sequences that wrap, what is forgotten, and the rules against a naive
-model."""
+"""Kafka's producers: sequences that wrap, expiry, and the rules against a naive model."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.stream.sense import fault_of
-from polynya.stream.snapshots.encode import decode_image
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of
 from polynya.stream.snapshots.restore_history import PRODUCER_ID_JUMP, Survey, reborn
 from polynya.stream.state.feature_level import level_for
 
@@ -52,7 +51,7 @@ def produce(
 
 def begins_at(machine: Machine, sequence: int) -> None:
     """Make the next sequence of producer 7 this one."""
-    stream = machine.lookup(NAME)
+    stream = machine.directory.lookup(NAME)
     assert stream is not None
     last = (sequence - 1) % 2**31
     stream.producers = {"1\x007": producers.NEW.pack(0, last, 0, last, last, -1, 0)}
@@ -97,7 +96,7 @@ def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(
     assert produce(machine, 0, id=8).code == Code.PRODUCER_LIMIT
     assert produce(machine, 0, id=8, now_ms=PRODUCER_EVICT_IDLE_MS + 1).code == Code.OK
     later = PRODUCER_EVICT_IDLE_MS + 2
-    restored = Machine.restore(machine.snapshot(), lambda place, uid: b"k" * 10)
+    restored = machine_from(snapshot_of(machine), lambda place, uid: b"k" * 10)
     for each in (machine, restored):
         assert produce(each, 1, id=6, now_ms=later).code == Code.OK, "it is known"
         assert produce(each, 1, id=9, now_ms=2 * later).code == Code.PRODUCER_GAP, "it is new"
@@ -112,7 +111,7 @@ def test_a_producer_that_is_older_than_the_stream_begins_anywhere() -> None:
     create = Create(NAME, 0, "", Encoding.KAFKA, producer_id_max=7)
     assert not fault_of(create)
     assert machine.apply(create).code == Code.CREATED
-    restored = Machine.restore(machine.snapshot(), lambda place, uid: b"k" * 10)
+    restored = machine_from(snapshot_of(machine), lambda place, uid: b"k" * 10)
     for each in (machine, restored):
         assert produce(each, 50, id=8).code == Code.PRODUCER_GAP, "it is new"
         assert produce(each, 50, id=7).code == Code.OK
@@ -133,7 +132,7 @@ def test_what_was_lost_is_undone_also_behind_a_wrap(machine: Machine) -> None:
     begins_at(machine, LAST)
     for sequence in (LAST, 0, 1):
         produce(machine, sequence)
-    stream = machine.lookup(NAME)
+    stream = machine.directory.lookup(NAME)
     assert stream is not None
     stream.producers = cut_receipts(stream.producers, 1)
     stream.next_record = 1
@@ -160,31 +159,31 @@ def test_an_http_append_of_a_kafka_batch_is_judged_by_https_rules() -> None:
     machine.apply(Create("a", 0, "text/plain", Encoding.BYTES), 1)
     append = Append("a", 1, "text/plain", kafka_batch(2), Producer("p", 0, 0), "b")
     assert machine.apply(append, 2).code == Code.OK
-    assert (machine.level, machine.apply(append, 3).code) == (3, Code.DUPLICATE)
+    assert (machine.counters.level, machine.apply(append, 3).code) == (3, Code.DUPLICATE)
     early = msgspec.structs.replace(append, stream_seq="a", producer=None)
     assert machine.apply(early, 4).code == Code.SEQ_REGRESSION
     wrong = msgspec.structs.replace(append, content_type="image/png")
     assert machine.apply(wrong, 5).code == Code.CONTENT_TYPE
-    stream = machine.lookup("a")
+    stream = machine.directory.lookup("a")
     assert stream is not None and stream.next_record == 2
 
 
 def test_a_follower_of_the_tail_is_told_of_each_batch_once(machine: Machine) -> None:
-    stream = machine.lookup(NAME)
+    stream = machine.directory.lookup(NAME)
     assert stream is not None
     produce(machine, 0)
-    machine.watched = {stream.uid}
+    machine.tails.watched = {stream.uid}
     for _ in range(2):
         produce(machine, 1, 3)
-    (effect,) = machine.take_effects()
+    (effect,) = machine.tails.take_effects()
     assert (effect.begin_record, effect.begin_byte, effect.record, effect.byte) == (1, 10, 4, 40)
     assert effect.batch == kafka_batch(3)
 
 
 def test_a_standalone_group_that_has_a_kafka_batch_is_of_level_3(machine: Machine) -> None:
-    assert machine.level == 1
+    assert machine.counters.level == 1
     produce(machine, 0)
-    assert machine.level == 3
+    assert machine.counters.level == 3
 
 
 @pytest.mark.parametrize(
@@ -211,7 +210,7 @@ def test_what_no_client_can_mean_is_refused_before_the_log(command: Any, fault: 
 
 
 def test_a_restore_allots_no_id_that_the_lost_history_may_have_allotted(machine: Machine) -> None:
-    image = decode_image(machine.snapshot())
+    image = decode_image(snapshot_of(machine))
     reborn(image, Survey(), now_ms=1)
     assert image.producer_id_counter == PRODUCER_ID_JUMP
 
@@ -243,7 +242,7 @@ class Producers(RuleBasedStateMachine):
     @rule(id_=st.sampled_from((1, 2)), left=st.integers(0, 6))
     def near_the_wrap(self, id_: int, left: int) -> None:
         """Begin as if very much had been applied before."""
-        stream = self.machine.lookup(NAME)
+        stream = self.machine.directory.lookup(NAME)
         assert stream is not None
         last = LAST - left
         stream.producers = (stream.producers or {}) | {
@@ -301,16 +300,16 @@ class Producers(RuleBasedStateMachine):
     def restored(self) -> None:
         payloads = [
             batch.payload
-            for stream in self.machine.hot.values()
+            for stream in self.machine.directory.hot.values()
             for batch in reversed(stream.hot or ())
         ]
-        before = self.machine.snapshot()
-        self.machine = Machine.restore(before, lambda place, uid: payloads.pop(0))
-        assert self.machine.snapshot() == before
+        before = snapshot_of(self.machine)
+        self.machine = machine_from(before, lambda place, uid: payloads.pop(0))
+        assert snapshot_of(self.machine) == before
 
     @invariant()
     def each_record_is_there_once(self) -> None:
-        stream = self.machine.lookup(NAME)
+        stream = self.machine.directory.lookup(NAME)
         assert stream is not None
         assert stream.next_record == sum(batch.records for batch in stream.hot or ())
 

@@ -1,4 +1,4 @@
-"""Topics in the meta group: the order of their steps, their ids, and what survives a restart."""
+"""Topics in the meta group: the order of their steps, their ids, and their state after a restart."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicP
 from polynya.stream.features.topics.state import TopicState
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 FIRST, SECOND = bytes([1]) * 16, bytes([2]) * 16
 
@@ -22,20 +23,20 @@ def put(id_: bytes, partitions: int = 3) -> TopicPut:
 def test_a_topic_goes_through_its_steps_and_each_may_be_repeated() -> None:
     machine = Machine(0, 4)
     assert codes(machine, put(FIRST), put(FIRST)) == [Code.CREATED, Code.EXISTS]
-    assert machine.topics["t"].state == TopicState.CREATING
+    assert machine.meta.topics["t"].state == TopicState.CREATING
     assert codes(machine, *[TopicReady("t", FIRST)] * 2) == [Code.OK, Code.OK]
-    assert machine.topics["t"].state == TopicState.READY
+    assert machine.meta.topics["t"].state == TopicState.READY
     assert codes(machine, *[TopicDrop("t", FIRST)] * 2) == [Code.OK, Code.OK]
     assert codes(machine, put(SECOND)) == [Code.EXISTS], "its streams may be left"
     assert codes(machine, *[TopicGone("t", FIRST)] * 2) == [Code.OK, Code.NOT_FOUND]
     assert codes(machine, put(SECOND)) == [Code.CREATED]
-    assert machine.topics["t"].id == SECOND
+    assert machine.meta.topics["t"].id == SECOND
 
 
 def test_late_steps_of_an_earlier_topic_change_nothing() -> None:
     machine = Machine(0, 4)
     codes(machine, put(SECOND))
-    before, changes = machine.snapshot(), machine.topic_changes
+    before, changes = snapshot_of(machine), machine.meta.topic_changes
     assert (
         codes(
             machine,
@@ -46,8 +47,8 @@ def test_late_steps_of_an_earlier_topic_change_nothing() -> None:
         )
         == [Code.NOT_FOUND] * 4
     )
-    assert machine.snapshot() == before
-    assert machine.topic_changes == changes
+    assert snapshot_of(machine) == before
+    assert machine.meta.topic_changes == changes
 
 
 def test_a_dropped_topic_does_not_become_ready() -> None:
@@ -57,12 +58,12 @@ def test_a_dropped_topic_does_not_become_ready() -> None:
         Code.OK,
         Code.NOT_FOUND,
     ]
-    assert machine.topics["t"].state == TopicState.DROPPED
+    assert machine.meta.topics["t"].state == TopicState.DROPPED
 
 
 def test_topics_survive_a_restart() -> None:
     machine = Machine(0, 4)
     codes(machine, put(FIRST), TopicReady("t", FIRST))
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
-    assert again.topics == machine.topics
-    assert again.snapshot() == machine.snapshot()
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    assert again.meta.topics == machine.meta.topics
+    assert snapshot_of(again) == snapshot_of(machine)

@@ -10,7 +10,6 @@ from worlds.stream import World, raw_batch
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.local.api import Position
-from polynya.stream import machine as machine_module
 from polynya.stream import read_plan
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.forks.commands import RefuseAttempt
@@ -19,6 +18,8 @@ from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, Fork, Producer
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
+from polynya.stream.state import changes as changes_module
 
 
 def test_an_idle_stream_costs_less_than_two_kilobytes() -> None:
@@ -34,7 +35,7 @@ def test_an_idle_stream_costs_less_than_two_kilobytes() -> None:
         machine.apply(decoder.decode(command))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(machine.streams) == count
+    assert len(machine.directory.streams) == count
     assert size / count < 800, f"{size / count:.0f} bytes a stream"
 
 
@@ -52,23 +53,23 @@ def test_hot_bytes_are_counted_and_not_bounded_by_the_machine() -> None:
     machine = world.machines[1]
     big = Batch(0, 1, bytes(HOT_BYTES_PER_GROUP // 2), 0)
     world.apply(1, Create("docs/a", 1, "text/plain", 0, batch=big))
-    stream = machine.lookup("docs/a")
+    stream = machine.directory.lookup("docs/a")
     assert stream is not None
     assert (
         world.apply(1, Append("docs/a", 1, "text/plain", big, Producer("p", 0, 0))).code == Code.OK
     )
     assert world.apply(1, Append("docs/a", 1, "text/plain", raw_batch(b"x"))).code == Code.OK
-    assert machine.hot_bytes == HOT_BYTES_PER_GROUP + 1
+    assert machine.directory.hot_bytes == HOT_BYTES_PER_GROUP + 1
     world.apply(1, PublishSlices("pack", 1, 1, [(stream.uid, world.slice_of(stream, 1, "pack"))]))
     assert world.apply(1, Append("docs/a", 1, "text/plain", raw_batch(b"x"))).code == Code.OK
 
 
 def test_remembered_attempts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_module, "ATTEMPTS_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(changes_module, "ATTEMPTS_REMEMBERED_MAX", 2)
     machine = Machine(1)
     for attempt in ("a1", "a2", "a3"):
         machine.apply(RefuseAttempt("docs/fork", attempt, 1))
-    assert list(machine.attempts) == ["a2", "a3"]
+    assert list(machine.forks.refused) == ["a2", "a3"]
     fork = Fork("a3", "docs/a", 1 << 48 | 1, 0, 0)
     assert (
         machine.apply(Create("docs/fork", 1, "text/plain", 0, fork=fork)).code
@@ -83,14 +84,14 @@ def test_uids_are_never_used_again() -> None:
         for now_ms in range(10)
     }
     assert uids == {5 << 48 | counter for counter in range(1, 11)}
-    restored = Machine.restore(machine.snapshot(), lambda place, uid: b"")
+    restored = machine_from(snapshot_of(machine), lambda place, uid: b"")
     assert restored.apply(Create("docs/b", 99, "text/plain", 0)).uid == 5 << 48 | 11
 
 
 def test_a_snapshot_holds_no_payload() -> None:
     machine = Machine(1)
     machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"payload" * 1000)), 77)
-    data = machine.snapshot()
+    data = snapshot_of(machine)
     assert len(data) < 200
     asked: list[tuple[int, int]] = []
 
@@ -98,25 +99,25 @@ def test_a_snapshot_holds_no_payload() -> None:
         asked.append((place, uid))
         return b"payload" * 1000
 
-    restored = Machine.restore(data, read_payload)
+    restored = machine_from(data, read_payload)
     assert asked == [(77, 1 << 48 | 1)]
-    assert restored.snapshot() == data
-    assert (restored.hot_bytes, restored.needed_places()) == (7000, 77)
-    assert machine.lookup("docs/a") == restored.lookup("docs/a")
+    assert snapshot_of(restored) == data
+    assert (restored.directory.hot_bytes, restored.directory.needed_places()) == (7000, 77)
+    assert machine.directory.lookup("docs/a") == restored.directory.lookup("docs/a")
 
 
 def test_a_damaged_snapshot_or_journal_is_a_fault() -> None:
     machine = Machine(1)
     machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"payload")), 77)
-    data = machine.snapshot()
+    data = snapshot_of(machine)
     with pytest.raises(CorruptData, match="cannot be decoded"):
-        Machine.restore(data[:-1], lambda place, uid: b"payload")
+        machine_from(data[:-1], lambda place, uid: b"payload")
     with pytest.raises(CorruptData, match="place 77"):
-        Machine.restore(data, lambda place, uid: b"shorter"[:-1])
+        machine_from(data, lambda place, uid: b"shorter"[:-1])
     image = msgspec.msgpack.decode(data)
     image[0] = 99
     with pytest.raises(ConfigError, match="version 99"):  # a newer release wrote it
-        Machine.restore(msgspec.msgpack.encode(image), lambda place, uid: b"payload")
+        machine_from(msgspec.msgpack.encode(image), lambda place, uid: b"payload")
 
 
 def test_stale_places_do_not_hide_older_ones() -> None:
@@ -125,6 +126,6 @@ def test_stale_places_do_not_hide_older_ones() -> None:
     machine = Machine(1)
     machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"x")), 10)
     machine.apply(Append("docs/a", 1, "text/plain", raw_batch(b"y")), 20)
-    ((_, hot),) = machine.flush_candidates()
+    ((_, hot),) = machine.directory.flush_candidates()
     hot[0].place = 30
-    assert machine.needed_places() == 20
+    assert machine.directory.needed_places() == 20

@@ -95,9 +95,9 @@ class AgainstLists(RuleBasedStateMachine):
 
     def stream(self, name: str) -> Stream:
         group = group_of(name, GROUPS)
-        if name in self.world.machines[group].evicted:
+        if name in self.world.machines[group].directory.evicted:
             self.world.bring(group, [name])
-        stream = self.world.machines[group].lookup(name)
+        stream = self.world.machines[group].directory.lookup(name)
         assert stream is not None
         return stream
 
@@ -189,24 +189,28 @@ class AgainstLists(RuleBasedStateMachine):
             assert self.world.apply(stream.uid >> 48, beyond).detail == [None]
             assert (stream.first_record, stream.first_byte) == at
 
-    @precondition(lambda self: any(each.streams for each in self.world.machines.values()))
+    @precondition(lambda self: any(each.directory.streams for each in self.world.machines.values()))
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
-        """Some streams go out of memory, those that may; what was put away of a stream that changed
-        is not taken for it."""
+        """Evict the evictable ones of some streams; the stored state of a changed stream is not
+        used for it."""
         group = data.draw(
             st.sampled_from(
-                [group for group, machine in self.world.machines.items() if machine.streams]
+                [
+                    group
+                    for group, machine in self.world.machines.items()
+                    if machine.directory.streams
+                ]
             )
         )
         machine = self.world.machines[group]
         names = data.draw(
-            st.lists(st.sampled_from(sorted(machine.streams)), max_size=4, unique=True)
+            st.lists(st.sampled_from(sorted(machine.directory.streams)), max_size=4, unique=True)
         )
         self.clock += 1
         for name in self.world.evict(group, names, self.clock):
             naive, ghost = self.known[name], evicted_view(machine, name)
-            assert ghost is not None and machine.lookup(name) is None
+            assert ghost is not None and machine.directory.lookup(name) is None
             assert (ghost.next_record, ghost.next_byte, ghost.closed) == (
                 len(naive.records),
                 naive.bounds[-1],
@@ -223,15 +227,21 @@ class AgainstLists(RuleBasedStateMachine):
                 == Code.EVICTED
             )
 
-    @precondition(lambda self: any(machine.evicted for machine in self.world.machines.values()))
+    @precondition(
+        lambda self: any(machine.directory.evicted for machine in self.world.machines.values())
+    )
     @rule(data=st.data())
     def bring_back(self, data: st.DataObject) -> None:
         group = data.draw(
             st.sampled_from(
-                [group for group, machine in self.world.machines.items() if machine.evicted]
+                [
+                    group
+                    for group, machine in self.world.machines.items()
+                    if machine.directory.evicted
+                ]
             )
         )
-        names = sorted(self.world.machines[group].evicted)
+        names = sorted(self.world.machines[group].directory.evicted)
         self.clock += 1
         self.world.bring(
             group, data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)), self.clock
@@ -244,50 +254,54 @@ class AgainstLists(RuleBasedStateMachine):
     @rule()
     def deliver(self) -> None:
         for machine in self.world.machines.values():
-            for message, (group, command) in list(machine.outbox.items()):
+            for message, (group, command) in list(machine.outbox.messages.items()):
                 self.world.apply(group, command)
                 self.world.apply(group, command)  # idempotent
                 self.world.apply(machine.group, Acknowledge(message))
 
-    @precondition(lambda self: any(machine.hot for machine in self.world.machines.values()))
+    @precondition(
+        lambda self: any(machine.directory.hot for machine in self.world.machines.values())
+    )
     @rule(data=st.data())
     def flush(self, data: st.DataObject) -> None:
         """Some hot batches of some streams (deleted ones too) go into a pack, in one publish that
         is sent twice."""
         group = data.draw(
             st.sampled_from(
-                [group for group, machine in self.world.machines.items() if machine.hot]
+                [group for group, machine in self.world.machines.items() if machine.directory.hot]
             )
         )
         self.clock += 1
         pack = f"pack{self.clock}"
         slices = []
-        for stream, hot in self.world.machines[group].flush_candidates():
+        for stream, hot in self.world.machines[group].directory.flush_candidates():
             count = data.draw(st.integers(0, len(hot)))
             if count:
                 slices.append((stream.uid, self.world.slice_of(stream, count, pack)))
-        before = self.world.machines[group].hot_bytes
+        before = self.world.machines[group].directory.hot_bytes
         command = PublishSlices(pack, 1, 1, slices)
         machine = self.world.machines[group]
         assert self.world.apply(group, command).detail == list(range(len(slices)))
         known = [
-            cold.record in [each.record for each in machine.whole_index_of(machine.by_uid[uid])]
+            cold.record
+            in [each.record for each in machine.packs.whole_index_of(machine.directory.by_uid[uid])]
             for uid, cold in slices
         ]
         trimmed = [
-            cold.record + cold.records <= machine.by_uid[uid].first_record for uid, cold in slices
+            cold.record + cold.records <= machine.directory.by_uid[uid].first_record
+            for uid, cold in slices
         ]
         assert all(each or gone for each, gone in zip(known, trimmed, strict=True))
         assert self.world.apply(group, command).detail == [
             number for number, each in enumerate(known) if each
         ]
-        assert before - machine.hot_bytes >= sum(cold.length for _, cold in slices)
+        assert before - machine.directory.hot_bytes >= sum(cold.length for _, cold in slices)
 
     @precondition(
         lambda self: any(
             len(stream.cold or b"") > ENTRY_BYTES
             for machine in self.world.machines.values()
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
         )
     )
     @rule(data=st.data())
@@ -296,20 +310,23 @@ class AgainstLists(RuleBasedStateMachine):
         straddles entries is refused."""
         group = data.draw(
             st.sampled_from(
-                [group for group, machine in self.world.machines.items() if machine.held]
+                [group for group, machine in self.world.machines.items() if machine.packs.held]
             )
         )
         machine = self.world.machines[group]
         self.clock += 1
         pack = f"pack{self.clock}"
         replacements = []
-        for stream in machine.streams.values():
-            entries = machine.index_of(stream)[:]
+        for stream in machine.directory.streams.values():
+            entries = machine.packs.index_of(stream)[:]
             if entries and data.draw(st.booleans()):
                 begin = data.draw(st.integers(0, len(entries) - 1))
                 end = data.draw(st.integers(begin + 1, len(entries)))
                 replacements.append((stream.uid, self.world.merged(entries[begin:end], pack)))
-        before = {stream.uid: machine.index_of(stream)[:] for stream in machine.streams.values()}
+        before = {
+            stream.uid: machine.packs.index_of(stream)[:]
+            for stream in machine.directory.streams.values()
+        }
         command = ReplaceSlices(pack, 1, 1, replacements)
         assert self.world.apply(group, command).detail == list(range(len(replacements)))
         assert self.world.apply(group, command).detail == list(range(len(replacements)))
@@ -320,7 +337,9 @@ class AgainstLists(RuleBasedStateMachine):
                 if not cold.record <= each.record < cold.record + cold.records
             ]
             assert [
-                each for each in machine.index_of(machine.by_uid[uid]) if each.pack != pack
+                each
+                for each in machine.packs.index_of(machine.directory.by_uid[uid])
+                if each.pack != pack
             ] == outside
             for wrong in (
                 structs.replace(cold, records=cold.records + 1),

@@ -1,5 +1,5 @@
-"""A stream of which very many forks are made and let go: each costs what one costs, and what is
-kept is the same."""
+"""A stream with very many forks, created and released: constant cost each, and the same content
+kept."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, ColdSlice
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAME = "a/b"
 covers = forks._covers
@@ -37,7 +38,7 @@ def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(
     machine.apply(Create(NAME, 1, "text/plain", 0))
     for number in range(5):
         machine.apply(append(2, b"%d" % number), number + 1)
-    uid = machine.streams[NAME].uid
+    uid = machine.directory.streams[NAME].uid
     attempts = [f"{number:032x}" for number in range(50)]
     for attempt in attempts:
         assert machine.apply(PinSource(NAME, attempt, "t/u", 3)).code == Code.OK
@@ -52,13 +53,14 @@ def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(
         machine.apply(Unpin(uid, attempt, 10))
     assert not asked
     machine.apply(Unpin(uid, attempts[-1], 11))
-    assert machine.by_uid.get(uid) is None or (
-        machine.by_uid[uid].hot is not None and len(machine.by_uid[uid].hot or ()) == 2
+    assert machine.directory.by_uid.get(uid) is None or (
+        machine.directory.by_uid[uid].hot is not None
+        and len(machine.directory.by_uid[uid].hot or ()) == 2
     )
 
 
 class Twins:
-    """One looks at all pins each time that one goes, the other only when it has to."""
+    """Two machines: one scans all pins at each release, the other only when necessary."""
 
     def __init__(self) -> None:
         self.machine, self.other = Machine(1, 4), Machine(1, 4)
@@ -68,7 +70,7 @@ class Twins:
         reply = self.machine.apply(command, place)
         forks._covers = lambda other, pin: False
         assert self.other.apply(command, place) == reply
-        assert self.other.snapshot() == self.machine.snapshot()
+        assert snapshot_of(self.other) == snapshot_of(self.machine)
         return reply
 
 
@@ -77,9 +79,9 @@ def test_what_is_kept_is_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(forks, "_covers", covers)
     random, twins, attempts = Random(seed), Twins(), list[str]()
     twins.apply(Create(NAME, 1, "text/plain", 0))
-    uid = twins.machine.streams[NAME].uid
+    uid = twins.machine.directory.streams[NAME].uid
     for now_ms in range(2, 62):
-        stream = twins.machine.by_uid.get(uid)
+        stream = twins.machine.directory.by_uid.get(uid)
         if stream is None:
             break
         kind = random.choices(

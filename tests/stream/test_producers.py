@@ -1,4 +1,4 @@
-"""Limits of producers: the cap of a stream, idleness, and what one costs."""
+"""Limits of producers: the cap of a stream, idleness, and the memory of one."""
 
 import struct
 import sys
@@ -15,6 +15,7 @@ from polynya.stream.features.settings.commands import SetLevel
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Producer
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def append(machine: Machine, producer: str, sequence: int, now_ms: int, kind: in
 
 
 def known(machine: Machine) -> list[str]:
-    stream = machine.lookup("docs/a")
+    stream = machine.directory.lookup("docs/a")
     assert stream is not None
     return list(stream.producers or ())
 
@@ -85,7 +86,7 @@ def test_a_producer_of_many_sequences_answers_a_repeat_of_any_of_them(machine: M
 def test_a_producer_with_all_receipts_costs_less_than_a_kilobyte(machine: Machine) -> None:
     for sequence in range(20):
         append(machine, "0123456789abcdef0123456789abcdef", sequence, sequence)
-    stream = machine.lookup("docs/a")
+    stream = machine.directory.lookup("docs/a")
     assert stream is not None
     assert stream.producers is not None
     ((key, state),) = stream.producers.items()
@@ -118,7 +119,7 @@ def send(
 
 
 def states_of(machine: Machine) -> dict[str, bytes]:
-    stream = machine.lookup("docs/a")
+    stream = machine.directory.lookup("docs/a")
     assert stream is not None
     return stream.producers or {}
 
@@ -135,7 +136,7 @@ def test_a_repeat_with_another_body_is_a_conflict_while_its_receipt_is_kept() ->
     machine = checking()
     for sequence in range(8):
         assert send(machine, sequence, b"%d" % sequence).code == Code.OK
-    before = machine.snapshot()
+    before = snapshot_of(machine)
     for sequence in range(8):
         assert send(machine, sequence, b"%d" % sequence).code == Code.DUPLICATE
         other = send(machine, sequence, b"other")
@@ -143,7 +144,7 @@ def test_a_repeat_with_another_body_is_a_conflict_while_its_receipt_is_kept() ->
         assert other.code == (Code.PRODUCER_CONFLICT if is_kept else Code.DUPLICATE)
         if is_kept:
             assert (other.received_sequence, other.expected_sequence) == (sequence, 8)
-    assert machine.snapshot() == before, "nothing was appended"
+    assert snapshot_of(machine) == before, "nothing was appended"
     assert send(machine, 8, b"8").code == Code.OK
     assert send(machine, 0, b"again", epoch=1).code == Code.OK
     assert send(machine, 0, b"other", epoch=1).code == Code.PRODUCER_CONFLICT
@@ -153,7 +154,7 @@ def test_one_kept_by_a_release_without_checksums_is_a_repeat_whatever_its_body()
     machine = checking()
     for sequence in range(6):
         send(machine, sequence, b"%d" % sequence)
-    stream = machine.lookup("docs/a")
+    stream = machine.directory.lookup("docs/a")
     assert stream is not None
     stream.producers = receipts_only(states_of(machine))
     assert send(machine, 5, b"other").code == Code.DUPLICATE
@@ -173,7 +174,7 @@ def test_a_group_below_the_level_keeps_what_an_older_release_keeps() -> None:
             assert send(each, sequence, b"%d" % sequence).code == Code.OK
         assert send(machine, sequence, b"other").code == Code.DUPLICATE
         assert states_of(machine) == receipts_only(states_of(newer))
-    assert machine.level == 1
+    assert machine.counters.level == 1
     machine.apply(SetLevel(RECEIPT_LEVEL))
     assert send(machine, 6, b"other").code == Code.DUPLICATE
     send(machine, 7, b"7")
@@ -182,12 +183,12 @@ def test_a_group_below_the_level_keeps_what_an_older_release_keeps() -> None:
 
 def test_a_standalone_group_reaches_the_level_with_its_first_such_append() -> None:
     machine = Machine(1)
-    machine.standalone = True
+    machine.counters.standalone = True
     machine.apply(Create("docs/a", 0, "text/plain", 0))
     machine.apply(Append("docs/a", 1, "text/plain", raw_batch(b"x")))
-    assert machine.level == 1, "an older release may still start with this folder"
+    assert machine.counters.level == 1, "an older release may still start with this folder"
     assert send(machine, 0, b"0").code == Code.OK
-    assert machine.level == RECEIPT_LEVEL
+    assert machine.counters.level == RECEIPT_LEVEL
     assert send(machine, 0, b"other").code == Code.PRODUCER_CONFLICT
 
 
@@ -227,7 +228,7 @@ def test_a_snapshot_keeps_the_checksums_and_a_cut_drops_those_of_its_receipts() 
     machine = checking()
     for sequence in range(6):
         send(machine, sequence, b"%d" % sequence)
-    restored = Machine.restore(machine.snapshot(), lambda _place, _uid: b"x")
+    restored = machine_from(snapshot_of(machine), lambda _place, _uid: b"x")
     assert states_of(restored) == states_of(machine)
     assert send(restored, 5, b"other").code == Code.PRODUCER_CONFLICT
     cut = producers.cut_receipts(states_of(machine), 4)

@@ -23,7 +23,12 @@ from polynya.stream.features.subscriptions.state import State
 from polynya.stream.features.tables.commands import TableCreate
 from polynya.stream.parts import Encoding, Fork
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.encode import (
+    decode_image,
+    machine_from,
+    snapshot_of,
+    write_image,
+)
 from polynya.stream.snapshots.restore_history import UID_JUMP, StreamLoss, Survey, reborn
 from polynya.stream.state.record_gaps import JUMP
 
@@ -38,11 +43,13 @@ class Copied:
 
     def __init__(self) -> None:
         self.world = World(GROUPS)
-        self.copies = {group: machine.snapshot() for group, machine in self.world.machines.items()}
+        self.copies = {
+            group: snapshot_of(machine) for group, machine in self.world.machines.items()
+        }
 
     def copy(self, *groups: int) -> None:
         for group in groups or self.world.machines:
-            self.copies[group] = self.world.machines[group].snapshot()
+            self.copies[group] = snapshot_of(self.world.machines[group])
 
     def reborn(self) -> tuple[World, list[StreamLoss]]:
         survey, notes, world = Survey(), [], World(GROUPS)
@@ -56,9 +63,7 @@ class Copied:
             world.payloads, world.slices = self.world.payloads, self.world.slices
             world.adopt(
                 group,
-                type(self.world.machines[group]).restore(
-                    write_image(image), lambda place, uid: world.payloads[place]
-                ),
+                machine_from(write_image(image), lambda place, uid: world.payloads[place]),
             )
             check_invariants(world.machines[group])
         return world, notes
@@ -72,7 +77,7 @@ class Copied:
         assert self.world.apply(1, PinSource(SOURCE, ATTEMPT, TARGET, 2)).code == Code.OK
 
     def create(self) -> None:
-        uid = self.world.machines[1].streams[SOURCE].uid
+        uid = self.world.machines[1].directory.streams[SOURCE].uid
         fork = Fork(ATTEMPT, SOURCE, uid, 3, 3)
         assert (
             self.world.apply(2, Create(TARGET, 2, "text/plain", Encoding.BYTES, fork=fork)).code
@@ -82,7 +87,7 @@ class Copied:
     def confirm(self) -> None:
         assert (
             self.world.apply(
-                1, ConfirmPin(self.world.machines[1].streams[SOURCE].uid, ATTEMPT)
+                1, ConfirmPin(self.world.machines[1].directory.streams[SOURCE].uid, ATTEMPT)
             ).code
             == Code.OK
         )
@@ -97,7 +102,7 @@ def test_a_pin_whose_fork_was_not_copied_is_to_be_settled_again() -> None:
     copied.confirm()
     copied.copy(1)
     world, notes = copied.reborn()
-    assert list(world.machines[1].unconfirmed) == [ATTEMPT]
+    assert list(world.machines[1].forks.unconfirmed) == [ATTEMPT]
     assert notes == []
 
 
@@ -109,7 +114,7 @@ def test_a_fork_whose_pin_was_not_copied_gets_it_again() -> None:
     copied.create()
     copied.copy(2)
     world, notes = copied.reborn()
-    pin = (world.machines[1].streams[SOURCE].pins or {})[ATTEMPT]
+    pin = (world.machines[1].directory.streams[SOURCE].pins or {})[ATTEMPT]
     assert (pin.record, pin.confirmed, pin.target_name) == (3, True, TARGET)
     assert notes == []
 
@@ -121,9 +126,9 @@ def test_a_fork_whose_source_was_gone_when_it_was_copied_loses_what_it_inherited
     copied.create()
     copied.confirm()
     copied.copy(2)
-    copied.copies[1] = World(GROUPS).machines[1].snapshot()
+    copied.copies[1] = snapshot_of(World(GROUPS).machines[1])
     world, notes = copied.reborn()
-    fork = world.machines[2].streams[TARGET]
+    fork = world.machines[2].directory.streams[TARGET]
     assert (fork.first_record, fork.first_byte) == (3, 3)
     assert fork.extras is not None and fork.extras.detached
     assert [(note.name, note.record, note.end) for note in notes] == [(TARGET, 0, 3)]
@@ -132,14 +137,14 @@ def test_a_fork_whose_source_was_gone_when_it_was_copied_loses_what_it_inherited
 def test_a_fork_whose_source_was_trimmed_meanwhile_begins_there() -> None:
     copied = Copied()
     copied.source()
-    uid = copied.world.machines[1].streams[SOURCE].uid
+    uid = copied.world.machines[1].directory.streams[SOURCE].uid
     copied.world.apply(1, Trim([(uid, 2, 2)], 5))
     copied.copy(1)
     fork = Fork(ATTEMPT, SOURCE, uid, 3, 3)
     copied.world.apply(2, Create(TARGET, 2, "text/plain", Encoding.BYTES, fork=fork))
     copied.copy(2)
     world, notes = copied.reborn()
-    assert world.machines[2].streams[TARGET].first_record == 2
+    assert world.machines[2].directory.streams[TARGET].first_record == 2
     assert [(note.record, note.end) for note in notes] == [(0, 2)]
 
 
@@ -158,12 +163,15 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
         copied.world.apply(2, Append(TARGET, 2, "text/plain", raw_batch(b"own")))
         copied.copy(2)
         if pinned:
-            image = decode_image(copied.world.machines[1].snapshot())
+            image = decode_image(snapshot_of(copied.world.machines[1]))
             cut = next(stream for stream in image.streams if stream.name == SOURCE)
             cut.next_record, cut.next_byte, cut.hot = 1, 1, (cut.hot or [])[:1]
             copied.copies[1] = write_image(image)
         world, notes = copied.reborn()
-        fork, source = world.machines[2].streams[TARGET], world.machines[1].streams[SOURCE]
+        fork, source = (
+            world.machines[2].directory.streams[TARGET],
+            world.machines[1].directory.streams[SOURCE],
+        )
         assert (fork.first_record, fork.first_byte) == (3, 3)
         assert fork.extras is not None and fork.extras.detached
         assert not source.pins
@@ -171,8 +179,8 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
 
 
 def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
-    """The one in the middle has records of its own, which stay; its fork has them, or ends before
-    them."""
+    """Lose inherited records: the middle fork has records of its own, which stay; its fork has
+    them, or ends before them."""
     for record, first in ((4, 3), (2, 2)):
         copied = Copied()
         copied.source()
@@ -180,7 +188,7 @@ def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
         copied.create()
         copied.confirm()
         copied.world.apply(2, Append(TARGET, 2, "text/plain", raw_batch(b"o")))
-        middle = copied.world.machines[2].streams[TARGET].uid
+        middle = copied.world.machines[2].directory.streams[TARGET].uid
         attempt = "b" * 32
         assert (
             copied.world.apply(
@@ -202,7 +210,7 @@ def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
         image.streams = [stream for stream in image.streams if stream.name != SOURCE]
         copied.copies[1] = write_image(image)
         world, notes = copied.reborn()
-        last = world.machines[group].streams[f"{SOURCE}-2"]
+        last = world.machines[group].directory.streams[f"{SOURCE}-2"]
         assert (last.first_record, last.first_byte) == (first, first)
         assert (last.extras is not None and last.extras.detached) == (record == first)
         assert {(note.name, note.record, note.end) for note in notes} == {
@@ -232,7 +240,7 @@ def test_a_subscription_is_idle_and_linked_anew() -> None:
     assert after.generation > before.generation
     watch = world.machines[1].subscriptions.watches["s"]
     assert list(watch.pending) == []  # the cursor was at the tail, and still is
-    assert (world.machines[1].streams[SOURCE].links or {})["s"].record == 3 + JUMP
+    assert (world.machines[1].directory.streams[SOURCE].links or {})["s"].record == 3 + JUMP
 
 
 def test_a_subscription_of_which_another_group_knows_more_is_linked_as_its_home_says() -> None:
@@ -264,10 +272,10 @@ def test_links_of_a_subscription_that_is_not_there_go() -> None:
     copied.world.apply(2, LinkSubscription("s", uid, 1, "docs/**", "", []))
     copied.world.apply(2, Create(TARGET, 1, "text/plain", Encoding.BYTES))
     copied.copy(2)
-    copied.copies[1] = World(GROUPS).machines[1].snapshot()
+    copied.copies[1] = snapshot_of(World(GROUPS).machines[1])
     world, _ = copied.reborn()
     assert world.machines[2].subscriptions.watches == {}
-    assert world.machines[2].streams[TARGET].links is None
+    assert world.machines[2].directory.streams[TARGET].links is None
     assert world.apply(2, UnlinkSubscription("s", uid)).code == Code.OK
 
 
@@ -275,7 +283,7 @@ def with_a_pack() -> Copied:
     """Publish a pack of group 2 that holds the whole source."""
     copied = Copied()
     copied.source()
-    stream = copied.world.machines[1].streams[SOURCE]
+    stream = copied.world.machines[1].directory.streams[SOURCE]
     cold = copied.world.slice_of(stream, 3, "c/packs/h/2-x")
     copied.world.apply(1, PublishSlices(cold.pack, 2, 1, [(stream.uid, cold)]))
     return copied
@@ -287,16 +295,16 @@ def test_who_holds_a_pack_is_counted_anew() -> None:
     copied.world.apply(2, PackWritten("c/packs/h/2-old", [1, 2], 5))
     copied.copy(2)
     world, _ = copied.reborn()
-    assert {key: pack.groups for key, pack in world.machines[2].packs.items()} == {
+    assert {key: pack.groups for key, pack in world.machines[2].packs.owned.items()} == {
         "c/packs/h/2-x": [1]
     }
     world.apply(1, Delete(SOURCE, 100))
-    assert [target for target, _ in world.machines[1].outbox.values()] == [2]
+    assert [target for target, _ in world.machines[1].outbox.messages.values()] == [2]
 
 
 def test_keys_follow_the_cluster() -> None:
     copied = with_a_pack()
-    image = decode_image(copied.world.machines[1].snapshot())
+    image = decode_image(snapshot_of(copied.world.machines[1]))
     survey = Survey(lambda key: key.replace("c/", "d/"))
     survey.add(image)
     reborn(image, survey, now_ms=9)
@@ -309,21 +317,21 @@ def test_a_table_begins_anew_under_another_uid() -> None:
     uid = copied.world.apply(0, TableCreate("t", "docs/", 1)).uid
     copied.copy(0)
     world, _ = copied.reborn()
-    (table,) = world.machines[0].tables.values()
+    (table,) = world.machines[0].meta.tables.values()
     assert (table.name, table.prefix, table.job, table.main) == ("t", "docs/", 0, "")
     assert table.uid == uid + UID_JUMP + 1
     assert world.apply(0, TableCreate("u", "other/", 1)).uid == uid + UID_JUMP + 2
 
 
 def test_of_restores_one_after_the_other_no_uid_tells_of_another_group() -> None:
-    """Each of a backup of the one before."""
+    """Restore repeatedly, each time from a backup of the previous restore."""
     copied = Copied()
     for _ in range(1000):
         image = decode_image(copied.copies[1])
         reborn(image, Survey(), now_ms=99)
         copied.copies[1] = write_image(image)
     world, _ = copied.reborn()
-    assert world.machines[1].next_uid() >> 48 == 1
+    assert world.machines[1].counters.next_uid() >> 48 == 1
 
 
 def test_a_closed_stream_ends_where_it_ended_and_new_uids_are_far_away() -> None:
@@ -332,7 +340,7 @@ def test_a_closed_stream_ends_where_it_ended_and_new_uids_are_far_away() -> None
     copied.world.apply(1, Append(SOURCE, 2, "", None, close=True))
     copied.copy()
     world, _ = copied.reborn()
-    stream = world.machines[1].streams[SOURCE]
+    stream = world.machines[1].directory.streams[SOURCE]
     assert (stream.closed, stream.next_record) == (True, 3)
     world.apply(1, Delete(SOURCE, 100))
     assert (

@@ -1,5 +1,5 @@
-"""After the loss of everything but the object store: what was in a pack is there again, at its
-offset; what was not is said."""
+"""Recovery from the object store alone: records in packs are back at their offsets; missing ones
+are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding, Producer
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage, whole_again
 from polynya.stream.state import index
@@ -49,7 +49,7 @@ class Lost:
 
     def __init__(self) -> None:
         self.world = World(1)
-        self.copy = self.machine.snapshot()
+        self.copy = snapshot_of(self.machine)
         self.pieces: dict[int, list[UnnamedSlice]] = {}
         self.count = 0
 
@@ -58,10 +58,10 @@ class Lost:
         return self.world.machines[GROUP]
 
     def do(self, what: str, name: str) -> None:
-        stream = self.machine.streams.get(name)
+        stream = self.machine.directory.streams.get(name)
         self.count += 1
         if what == "copy":
-            self.copy = self.machine.snapshot()
+            self.copy = snapshot_of(self.machine)
         elif what == "append":
             if stream is None:
                 self.world.apply(GROUP, Create(name, self.count, "text/plain", Encoding.BYTES))
@@ -102,7 +102,7 @@ class Lost:
                 self.world.apply(GROUP, PublishSlices(cold.pack, GROUP, 1, [(stream.uid, cold)]))
 
     def recovered(self) -> tuple[Machine, list[str]]:
-        """And what it says is lost."""
+        """Return the recovered machine and the names reported as lost."""
         image = decode_image(self.copy)
         named = set(image.held)
         others = {
@@ -113,7 +113,7 @@ class Lost:
         survey = Survey()
         survey.add(image)
         notes += reborn(image, survey, now_ms=99)
-        return Machine.restore(write_image(image), lambda place, uid: b""), [
+        return machine_from(write_image(image), lambda place, uid: b""), [
             note.name for note in notes
         ]
 
@@ -127,13 +127,13 @@ def test_what_was_in_a_pack_is_readable_again_with_the_same_offsets(
         lost.do(*step)
     machine, _ = lost.recovered()
     assert assert_held(machine)
-    for name, stream in lost.machine.streams.items():
-        before = list(lost.machine.index_of(stream))
+    for name, stream in lost.machine.directory.streams.items():
+        before = list(lost.machine.packs.index_of(stream))
         if not before:
             continue
-        again = machine.streams[name]
+        again = machine.directory.streams[name]
         assert again.uid == stream.uid
-        entries = list(machine.index_of(again))
+        entries = list(machine.packs.index_of(again))
         if any(step[0] == "put" for step in steps):  # the same records may be in several packs
             behind = [(each.record + each.records, each.byte + each.length) for each in entries]
             assert [(each.record, each.byte) for each in entries[1:]] == behind[:-1], (
@@ -159,12 +159,12 @@ def test_what_a_stream_and_its_forks_need_is_recovered_once(steps: list[str]) ->
     lost = Lost()
     for step in steps:
         lost.do(step, "" if step == "copy" else "docs/a")
-    stream = lost.machine.streams.get("docs/a")
-    before = list(lost.machine.index_of(stream)) if stream is not None else []
+    stream = lost.machine.directory.streams.get("docs/a")
+    before = list(lost.machine.packs.index_of(stream)) if stream is not None else []
     if stream is None or not before:
         return
     machine, _ = lost.recovered()
-    again = machine.streams["docs/a"]
+    again = machine.directory.streams["docs/a"]
     end = before[-1].record + before[-1].records
     assert again.first_record <= stream.first_record and again.next_record - JUMP >= end
     stored = _stored(machine, again)
@@ -179,14 +179,14 @@ def _stored(machine: Machine, stream: Stream) -> list[int]:
     """Return the records that are stored for a stream and its forks."""
     return [
         record
-        for each in machine.whole_index_of(stream)
+        for each in machine.packs.whole_index_of(stream)
         for record in range(each.record, each.record + each.records)
     ]
 
 
 def assert_held(machine: Machine) -> bool:
     check_invariants(machine)
-    return set(machine.packs) == set(machine.held)
+    return set(machine.packs.owned) == set(machine.packs.held)
 
 
 def test_what_was_flushed_behind_a_trim_is_found() -> None:
@@ -207,8 +207,8 @@ def test_what_was_flushed_behind_a_trim_is_found() -> None:
     ):
         lost.do(what, "docs/a")
     machine, names = lost.recovered()
-    stream = machine.streams["docs/a"]
-    assert [each.record for each in machine.index_of(stream)] == [4]
+    stream = machine.directory.streams["docs/a"]
+    assert [each.record for each in machine.packs.index_of(stream)] == [4]
     assert (stream.first_record, stream.next_record) == (4, 5 + JUMP)
     assert names == [] and assert_held(machine)
 
@@ -233,8 +233,8 @@ def test_what_was_flushed_behind_a_trim_counts_more_than_what_was_put_before_and
     ):
         lost.do(what, "docs/a")
     machine, names = lost.recovered()
-    stream = machine.streams["docs/a"]
-    assert [each.record for each in machine.index_of(stream)] == [2, 4]
+    stream = machine.directory.streams["docs/a"]
+    assert [each.record for each in machine.packs.index_of(stream)] == [2, 4]
     assert (stream.first_record, stream.next_record) == (2, 5 + JUMP)
     assert names == [] and assert_held(machine)
 
@@ -247,8 +247,8 @@ def test_a_slice_that_was_put_and_never_named_ends_no_recovery() -> None:
     for what in steps:
         lost.do(what, "" if what == "copy" else "docs/a")
     machine, names = lost.recovered()
-    stream = machine.streams["docs/a"]
-    assert [each.record for each in machine.index_of(stream)] == [0, 1]
+    stream = machine.directory.streams["docs/a"]
+    assert [each.record for each in machine.packs.index_of(stream)] == [0, 1]
     assert stream.next_record == 5 + JUMP
     assert names == [] and assert_held(machine)
 
@@ -261,8 +261,8 @@ def test_what_a_fork_needs_of_what_was_trimmed_is_kept() -> None:
     for what in ("copy", "append", "append", "trim", "flush"):
         lost.do(what, "docs/a")
     machine, _ = lost.recovered()
-    again = machine.streams["docs/a"]
-    assert [each.record for each in machine.whole_index_of(again)] == [0, 2]
+    again = machine.directory.streams["docs/a"]
+    assert [each.record for each in machine.packs.whole_index_of(again)] == [0, 2]
     assert (again.first_record, again.next_record) == (2, 3 + JUMP)
     assert assert_held(machine)
 
@@ -276,8 +276,8 @@ def test_what_follows_a_trim_is_chosen_by_how_far_it_reaches() -> None:
     for what in ("flush one", "append", "flush", "append"):
         lost.do(what, "docs/a")
     machine, names = lost.recovered()
-    stream = machine.streams["docs/a"]
-    assert [each.record for each in machine.index_of(stream)] == [2, 3]
+    stream = machine.directory.streams["docs/a"]
+    assert [each.record for each in machine.packs.index_of(stream)] == [2, 3]
     assert stream.next_record == 5 + JUMP
     assert names == [] and assert_held(machine)
 
@@ -287,13 +287,13 @@ def test_what_was_put_and_never_named_gives_way_to_slices_that_reach_further_tog
     lost = Lost()
     for what in ("append", "flush", "copy", "append", "append", "append", "append", "put"):
         lost.do(what, "docs/a")
-    ((uid, stream),) = lost.machine.by_uid.items()
+    ((uid, stream),) = lost.machine.directory.by_uid.items()
     lost.world.apply(GROUP, Trim([(uid, 3, stream.hot[2].byte)], 9, ["docs/a"]))  # type: ignore[index]
     for what in ("flush one", "append", "flush", "append"):
         lost.do(what, "docs/a")
     machine, names = lost.recovered()
-    again = machine.streams["docs/a"]
-    assert [each.record for each in machine.index_of(again)] == [3, 4]
+    again = machine.directory.streams["docs/a"]
+    assert [each.record for each in machine.packs.index_of(again)] == [3, 4]
     assert (again.first_record, again.next_record) == (3, 6 + JUMP)
     assert names == [] and assert_held(machine)
 
@@ -307,26 +307,26 @@ def test_a_stream_with_forks_goes_on_behind_what_was_put_and_never_named() -> No
     for what in ("copy", "append", "append", "put", "trim", "append", "flush", "append", "flush"):
         lost.do(what, "docs/a")
     machine, names = lost.recovered()
-    again = machine.streams["docs/a"]
-    assert [each.record for each in machine.whole_index_of(again)] == [0, 2, 4]
+    again = machine.directory.streams["docs/a"]
+    assert [each.record for each in machine.packs.whole_index_of(again)] == [0, 2, 4]
     assert (again.first_record, again.next_record) == (2, 5 + JUMP)
     assert names == [] and set(again.pins or ()) == {"attempt"} and assert_held(machine)
 
 
 def test_a_pin_of_records_that_were_trimmed_since_the_copy_is_forgotten() -> None:
-    """Its fork was deleted: records that a fork needs are stored, also behind a trim."""
+    """Drop the pin of a deleted fork: records that a fork needs are stored, also behind a trim."""
     lost = Lost()
     for what in ("append", "flush", "append"):
         lost.do(what, "docs/a")
     assert lost.world.apply(GROUP, PinSource("docs/a", "attempt", "docs/b", 9)).code == Code.OK
     lost.do("copy", "")
-    uid = lost.machine.streams["docs/a"].uid
+    uid = lost.machine.directory.streams["docs/a"].uid
     assert lost.world.apply(GROUP, Unpin(uid, "attempt", 9)).code == Code.OK
     for what in ("append", "put", "trim", "append", "flush"):
         lost.do(what, "docs/a")
     machine, _ = lost.recovered()
-    again = machine.streams["docs/a"]
-    assert [each.record for each in machine.whole_index_of(again)] == [2]
+    again = machine.directory.streams["docs/a"]
+    assert [each.record for each in machine.packs.whole_index_of(again)] == [2]
     assert (again.first_record, again.next_record) == (2, 4 + JUMP)
     assert again.pins is None and assert_held(machine)
 
@@ -335,7 +335,7 @@ def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_tri
     lost = Lost()
     for step in ("append", "flush", "copy", "append", "append"):
         lost.do(step, "docs/a")
-    ((uid, stream),) = lost.machine.by_uid.items()
+    ((uid, stream),) = lost.machine.directory.by_uid.items()
     lost.world.apply(GROUP, Trim([(uid, 2, stream.hot[1].byte)], 9, ["docs/a"]))  # type: ignore[index]
     lost.do("flush", "docs/a")
     image = decode_image(lost.copy)
@@ -361,7 +361,7 @@ def test_an_evicted_stream_whose_slices_were_merged_is_recovered_once() -> None:
     lost = Lost()
     for step in ("append", "put", "flush", "copy", "append"):
         lost.do(step, "docs/a")
-    ((uid, stream),) = lost.machine.by_uid.items()
+    ((uid, stream),) = lost.machine.directory.by_uid.items()
     image = decode_image(lost.copy)
     (whole,) = image.streams
     merged = msgspec.structs.replace(
@@ -393,8 +393,8 @@ def test_what_was_hot_is_said() -> None:
         lost.do(*step)
     machine, names = lost.recovered()
     assert names == ["docs/a", "docs/b"]
-    assert machine.streams["docs/a"].next_record == 1 + JUMP
-    assert machine.streams["docs/b"].next_record == JUMP
+    assert machine.directory.streams["docs/a"].next_record == 1 + JUMP
+    assert machine.directory.streams["docs/b"].next_record == JUMP
 
 
 def test_receipts_for_what_is_lost_go() -> None:
@@ -435,14 +435,16 @@ def test_a_slice_of_a_lost_history_is_not_taken_for_what_came_instead() -> None:
     lost.do("append", "docs/a")
     lost.do("flush", "docs/a")
     lost.world.jump(GROUP)
-    stream = lost.machine.streams["docs/a"]
+    stream = lost.machine.directory.streams["docs/a"]
     lost.do("copy", "")
     lost.do("append", "docs/a")
     lost.do("flush", "docs/a")
     old = ColdSlice(1, stream.hot[0].byte if stream.hot else 11, 5, 55, "old", 0, 55, 0)
     lost.pieces[stream.uid].append(UnnamedSlice(stream.uid, old, GROUP, 0, 1))
     machine, _ = lost.recovered()
-    assert [each.record for each in machine.index_of(machine.streams["docs/a"])] == [0, 1 + JUMP]
+    assert [
+        each.record for each in machine.packs.index_of(machine.directory.streams["docs/a"])
+    ] == [0, 1 + JUMP]
 
 
 @pytest.mark.parametrize(
@@ -459,13 +461,13 @@ def test_a_stream_that_begins_with_a_kafka_batch_keeps_its_kind(
     lost = Lost()
     for step in (("append", "docs/a"), ("flush", "docs/a")):
         lost.do(*step)
-    uid = lost.machine.streams["docs/a"].uid
+    uid = lost.machine.directory.streams["docs/a"].uid
     lost.pieces[uid] = [
         msgspec.structs.replace(piece, encoding=Encoding.KAFKA, content_type=content_type)
         for piece in lost.pieces[uid]
     ]
     machine, _ = lost.recovered()
-    found = machine.streams["docs/a"]
+    found = machine.directory.streams["docs/a"]
     assert (found.content_type, found.encoding) == (content_type, encoding)
 
 
@@ -479,10 +481,10 @@ def test_what_lies_behind_a_small_gap_is_no_trim() -> None:
         for step in ("append", "flush"):
             lost.do(step, "docs/a")
     machine, notes = lost.recovered()
-    stream = machine.streams["docs/a"]
+    stream = machine.directory.streams["docs/a"]
     assert notes == [] and stream.first_record == 0
-    assert [each.record for each in machine.index_of(stream)] == [0, 4, 8, 12]
-    assert stream.next_byte == lost.machine.streams["docs/a"].next_byte
+    assert [each.record for each in machine.packs.index_of(stream)] == [0, 4, 8, 12]
+    assert stream.next_byte == lost.machine.directory.streams["docs/a"].next_byte
 
 
 def test_a_stream_that_was_made_again_has_its_new_life() -> None:
@@ -497,7 +499,7 @@ def test_a_stream_that_was_made_again_has_its_new_life() -> None:
     ):
         lost.do(*step)
     machine, _ = lost.recovered()
-    assert machine.streams["docs/a"].uid == lost.machine.streams["docs/a"].uid
+    assert machine.directory.streams["docs/a"].uid == lost.machine.directory.streams["docs/a"].uid
     assert assert_held(machine)
 
 
@@ -512,7 +514,7 @@ def test_a_stream_that_was_deleted_before_the_copy_stays_so() -> None:
     ):
         lost.do(*step)
     machine, _ = lost.recovered()
-    assert set(machine.streams) == {"docs/b"}
+    assert set(machine.directory.streams) == {"docs/b"}
 
 
 def test_the_group_is_the_only_one() -> None:

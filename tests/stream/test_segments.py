@@ -13,6 +13,7 @@ from polynya.stream.features.segments.rules import open_segments, segments_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding, SegmentLimits
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state.model import Segments
 
 NAME = "test/a"
@@ -33,11 +34,11 @@ def appended(machine: Machine, count: int) -> None:
 
 
 def rolled(machine: Machine, epoch: int, writer: int = 2) -> Reply:
-    return machine.apply(Rollover(NAME, machine.streams[NAME].uid, epoch, writer, 5))
+    return machine.apply(Rollover(NAME, machine.directory.streams[NAME].uid, epoch, writer, 5))
 
 
 def chain(machine: Machine) -> Segments:
-    segments = segments_of(machine.streams[NAME])
+    segments = segments_of(machine.directory.streams[NAME])
     assert segments is not None
     return segments
 
@@ -58,7 +59,7 @@ def test_a_rollover_closes_the_epoch_that_it_names_once() -> None:
 
 def test_only_an_open_leased_stream_rolls_over() -> None:
     machine = leased()
-    uid = machine.streams[NAME].uid
+    uid = machine.directory.streams[NAME].uid
     assert machine.apply(Rollover(NAME, uid + 1, 1, 2, 5)).code == Code.NOT_FOUND
     assert machine.apply(Rollover("test/b", uid, 1, 2, 5)).code == Code.NOT_FOUND
     machine.apply(Append(NAME, 2, "", None, close=True))
@@ -67,12 +68,12 @@ def test_only_an_open_leased_stream_rolls_over() -> None:
     other = machine.apply(Create("test/b", 1, "text/plain", Encoding.BYTES))
     assert machine.apply(Rollover("test/b", other.uid, 1, 2, 5)).code == Code.REFUSED
     machine.apply(Delete(NAME, 3))
-    assert not machine.leased
+    assert not machine.directory.leased
 
 
 def test_trimmed_segments_and_the_oldest_leave_the_list() -> None:
     machine = leased()
-    uid = machine.streams[NAME].uid
+    uid = machine.directory.streams[NAME].uid
     for epoch in range(1, 5):
         appended(machine, 2)
         assert rolled(machine, epoch).code == Code.OK
@@ -92,8 +93,8 @@ def test_segments_are_part_of_snapshots() -> None:
     machine = leased()
     appended(machine, 2)
     rolled(machine, 1)
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"x")
-    assert again.snapshot() == machine.snapshot()
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"x")
+    assert snapshot_of(again) == snapshot_of(machine)
     assert chain(again) == chain(machine)
     assert [each.writer for _, each in open_segments(again)] == [2]
-    assert again.level == 3, "a node without peers has no SetLevel"
+    assert again.counters.level == 3, "a node without peers has no SetLevel"

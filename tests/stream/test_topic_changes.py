@@ -1,4 +1,4 @@
-"""Topics that change: configs, growth, adopted streams, and what is new since a number."""
+"""Topics that change: configs, growth, adopted streams, and changes since a number."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 ID = bytes(15) + b"1"
 
@@ -30,22 +31,22 @@ def machine_with(name: str = "t", partitions: int = 2, streams: list[str] | None
 
 
 def change(machine: Machine, partitions: int, *configs: tuple[str, str], behind: int = 0) -> int:
-    revision = machine.topics["t"].revision - behind
+    revision = machine.meta.topics["t"].revision - behind
     return machine.apply(TopicChange("t", ID, revision, partitions, list(configs))).code
 
 
 def news(machine: Machine, since: int) -> tuple[bool, list[str], list[str]]:
-    found: TopicNews = machine.topic_changes.since(since, machine.topics)
-    assert found.revision == machine.topic_changes.revision
+    found: TopicNews = machine.meta.topic_changes.since(since, machine.meta.topics)
+    assert found.revision == machine.meta.topic_changes.revision
     return found.whole, sorted(topic.name for topic in found.topics), sorted(found.gone)
 
 
 def test_a_change_is_refused_if_another_came_first() -> None:
     machine = machine_with()
     assert change(machine, 2, ("a", "1")) == Code.OK
-    assert machine.topics["t"].configs == [("a", "1")]
+    assert machine.meta.topics["t"].configs == [("a", "1")]
     assert change(machine, 2, ("a", "2"), behind=1) == Code.NOT_YET
-    assert machine.topics["t"].configs == [("a", "1")]
+    assert machine.meta.topics["t"].configs == [("a", "1")]
     assert machine.apply(TopicChange("t", bytes(16), 0, 2, [])).code == Code.NOT_FOUND
     machine.apply(TopicDrop("t", ID))
     assert change(machine, 2) == Code.NOT_FOUND
@@ -54,7 +55,7 @@ def test_a_change_is_refused_if_another_came_first() -> None:
 def test_further_partitions_count_once_their_streams_exist() -> None:
     machine = machine_with()
     assert change(machine, 5) == Code.OK
-    topic = machine.topics["t"]
+    topic = machine.meta.topics["t"]
     assert (topic.state, topic.partitions, topic.growing) == (TopicState.READY, 2, 5)
     assert topic.own_streams(2) == ["kafka/t/2", "kafka/t/3", "kafka/t/4"]
     assert not topic.is_settled
@@ -69,13 +70,13 @@ def test_further_partitions_count_once_their_streams_exist() -> None:
 def test_a_growth_can_be_given_up_and_a_drop_covers_it() -> None:
     machine = machine_with()
     change(machine, 5)
-    assert len(machine.topics["t"].own_streams()) == 5, "a deletion deletes the begun ones too"
+    assert len(machine.meta.topics["t"].own_streams()) == 5, "a deletion deletes the begun ones too"
     assert change(machine, 2) == Code.OK
-    assert machine.topics["t"].growing == 0
+    assert machine.meta.topics["t"].growing == 0
 
 
 def test_an_adopted_stream_is_the_first_partition_and_is_not_the_topics_own() -> None:
-    topic = machine_with(streams=["default/orders"]).topics["t"]
+    topic = machine_with(streams=["default/orders"]).meta.topics["t"]
     assert [topic.stream(number) for number in (0, 1)] == ["default/orders", "kafka/t/1"]
     assert topic.own_streams() == ["kafka/t/1"]
 
@@ -84,7 +85,7 @@ def test_a_reader_gets_what_changed_since() -> None:
     machine = machine_with("a")
     machine.apply(TopicPut("b", ID, 1, [], 7))
     assert news(machine, -1) == (True, ["a", "b"], [])
-    at = machine.topic_changes.revision
+    at = machine.meta.topic_changes.revision
     assert news(machine, at) == (False, [], [])
     machine.apply(TopicReady("b", ID))
     assert news(machine, at) == (False, ["b"], [])
@@ -96,14 +97,14 @@ def test_a_reader_gets_what_changed_since() -> None:
 
 def test_numbers_are_those_of_other_replicas_after_a_restart() -> None:
     machine = machine_with("a")
-    at = machine.topic_changes.revision
+    at = machine.meta.topic_changes.revision
     machine.apply(TopicPut("b", ID, 1, [], 7))
     machine.apply(TopicDrop("a", ID))
     machine.apply(TopicGone("a", ID))
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
-    assert again.snapshot() == machine.snapshot()
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    assert snapshot_of(again) == snapshot_of(machine)
     assert news(again, at) == (True, ["b"], []), "what was gone by then is not known any more"
-    at = machine.topic_changes.revision
+    at = machine.meta.topic_changes.revision
     for each in (machine, again):
         each.apply(TopicReady("b", ID))
         assert news(each, at) == (False, ["b"], [])
@@ -112,7 +113,7 @@ def test_numbers_are_those_of_other_replicas_after_a_restart() -> None:
 def test_names_that_are_gone_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TOPICS_GONE_REMEMBERED_MAX", 3)
     machine = machine_with("kept")
-    at = machine.topic_changes.revision
+    at = machine.meta.topic_changes.revision
     for number in range(5):
         for step in (TopicPut(f"t{number}", ID, 1, [], 7), TopicDrop(f"t{number}", ID)):
             machine.apply(step)

@@ -25,7 +25,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding, Retention
 from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import Image, decode_image
+from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
@@ -51,7 +51,7 @@ class Planted:
 
     @property
     def stream(self) -> Stream:
-        return self.machine.streams[NAME]
+        return self.machine.directory.streams[NAME]
 
     def append(self, *records: bytes) -> None:
         reply = self.world.apply(GROUP, Append(NAME, 2, "application/json", json_batch(*records)))
@@ -80,7 +80,7 @@ def test_the_two_ends() -> None:
 
 @pytest.mark.parametrize("flushed", [0, 1, 2, 3])
 def test_reads_stop_at_it(flushed: int) -> None:
-    """Also where a slice reaches into the transaction."""
+    """Stop also where a slice reaches into the transaction."""
     planted = Planted()
     if flushed:
         planted.flush(flushed)
@@ -127,13 +127,13 @@ def test_its_end_tells_subscriptions_and_watched_tails(monkeypatch: pytest.Monke
     assert stream.kafka is not None
     stream.kafka.open[9] = OpenTransaction(4, 8, 0, 2)
     planted.world.apply(GROUP, LinkSubscription("s", 9, 1, "docs/*", "", []))
-    machine.watched = {stream.uid}
+    machine.tails.watched = {stream.uid}
     machine.take_changes()
     planted.end(9)
-    assert (machine.take_effects(), machine.subscriptions.wakes) == ([], {}), "7 holds more"
+    assert (machine.tails.take_effects(), machine.subscriptions.wakes) == ([], {}), "7 holds more"
     assert machine.take_changes().streams == {stream.uid}
     planted.end(7)
-    assert machine.take_effects() == [TailMoved(stream.uid, 2, 4, 6, 12)]
+    assert machine.tails.take_effects() == [TailMoved(stream.uid, 2, 4, 6, 12)]
     assert machine.subscriptions.wakes == {"s": (9, NAME)}
     assert [each[0] for each in pending_watches(machine)] == ["s"]
     assert planted.world.read(stream, Want(2, 4, 100)) == (b"2,3,4,5,", (2, 4), (6, 12))
@@ -192,7 +192,7 @@ def test_bytes_of_transactions_are_golden() -> None:
 
 
 def test_transactions_of_a_coordinator_are_refused() -> None:
-    snapshot = msgspec.msgpack.decode(Machine(1, 4).snapshot())
+    snapshot = msgspec.msgpack.decode(snapshot_of(Machine(1, 4)))
     place = Image.__struct_fields__.index("transactions")
     assert snapshot[place] == []
     snapshot[place] = [["id", 1]]

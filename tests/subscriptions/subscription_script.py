@@ -60,15 +60,20 @@ def check_links(world: World) -> None:
     for machine in world.machines.values():
         state = machine.subscriptions
         for key, watch in state.watches.items():
-            linked = {uid for uid, stream in machine.by_uid.items() if key in (stream.links or {})}
+            linked = {
+                uid
+                for uid, stream in machine.directory.by_uid.items()
+                if key in (stream.links or {})
+            }
             assert watch.linked.keys() == linked
             pending = {
                 uid
                 for uid in linked
-                if machine.by_uid[uid].next_record > machine.by_uid[uid].links[key].record
+                if machine.directory.by_uid[uid].next_record
+                > machine.directory.by_uid[uid].links[key].record
             }  # type: ignore[index]
             assert watch.pending.keys() == pending
-        for stream in machine.streams.values():
+        for stream in machine.directory.streams.values():
             assert stream.links is None or (
                 stream.links and stream.links.keys() <= state.watches.keys()
             )
@@ -220,7 +225,7 @@ class _Story:
     def do_ack(self, words: list[str]) -> list[str]:
         key, name = words[0], canonical_name(words[1])
         group = group_of(name, GROUPS)
-        stream = self.world.machines[group].lookup(name)
+        stream = self.world.machines[group].directory.lookup(name)
         record, byte = words[2].split("_")
         ack = AckLinks(
             key, self.home(key).uid, [(name, stream.uid if stream else 0, int(record), int(byte))]

@@ -174,7 +174,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(name=names, behind=st.integers(0, 2))
     def acknowledge(self, name: str, behind: int) -> None:
-        stream = self.world.machines[group_of(name, GROUPS)].lookup(name)
+        stream = self.world.machines[group_of(name, GROUPS)].directory.lookup(name)
         if stream is None:
             return
         record = max(0, stream.next_record - behind)
@@ -206,7 +206,7 @@ class Lives(RuleBasedStateMachine):
             self.deliver(does == "deliver")
 
     def give_up(self) -> None:
-        """A while after a claim found nothing: what came in between must be seen."""
+        """Release after a pause a claim that found nothing: records in between must be seen."""
         (generation, wake_id), self.found_nothing = self.found_nothing, (0, "")
         if (
             generation
@@ -275,8 +275,8 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def pending_work_has_somebody_who_comes_back(self) -> None:
-        """Without a crash since the last sweep: news are on their way, or a look is due, or a wake
-        or lease runs whose end leads to one."""
+        """Check that pending work has a future event, without a crash since the last sweep:
+        pending updates, a due scan, or a wake or lease whose end triggers one."""
         if KEY not in self.world.machines[home_of(KEY)].subscriptions.homes or not self.lossless:
             return
         if not any(self.tails[name] > acked for name, acked in self.acked.items()):

@@ -48,7 +48,7 @@ async def pulled(node: Shell, key: str = "s", **more: Any) -> Any:
 
 
 def without_sweeps(node: Shell) -> None:
-    """Nothing is found later that was not told at once."""
+    """Disable the sweeps: only immediate updates remain."""
 
     async def nothing() -> None:
         pass
@@ -131,9 +131,9 @@ def test_who_has_read_all_before_numbers_that_were_jumped_over_has_nothing_pendi
         async with shell() as node:
             await pulled(node)
             (stream,) = (
-                machine.streams["test/a"]
+                machine.directory.streams["test/a"]
                 for machine in node.world.local.machines.values()
-                if "test/a" in machine.streams
+                if "test/a" in machine.directory.streams
             )
             stream.next_record += JUMP
             home(node).lease_until_ms = 0
@@ -284,7 +284,7 @@ def test_a_lease_that_is_over_wakes_again_at_once() -> None:
 
 
 async def looking_by_hand(node: Shell) -> Wakes:
-    """From now on what is due happens when the test looks for it; nothing is under way."""
+    """Scan only on the test's command from now on, with nothing in progress."""
     wakes = node.subscriptions._wakes
     assert node.subscriptions._task
     node.subscriptions._task.cancel()
@@ -456,7 +456,7 @@ def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> N
             await world.append("test/a", b"one")
 
             async def pauses(count: int) -> list[int]:
-                """In minutes, after each announcement."""
+                """Return the pauses in minutes after each announcement."""
                 found = []
                 for _ in range(count):
                     await wait_for(lambda: home(node).next_attempt_ms > world.clock.ms)

@@ -1,5 +1,5 @@
-"""The rules of subscriptions one by one, where a story would be long: bounds, other lives, late and
-repeated messages, what a restart keeps."""
+"""The rules of subscriptions one by one, where a story would be long: bounds, other incarnations,
+late and repeated messages, state after a restart."""
 
 from __future__ import annotations
 
@@ -246,13 +246,13 @@ def test_a_stream_that_only_forks_still_need_is_not_linked(one: One) -> None:
     one.create(A, b"x")
     one.apply(PinSource(A, "a" * 32, "test/fork", 0))
     one.apply(Delete(A, 0))
-    assert one.world.machines[1].streams[A].deleted
+    assert one.world.machines[1].directory.streams[A].deleted
     assert one.link(1, pattern="test/*", streams=(A,)) == Code.OK
     one.create(B, b"x")
     one.apply(PinSource(B, "b" * 32, "test/fork", 0))
     one.apply(Delete(B, 0))
-    assert one.world.machines[1].streams[B].links is None, "nor is it followed on"
-    assert one.world.machines[1].streams[A].links is None
+    assert one.world.machines[1].directory.streams[B].links is None, "nor is it followed on"
+    assert one.world.machines[1].directory.streams[A].links is None
     assert [
         (info.name, info.stream_uid) for info in oldest_links(one.world.machines[1], "s", 1, 10)
     ] == [(A, 0)]
@@ -263,7 +263,7 @@ def test_a_deleted_subscription_takes_its_news_along(one: One) -> None:
     one.create(A, b"x")
     assert list(one.state.wakes) == ["s"]
     one.apply(UnlinkSubscription("s", 1))
-    assert not one.state.wakes and one.world.machines[1].streams[A].links is None
+    assert not one.state.wakes and one.world.machines[1].directory.streams[A].links is None
 
 
 def test_news_are_told_when_there_was_nothing_pending(one: One) -> None:

@@ -1,5 +1,5 @@
-"""Deltas of copies: when they are stored, and that a recovery from the store alone has what they
-say of diskless streams."""
+"""Deltas of copies: when they are stored, and their diskless streams after a recovery from the
+store alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polynya.stream.features.profiles.commands import Profile, SetProfile
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.parts import Encoding, Producer
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import Image, write_image
+from polynya.stream.snapshots.encode import Image, snapshot_of, write_image
 from polynya.stream.state.model import HotBatch
 from polynya.tiering.copy_deltas import CopyDeltaWorker
 from polynya.tiering.copy_verifier import CopyVerifier
@@ -75,7 +75,7 @@ class DisklessCore:
 
     async def check(self, warnings: int = 0) -> None:
         """The recovered state is that of the group."""
-        assert write_image(await self.recovered(warnings)) == self.group.machine.snapshot()
+        assert write_image(await self.recovered(warnings)) == snapshot_of(self.group.machine)
 
 
 def copies_in(objects: Iterable[str]) -> list[str]:
@@ -138,7 +138,7 @@ async def test_all_that_happens_to_a_diskless_stream_is_recovered(core: Diskless
     machine, late = core.group.machine, f"{NAME}-late"
     core.commit()
     steps: list[Callable[[], Any]] = [
-        lambda: core.led.apply(Trim([(machine.streams[NAME].uid, 1, 1)], 3)),
+        lambda: core.led.apply(Trim([(machine.directory.streams[NAME].uid, 1, 1)], 3)),
         lambda: core.led.apply(SetProfile(NAME, Profile.REPLICATED, 3)),
         lambda: core.led.apply(SetProfile(NAME, Profile.DISKLESS, 3)),
         lambda: core.led.apply(Delete(NAME, 3)),
@@ -195,7 +195,7 @@ async def test_a_copy_that_fails_is_no_base(core: DisklessCore) -> None:
 async def test_a_damaged_delta_gives_way_to_an_older_one(core: DisklessCore) -> None:
     core.commit()
     await asyncio.sleep(1)
-    before = core.group.machine.snapshot()
+    before = snapshot_of(core.group.machine)
     core.commit()
     await asyncio.sleep(INTERVAL)
     older, newer = core.deltas_in_store()
@@ -213,7 +213,7 @@ async def test_a_damaged_delta_gives_way_to_an_older_one(core: DisklessCore) -> 
 async def test_only_packs_without_a_commit_are_reported(core: DisklessCore) -> None:
     """A pack whose records were deleted again stays for a while."""
     batch = HotBatch(-1, -1, 1, b"x", b"", crc32c(b"x"), 2, 0, Encoding.BYTES, 0)
-    uid = core.group.machine.streams[NAME].uid
+    uid = core.group.machine.directory.streams[NAME].uid
     keys = []
     for number in range(2):
         builder = PackBuilder()
@@ -291,7 +291,7 @@ def test_the_meta_group_is_copied_soon_when_topics_changed() -> None:
         )
         copier = StateCopyWorker(led, store, WHOLE, owned, diskless_seconds=INTERVAL)  # type: ignore[arg-type]
         await copier.look()
-        machine.topic_changes.revision += 1
+        machine.meta.topic_changes.revision += 1
         led.storage.core_replicas.groups[0].applied_index += 1
         led.local.turns += 1
         await asyncio.sleep(INTERVAL / 2)

@@ -34,7 +34,7 @@ def requests_of(world: World) -> Counter[str]:
 
 def is_raised(node: Node) -> bool:
     machines = node.engine.local.machines.values()
-    return all(machine.level == levels.LEVEL for machine in machines)
+    return all(machine.counters.level == levels.LEVEL for machine in machines)
 
 
 def test_an_idle_store_gets_no_requests_but_those_of_the_hourly_sweep() -> None:

@@ -77,7 +77,7 @@ class Away(MemoryStore):
 def test_a_root_whose_store_was_away_is_claimed_soon_after_its_return(
     tmp_path: Path, seconds: float
 ) -> None:
-    """Nothing is flushed before, so appends at the bound of hot bytes wait for this."""
+    """Claim the root before any flush: appends at the limit of hot bytes wait for this."""
 
     async def run() -> float:
         store, loop = Away(), asyncio.get_running_loop()

@@ -55,7 +55,7 @@ def test_writes_that_fail_for_long_are_told_until_one_works() -> None:
             await access.store.put("k", b"")
         await asyncio.sleep(10)
         assert access.trouble() is None and access.failing() == 0.0, "it may be over soon"
-        await asyncio.sleep(30)  # nobody writes: it tries by itself
+        await asyncio.sleep(30)  # no writes: it retries on its own
         assert (
             access.trouble()
             == "nothing could be written to it for 40 s: 403 Forbidden: AccessDenied"

@@ -18,8 +18,8 @@ from polynya.tiering.tier import Tier
 
 
 def test_a_core_whose_store_is_away_since_its_start_flushes_what_it_has_nothing_of() -> None:
-    """In a cluster every core is asked: one that leads nothing must not keep the tables of all
-    others from going on."""
+    """Answer a flush request without any groups: a core that leads nothing must not block the
+    tables of the others."""
 
     async def run() -> None:
         core, made = CoreWorld(), asyncio.Event()

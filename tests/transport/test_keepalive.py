@@ -1,5 +1,4 @@
-"""When a connection between nodes is given up: never while much moves on it, and as soon as nothing
-does."""
+"""Loss of a connection between nodes: never while much data moves, and soon after nothing does."""
 
 from __future__ import annotations
 

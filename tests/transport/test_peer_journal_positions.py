@@ -100,7 +100,7 @@ def test_a_node_of_before_that_does_not_say_it_changes_nothing() -> None:
 
 
 def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -> None:
-    """Over TCP: what it said of its journal with its messages and pings is remembered."""
+    """Remember over TCP the journal positions in a peer's messages and pings."""
 
     async def story() -> None:
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)

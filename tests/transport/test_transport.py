@@ -244,7 +244,7 @@ def test_a_peer_that_dies_mid_call_leaves_the_outcome_unknown(tmp_path):
             await answering.close()
             with pytest.raises(OutcomeUnknown, match="broke before it answered"):
                 await call
-            held[0](b"too late")  # nobody is there: ignored
+            held[0](b"too late")  # no peer is up: ignored
 
     run(story())
 

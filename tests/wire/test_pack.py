@@ -1,4 +1,4 @@
-"""The pack format: what goes in comes out, in columns and in batches, and damage is noticed."""
+"""The pack format: round trips in columns and in batches, and detection of damage."""
 
 from __future__ import annotations
 
@@ -287,8 +287,8 @@ def small_pack() -> bytes:
 
 
 def test_every_bit_flip_is_noticed(small_pack: bytes) -> None:
-    """In slices by their CRC, in footer and tail by theirs; only the padding and the leading magic
-    mean nothing."""
+    """Flip each bit: slices, footer and tail have CRCs. Only the padding and the leading magic are
+    unchecked."""
     entries = read_footer(small_pack).entries
     covered = [range(entry.offset, entry.offset + entry.stored) for entry in entries]
     for at in range(len(small_pack)):
@@ -438,7 +438,7 @@ def test_a_merged_slice_is_the_one_that_was_never_cut(
 
 
 def kafka_run(counts: list[int], *, record: int = 0, byte: int = 0) -> list[HotBatch]:
-    """Batches of so many records each: opaque, without lengths, of a producer."""
+    """Return batches of that many records each: opaque, without lengths, of a producer."""
     found, sequence = [], 2**31 - 2
     for number, records in enumerate(counts):
         payload = b"%d" % number * (records % 50 + 1)

@@ -1,5 +1,4 @@
-"""A cluster to be backed up, made of machines and a store in memory; and what comes out of a
-restore of it."""
+"""A cluster for backups, made of machines and a store in memory; and the result of a restore."""
 
 from __future__ import annotations
 
@@ -20,14 +19,19 @@ from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.recovery.from_backup import FromBackup, renaming
 from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreResult, RestoreTarget, States
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 ALL = range(GROUPS + 1)
 
 
 def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> bytes:
     """The file of a group's machine as it is now, after the entry `at` (term, index)."""
-    state = machine.snapshot()
-    hot = [piece for _, batches in machine.flush_candidates() for piece in hot_pieces(batches)]
+    state = snapshot_of(machine)
+    hot = [
+        piece
+        for _, batches in machine.directory.flush_candidates()
+        for piece in hot_pieces(batches)
+    ]
     return b"".join(
         [
             pack_header(Header(group, *at, log_ms, len(state), crc32c(state), len(hot) // 2)),
@@ -38,7 +42,7 @@ def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> b
 
 
 class BackedUp(Tier):
-    """With the meta group, too."""
+    """A backed-up world that includes the meta group."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +71,7 @@ class FakeSource:
         token = f"{group}-{len(self.captured)}"
         self.captured.append(group)
         data = self._held[token] = file_of(group, machine, (1, 7), self.tier.world.now)
-        records = sum(stream.next_record for stream in machine.streams.values())
+        records = sum(stream.next_record for stream in machine.directory.streams.values())
         return Captured(
             group,
             token,
@@ -75,9 +79,9 @@ class FakeSource:
             1,
             7,
             self.tier.world.now,
-            len(machine.streams),
+            len(machine.directory.streams),
             records,
-            machine.hot_bytes,
+            machine.directory.hot_bytes,
         )
 
     async def part(self, captured: Captured, offset: int) -> bytes:

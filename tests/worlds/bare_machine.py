@@ -37,7 +37,7 @@ class Unavailable(Exception):
 
 
 class BareMachine:
-    """Its folders are made below `shared`, which all users can reach; the programs there serve
+    """A machine whose folders lie below `shared`, which all users can reach; its programs serve
     several machines."""
 
     def __init__(self, shared: Path, *, as_root: bool, cpus: int) -> None:
@@ -75,8 +75,8 @@ class BareMachine:
 
 
 def poor_path(folder: Path) -> Path:
-    """A folder with links to all programs of `PATH`, and of where the system has its own, without
-    those that are lacking."""
+    """Return a folder with links to all programs of `PATH` and of the system's default, without
+    those in `LACKING`."""
     if folder.exists():
         return folder
     folder.mkdir()
@@ -130,5 +130,5 @@ def ordinary_user() -> list[str]:
 
 
 def one_cpu() -> None:
-    """In the child: the first of the CPUs that it may use."""
+    """Pin the child to its first permitted CPU."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

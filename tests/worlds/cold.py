@@ -1,5 +1,4 @@
-"""A core without a journal: real machines, a log that may fail, and what the cold tier asks of
-it."""
+"""A core without a journal: real machines, a log that may fail, and the requests of the cold tier."""
 
 from __future__ import annotations
 
@@ -130,17 +129,17 @@ class CoreWorld:
     def deliver(self) -> None:
         """Send all outbox messages, as the shell would."""
         for group, machine in self._machines.items():
-            for number, (target, command) in list(machine.outbox.items()):
+            for number, (target, command) in list(machine.outbox.messages.items()):
                 self.apply(target, command)
                 self.apply(group, Acknowledge(number))
 
     def hot_bytes(self) -> int:
-        return sum(machine.hot_bytes for machine in self._machines.values())
+        return sum(machine.directory.hot_bytes for machine in self._machines.values())
 
     async def read(self, name: str, reader: ColdReader) -> bytes:
         """The whole stream, wherever its bytes are."""
         machine = self._machines[group_of(name, GROUPS)]
-        stream = machine.streams[name]
+        stream = machine.directory.streams[name]
         pages = []
         record, byte = 0, 0
         while (record, byte) != (stream.next_record, stream.next_byte):
@@ -166,7 +165,7 @@ async def opened(piece: Any, reader: ColdReader) -> list[Any]:
 
 
 class FaultyStore(MemoryStore):
-    """Its N-th call fails, before it takes effect or after."""
+    """A store whose N-th call fails, before or after its effect."""
 
     def __init__(self, fail_at: int = 0, *, after: bool = False) -> None:
         super().__init__()
@@ -291,9 +290,9 @@ class Tier:
         for name, payload in self.written.items():
             assert await self.world.read(name, self.reader) == payload
             machine = self.world.machines()[group_of(name, GROUPS)]
-            stream = machine.streams[name]
+            stream = machine.directory.streams[name]
             at = 0
-            for cold in machine.index_of(stream):
+            for cold in machine.packs.index_of(stream):
                 assert cold.record == at
                 at += cold.records
             assert at == (stream.hot[0].record if stream.hot else stream.next_record)
@@ -301,9 +300,9 @@ class Tier:
     def indexes(self) -> dict[str, list[ColdSlice]]:
         """The slices of every stream by name."""
         return {
-            name: list(machine.index_of(s))
+            name: list(machine.packs.index_of(s))
             for machine in self.world.machines().values()
-            for name, s in machine.streams.items()
+            for name, s in machine.directory.streams.items()
         }
 
     def live(self) -> set[str]:
@@ -318,8 +317,8 @@ class Tier:
         return {pack for page in pages for pack, _ in page.packs}
 
     async def check_merged(self) -> None:
-        """One slice a stream, and nothing is left of what was before, in the store and in the
-        machines."""
+        """Check that each stream has one slice, and that nothing older is left in the store and in
+        the machines."""
         assert {len(slices) for slices in self.indexes().values()} == {1}
         self.world.deliver()
         await self.settle_all()
@@ -330,7 +329,7 @@ class Tier:
         """The store and the machines know the packs that indexes name, and no others."""
         assert set(self.store.objects) == self.live() | self.of_pages()
         assert {
-            key for machine in self.world.machines().values() for key in machine.packs
+            key for machine in self.world.machines().values() for key in machine.packs.owned
         } == self.live()
 
     async def settle_all(self) -> None:
@@ -349,8 +348,8 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 
 def play_each(story: Callable[[int], Awaitable[int]], *, over: int) -> None:
-    """With the first call failing, with the second, and so on, until there was none that late: a
-    story gives the number of its calls, which must be `over` this."""
+    """Play a story with its first call failing, then with its second, and so on. The story returns
+    its number of calls, which must be `over` this."""
     number = 1
     while asyncio.run(story(number)) >= number:  # type: ignore[arg-type]
         number += 1

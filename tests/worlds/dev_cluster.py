@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import psutil
 from free_ports import ports_in_a_row
 from polling import wait_until
-from product import STOP_SECONDS, WITH_US, Speaker, alive, environment
+from product import STOP_SECONDS, WITH_US, CommandProcess, alive, environment
 from warm_commands import WarmProcess, can_go_on, go_on, serve_arguments
 
 START_SECONDS = 90.0
@@ -28,7 +28,7 @@ Started = subprocess.Popen[bytes] | WarmProcess
 PORTS = 80  # of eight nodes: also a node that is down keeps its own
 
 
-class DevCluster(Speaker):
+class DevCluster(CommandProcess):
     """`urls` of the nodes, the first first. `variables` are in the environment of all."""
 
     def __init__(self, folder: Path, port: int, *flags: str, **variables: str) -> None:
@@ -59,13 +59,13 @@ class DevCluster(Speaker):
         wait_until(lambda: self._is_down(number), what=f"node {number} to be gone")
 
     def stop_node(self, number: int) -> None:
-        """SIGTERM to the node, as for an upgrade: it hands over what it leads."""
+        """Send SIGTERM to the node, as for an upgrade: it hands over its leaderships."""
         process = psutil.Process(int((self.node(number) / "node.pid").read_text()))
         process.terminate()
         wait_until(lambda: not alive(process), what=f"node {number} to be stopped")
 
     def start(self, number: int, **more: str) -> None:
-        """Its start.sh; with this in the environment."""
+        """Run the node's start.sh, with additions to the environment."""
         more = {**self._variables, **more}
         script = self.node(number) / "start.sh"
         arguments = tuple(serve_arguments(script))
@@ -99,8 +99,8 @@ class DevCluster(Speaker):
             return told
 
     def wait_until_well(self, number: int) -> dict[str, Any]:
-        """By what node `number` says, which may be starting: all replicas have what was committed
-        when it first said so, under writers too."""
+        """Wait until node `number`, which may be starting, reports healthy. All replicas have the
+        entries committed at its first report, even under writers."""
         wanted: dict[int, int] = {}
         seen: list[object] = []
 
@@ -157,7 +157,7 @@ class DevCluster(Speaker):
         self.end_reading()
 
     def _is_down(self, number: int) -> bool:
-        """By what was said of it last."""
+        """Report whether the last log line about the node says that it is down."""
         found = [line for line in list(self.log) if line.startswith(f"node {number} is ")]
         assert self.process.poll() is None, "it ended:\n" + "".join(self.log)
         return bool(found) and "is down" in found[-1]
@@ -176,8 +176,8 @@ def _applied(group: dict[str, Any]) -> int:
 
 @contextmanager
 def dev_cluster(folder: Path, *flags: str, **variables: str) -> Iterator[DevCluster]:
-    """With few cores and groups, where a test names no number: each costs CPU of its own.
-    `variables`: of the environment."""
+    """Run a cluster, by default with few cores and groups: each costs CPU. `variables`: of the
+    environment."""
     for flag, few in SMALL.items():
         flags = flags if flag in flags else (*flags, flag, few)
     with ports_in_a_row(PORTS) as port:

@@ -37,7 +37,7 @@ class DiskOrders:
         self._give(f"{call} hold")
 
     def wait_held(self) -> None:
-        """Until a call is held up."""
+        """Wait until a call is held up."""
         wait_until(
             self._path.with_suffix(".held").exists, what="a disk call to be held up", pause=0.005
         )

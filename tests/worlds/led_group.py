@@ -49,7 +49,7 @@ class Led:
 
     def a_stream_in_a_pack_goes(self) -> None:
         self.apply(Create(NAME, 1, "text/plain", Encoding.BYTES, batch=raw_batch(b"x")))
-        stream = self.world.machines[1].streams[NAME]
+        stream = self.world.machines[1].directory.streams[NAME]
         cold = self.world.slice_of(stream, 1, "p")
         self.apply(PublishSlices("p", 2, 1, [(stream.uid, cold)]))
         self.apply(Delete(NAME, 2))

@@ -20,20 +20,22 @@ async def page_out(
     groups: Groups, store: ObjectStore, cluster: str, name: str, dice: Random, most: int = 5
 ) -> int:
     """Put runs of entries of a stream into pages of two to `most` entries; return how many."""
-    machine = next(each for each in groups.machines().values() if name in each.streams)
-    stream = machine.streams[name]
+    machine = next(each for each in groups.machines().values() if name in each.directory.streams)
+    stream = machine.directory.streams[name]
     pager = Pager(groups, Steps(groups, store, no_pause), MergeSettings(), cluster, set())
     at = made = 0
     while stream.cold is not None and at < index.count(stream.cold):
         size = dice.randint(2, most)
-        found = machine.index_of(stream)[at : at + size]
+        found = machine.packs.index_of(stream)[at : at + size]
         if len(found) < 2 or any(cold.is_page for cold in found) or dice.random() < 0.2:
             at += 1
             continue
         entries = index.cut(stream.cold, at, at + len(found))
         span = index.span(entries, 0, len(found))
         numbers = index.pack_numbers(entries)
-        planned = _Planned(*span, entries, {each: machine.pack_keys[each] for each in numbers})
+        planned = _Planned(
+            *span, entries, {each: machine.packs.by_number[each] for each in numbers}
+        )
         assert len(entries) == len(found) * ENTRY_BYTES
         made += await pager._write(machine.group, stream.uid, planned)
         at += 1

@@ -12,8 +12,8 @@ import pytest
 
 
 class PowerCut:
-    """From its making on, what is below `folder` is watched; what was there is durable. One
-    process, which writes no file in place."""
+    """A recorder of all changes below `folder` from its creation on; existing content counts as
+    durable. For one process that writes no file in place."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._folder = folder

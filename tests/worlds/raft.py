@@ -1,5 +1,5 @@
-"""A small group in one thread: members with disks that lose what was not synced, clocks that drift,
-and a network that does as it is told."""
+"""A small group in one thread: members with disks that lose unsynced data, clocks that drift, and
+a scripted network."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Disk:
 
 
 class Member:
-    """One member, and what stands in for its core: it writes, applies and keeps snapshots."""
+    """One member and the stand-in for its core: it writes, applies and keeps snapshots."""
 
     def __init__(
         self, world: World, node: int, *, rate: float = 1.0, settings: Settings = SETTINGS
@@ -210,7 +210,7 @@ class Member:
             self.finish_install()
 
     def keep_install(self) -> None:
-        """Its file is durable; what is applied is still as before."""
+        """Make the installed file durable; the applied state stays."""
         if self.installing is not None:
             snapshot = self.installing[0]
             self.disk.snapshots = {snapshot.index: self.installing}
@@ -221,7 +221,7 @@ class Member:
             self.live.snapshots.install_failed(snapshot.identity, self.now_ms)
 
     def finish_install(self) -> None:
-        """In one step: durable, and in place of what was applied."""
+        """Install in one step: durable, and as the new applied state."""
         if self.installing is None:
             return
         self.keep_install()
@@ -242,8 +242,7 @@ class Member:
             raft.snapshots.taken(snapshot, self.applied + 1 - keep, self.now_ms)
 
     def lose_writes(self) -> int:
-        """The disk is full: what is not synced was undone. The first entry that is gone for good,
-        or 0."""
+        """Undo unsynced writes of a full disk. Returns the first lost entry, or 0."""
         raft = self.live
         del self.disk.frames[self.disk.synced :]
         self.pending = []
@@ -305,7 +304,7 @@ class World:
         self.checks.always(self)
 
     def next_deadline(self) -> float:
-        """In true time."""
+        """Return the next deadline in true time."""
         times = [
             (m.raft.deadline_ms - 1000 * m.node) / m.rate
             for m in self.members.values()
@@ -330,7 +329,7 @@ class World:
         self.now = max(self.now, end)
 
     def run_quiet(self) -> None:
-        """Until nothing is in flight."""
+        """Run until nothing is in flight."""
         self.settle()
         while self.network or any(member.pending for member in self.members.values()):
             messages, self.network = self.network, []
@@ -341,7 +340,7 @@ class World:
             self.settle()
 
     def leader(self) -> Member | None:
-        """The one of the newest term."""
+        """Return the leader of the newest term."""
         leaders = [
             member
             for member in self.members.values()

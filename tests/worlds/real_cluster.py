@@ -20,7 +20,7 @@ from worlds.dev_cluster import DevCluster
 from polynya.base.names import group_of
 
 JSON = {"Content-Type": "application/json"}
-AGAIN = (500, 502, 503, 504)  # nobody leads just now, or what became of it is not known
+AGAIN = (500, 502, 503, 504)  # no leader at the moment, or an unknown outcome
 ASK_SECONDS = 60.0
 STREAMS_TRIED = 200
 PAUSE_SECONDS = 0.02  # of a writer, after each record
@@ -154,7 +154,8 @@ class Writer(threading.Thread):
 
 
 class Tail(threading.Thread):
-    """Follows a stream by server-sent events at one node; `got` is what came, each record once."""
+    """A follower of a stream by server-sent events at one node; `got` is its data, each record
+    once."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(daemon=True)

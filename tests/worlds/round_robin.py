@@ -45,7 +45,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 @contextmanager
 def in_turn(urls: list[str]) -> Iterator[str]:
-    """Its URL."""
+    """Run the proxy and yield its URL."""
     proxy = _InTurn(urls)
     thread = threading.Thread(target=asyncio.run, args=(proxy.serve(),), daemon=True)
     thread.start()

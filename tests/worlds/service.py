@@ -34,6 +34,7 @@ from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.transport import Transport
 
 CLUSTER = "5e" * 16
@@ -52,7 +53,7 @@ class Clock:
 
 
 class World:
-    """The lives of one core: `start`, `kill`, `start` again on what the disk has."""
+    """The incarnations of one core: `start`, `kill`, `start` again on the content of the disk."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class World:
         return self.start()
 
     def power_cut(self, some: float = 0.0) -> World:
-        """Die with the machine: of what was not synced a share survives."""
+        """Cut the machine's power: a share of unsynced data survives."""
         self.die()
         self.disk.power_cut(some)
         return self.start()
@@ -220,7 +221,7 @@ class World:
         return page
 
     async def read(self, name: str, bytes_max: int = 1 << 20, **more: Any) -> bytes:
-        """All of it, page by page; every page must follow the one before."""
+        """Read the whole stream page by page; every page must continue the one before."""
         parts: list[bytes] = []
         page = await self.page(name, bytes_max=bytes_max, **more)
         while True:
@@ -241,10 +242,10 @@ class World:
         return found.code if isinstance(found, Refusal) else 0
 
     async def settle(self) -> None:
-        """Until nothing is in flight in the log, outboxes included."""
+        """Wait until nothing is in flight in the log and the outboxes."""
         while True:
             await self.engine.core.drain()
-            if not any(machine.outbox for machine in self.local.machines.values()):
+            if not any(machine.outbox.messages for machine in self.local.machines.values()):
                 return
             await self.engine.outbox_sender.sweep()
             await asyncio.sleep(0)
@@ -257,18 +258,20 @@ class World:
 
     @property
     def evicted(self) -> set[str]:
-        return {name for machine in self.local.machines.values() for name in machine.evicted}
+        return {
+            name for machine in self.local.machines.values() for name in machine.directory.evicted
+        }
 
     async def snapshot(self) -> None:
         await self.engine.snapshotter.run(self.clock.ms, 0)
 
     @property
     def hot_bytes(self) -> int:
-        return sum(machine.hot_bytes for machine in self.local.machines.values())
+        return sum(machine.directory.hot_bytes for machine in self.local.machines.values())
 
     def state(self) -> dict[int, bytes]:
         """Return the state of all machines."""
-        return {number: machine.snapshot() for number, machine in self.local.machines.items()}
+        return {number: snapshot_of(machine) for number, machine in self.local.machines.items()}
 
 
 class Node:
@@ -300,7 +303,7 @@ class Node:
             await world.transport.wait_connected()
 
     async def restart_core(self, number: int) -> World:
-        """Its process dies and is started again."""
+        """Kill and restart a core's process."""
         await self.kill_core(number)
         world = await self.start_core(number)
         await self.wait_connected()
@@ -318,14 +321,16 @@ class Node:
         world.disk.locks = locks
 
     async def settle(self) -> None:
-        """Until all outboxes are empty."""
+        """Wait until all outboxes are empty."""
 
         async def are_empty() -> bool:
             for world in self.worlds:
                 await world.engine.core.drain()
                 await world.engine.outbox_sender.sweep()
             return not any(
-                machine.outbox for world in self.worlds for machine in world.local.machines.values()
+                machine.outbox.messages
+                for world in self.worlds
+                for machine in world.local.machines.values()
             )
 
         await wait_for(are_empty, what="empty outboxes")
@@ -352,7 +357,7 @@ class Listener:
         return b"".join(bytes(event.payload) for event in self.events)
 
     def check_gap_free(self, record: int, byte: int) -> None:
-        """Each event begins where the one before ended, from this boundary on."""
+        """Check that each event begins at the end of the one before, from this boundary on."""
         for event in self.events:
             assert (event.begin_record, event.begin_byte) == (record, byte)
             record, byte = event.record, event.byte

@@ -26,7 +26,7 @@ from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer
 from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
 from polynya.stream.replies import Reply
 from polynya.stream.snapshots import deltas
-from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.state import index
 from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 from polynya.stream.state.index import Index
@@ -61,7 +61,9 @@ def json_batch(*records: bytes) -> Batch:
 
 def whole_delta(machine: Machine) -> deltas.SnapshotPart:
     """All of the state, as a delta that builds on nothing."""
-    count, streams = deltas.encode_streams(machine, iter([*machine.by_uid, *machine.evicted]))
+    count, streams = deltas.encode_streams(
+        machine, iter([*machine.directory.by_uid, *machine.directory.evicted])
+    )
     return deltas.SnapshotPart(
         deltas.encode_head(machine, Changes(), count, whole=True) + streams, delta=True
     )
@@ -80,7 +82,7 @@ class World:
         self.states: dict[tuple[str, int], bytes] = {}  # … and of blocks, states
         self.place = 0
         self.chains = {
-            group: [deltas.SnapshotPart(machine.snapshot())]
+            group: [deltas.SnapshotPart(snapshot_of(machine))]
             for group, machine in self.machines.items()
         }
         self.copies: dict[int, bytes] = {}  # the states of groups that were copied to the store
@@ -95,7 +97,7 @@ class World:
         twin = self.restored(machine)
         reply = machine.apply(command, self.place)
         assert twin.apply(command, self.place) == reply
-        assert twin.snapshot() == machine.snapshot()
+        assert snapshot_of(twin) == snapshot_of(machine)
         check_invariants(machine, self.states)
         if self.place % 3:  # several commands in one delta, too
             self.chain(group)
@@ -106,17 +108,15 @@ class World:
     def adopt(self, group: int, machine: Machine) -> None:
         """Another machine takes the place of a group's, as after a restore."""
         self.machines[group] = machine
-        self.chains[group] = [deltas.SnapshotPart(machine.snapshot())]
+        self.chains[group] = [deltas.SnapshotPart(snapshot_of(machine))]
 
     def jump(self, group: int, numbers: int = JUMP) -> None:
         """A new history: the next record of every stream gets a number that is far away. Or a small
         gap, such as whatever removes records leaves."""
-        image = decode_image(self.machines[group].snapshot())
+        image = decode_image(snapshot_of(self.machines[group]))
         for stream in image.streams:
             stream.next_record += numbers
-        self.adopt(
-            group, Machine.restore(write_image(image), lambda place, uid: self.payloads[place])
-        )
+        self.adopt(group, machine_from(write_image(image), lambda place, uid: self.payloads[place]))
 
     def chain(self, group: int) -> None:
         """A delta more, and now and then some of them merged."""
@@ -135,7 +135,7 @@ class World:
         if self.place % 5 == 0 and len(parts) > 3:
             parts[1:] = [deltas.SnapshotPart(deltas.merge(parts[1:]), delta=True, root=False)]
         merged = deltas.merge(parts)
-        assert merged == machine.snapshot(), "what the deltas say is what the machine is"
+        assert merged == snapshot_of(machine), "what the deltas say is what the machine is"
         if self.place % 11 == 0:
             parts[:] = [deltas.SnapshotPart(merged)]
         elif self.place % 13 == 0:
@@ -153,22 +153,24 @@ class World:
                 deltas.SnapshotPart(self.copies[group]),
                 deltas.SnapshotPart(head + streams, delta=True, root=False),
             ]
-            assert deltas.merge(parts) == machine.snapshot(), "a delta of the copy lacks something"
+            assert deltas.merge(parts) == snapshot_of(machine), (
+                "a delta of the copy lacks something"
+            )
         if since is None or self.place % 4 == 0:
-            self.copies[group] = machine.snapshot()
-            machine.kept.since_copy = SinceCopy(machine.diskless_left)
+            self.copies[group] = snapshot_of(machine)
+            machine.kept.since_copy = SinceCopy(machine.diskless.left)
         machine.kept.put_back(taken)
 
     def restart(self, group: int) -> None:
-        """Only what the chain says is left."""
+        """Restart a machine with only the content of its chain."""
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
-        self.machines[group] = Machine.restore(
+        self.machines[group] = machine_from(
             self.chains[group][0].body, lambda place, uid: self.payloads[place]
         )
 
     def restored(self, machine: Machine) -> Machine:
-        return Machine.restore(machine.snapshot(), lambda place, uid: self.payloads[place])
+        return machine_from(snapshot_of(machine), lambda place, uid: self.payloads[place])
 
     # Idle streams.
 
@@ -176,11 +178,11 @@ class World:
         """Evict the evictable ones in one command, sent twice, and return their names."""
         machine = self.machines[group]
         pack, slots = f"block{self.place}", []
-        for stream in [machine.streams[name] for name in names]:
+        for stream in [machine.directory.streams[name] for name in names]:
             state = state_of(stream) if stream.hot is None else b""
             self.states[pack, len(slots)] = state
             slots.append((stream.uid, mark_of(stream), len(slots), len(state), crc32c(state)))
-        streams = [machine.by_uid[uid] for uid, *_ in slots]
+        streams = [machine.directory.by_uid[uid] for uid, *_ in slots]
         accepted = [streams[at].name for at in self.apply(group, Evict(pack, now_ms, slots)).detail]
         assert accepted == [stream.name for stream in streams if is_evictable(stream)]
         assert not self.apply(group, Evict(pack, now_ms, slots)).detail
@@ -201,7 +203,9 @@ class World:
         machine = self.machines[group]
         ghost = evicted_view(machine, name)
         return (
-            machine.streams[name] if ghost is None else whole_of(ghost, self._state(machine, ghost))
+            machine.directory.streams[name]
+            if ghost is None
+            else whole_of(ghost, self._state(machine, ghost))
         )
 
     def _state(self, machine: Machine, ghost: Stream) -> bytes:
@@ -236,7 +240,7 @@ class World:
         )
 
     def batches_of(self, cold: ColdSlice) -> list[HotBatch]:
-        """The batches of an index entry, at their places: those that a diskless writer stored have
+        """Return the batches of an index entry at their positions; those of a diskless writer have
         none in the store."""
         batches = self.slices[cold.pack, cold.offset]
         if cold.first_batch or batches[0].record < 0:
@@ -302,7 +306,7 @@ class World:
                 whole = (found.record, found.byte) == piece.want.until
             else:
                 to = (piece.to_record, piece.to_byte)
-                source = self.machines[piece.source_uid >> 48].by_uid[piece.source_uid]
+                source = self.machines[piece.source_uid >> 48].directory.by_uid[piece.source_uid]
                 inherited = self.read(
                     source, Want(piece.record, piece.byte, left, want.whole_records, to)
                 )
@@ -348,44 +352,48 @@ def check_invariants(
     machine: Machine, states: Mapping[tuple[str, int], bytes] | None = None
 ) -> None:
     """Check the machine's invariants. `states`: of the blocks in the store."""
-    assert not machine.streams.keys() & machine.evicted.keys()
+    assert not machine.directory.streams.keys() & machine.directory.evicted.keys()
     assert all(
         (stream.extras is None or stream.extras.evicted is None)
-        for stream in machine.streams.values()
+        for stream in machine.directory.streams.values()
     )
-    assert list(machine.streams) == [stream.name for stream in machine.by_uid.values()]
-    assert machine.hot_bytes == sum(
-        len(batch.payload) for _, hot in machine.flush_candidates() for batch in hot
+    assert list(machine.directory.streams) == [
+        stream.name for stream in machine.directory.by_uid.values()
+    ]
+    assert machine.directory.hot_bytes == sum(
+        len(batch.payload) for _, hot in machine.directory.flush_candidates() for batch in hot
     )
     slices: dict[str, int] = {}
-    for stream in machine.streams.values():
-        assert (stream.hot is not None) == (stream.uid in machine.hot)
+    for stream in machine.directory.streams.values():
+        assert (stream.hot is not None) == (stream.uid in machine.directory.hot)
         assert stream.pins is None or stream.pins
         assert not stream.deleted or stream.pins
         _check_contiguous(machine, stream)
         _check_front(machine, stream)
-        assert (retention_of(stream) is not None) == (stream.uid in machine.retaining)
+        assert (retention_of(stream) is not None) == (stream.uid in machine.directory.retaining)
         profile_epoch = profile_epoch_of(stream)
         diskless = bool(profile_epoch.profile or profile_epoch.changing_since_ms)
-        assert diskless == (stream.uid in machine.diskless)
-        assert (profile_epoch.changing_since_ms > 0) == (stream.uid in machine.changing)
+        assert diskless == (stream.uid in machine.diskless.streams)
+        assert (profile_epoch.changing_since_ms > 0) == (stream.uid in machine.diskless.changing)
         assert profile_epoch.record <= stream.next_record or stream.deleted
-        times = [cold.time_ms for cold in machine.index_of(stream)]
+        times = [cold.time_ms for cold in machine.packs.index_of(stream)]
         ends = [index.time_ms_max(stream.cold, at) for at in range(len(times)) if stream.cold]
         assert ends == sorted(ends), "append times along an index never decrease"
-        for cold in machine.whole_index_of(stream):
+        for cold in machine.packs.whole_index_of(stream):
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
     for ghost in ghosts(machine):
         place = slice_of(machine, ghost)
-        assert ghost.uid not in machine.by_uid
+        assert ghost.uid not in machine.directory.by_uid
         whole = whole_of(ghost, (states or {})[place.pack, place.offset])
         assert is_evictable(whole)
-        for pack in [place.pack, *(cold.pack for cold in machine.whole_index_of(whole))]:
+        for pack in [place.pack, *(cold.pack for cold in machine.packs.whole_index_of(whole))]:
             slices[pack] = slices.get(pack, 0) + 1
-    assert machine.diskless.keys() <= machine.by_uid.keys()
-    assert slices == {pack: held.slices for pack, held in machine.held.items()}
-    assert machine.pack_keys == {held.number: pack for pack, held in machine.held.items()}
-    assert not machine.released.keys() & machine.held.keys()
+    assert machine.diskless.streams.keys() <= machine.directory.by_uid.keys()
+    assert slices == {pack: held.slices for pack, held in machine.packs.held.items()}
+    assert machine.packs.by_number == {
+        held.number: pack for pack, held in machine.packs.held.items()
+    }
+    assert not machine.packs.released.keys() & machine.packs.held.keys()
 
 
 def _check_contiguous(machine: Machine, stream: Stream) -> None:
@@ -393,14 +401,14 @@ def _check_contiguous(machine: Machine, stream: Stream) -> None:
     kept record."""
     begin = (stream.fork.record, stream.fork.byte) if stream.fork else (0, 0)
     first = (stream.first_record, stream.first_byte)
-    pieces = [*machine.index_of(stream)[:1], *(stream.hot or ())[:1]]
+    pieces = [*machine.packs.index_of(stream)[:1], *(stream.hot or ())[:1]]
     record, byte = (
         (pieces[0].record, pieces[0].byte) if pieces else (stream.next_record, stream.next_byte)
     )
     assert begin <= (record, byte)
     assert (record, byte) <= max(first, begin) or _follows((record, byte), max(first, begin))
     assert first <= (stream.next_record, stream.next_byte) or stream.deleted
-    for cold in machine.index_of(stream):
+    for cold in machine.packs.index_of(stream):
         assert _follows((cold.record, cold.byte), (record, byte))
         record, byte = cold.record + cold.records, byte + cold.length
     for hot in stream.hot or ():
@@ -410,7 +418,8 @@ def _check_contiguous(machine: Machine, stream: Stream) -> None:
 
 
 def _follows(at: tuple[int, int], end: tuple[int, int]) -> bool:
-    """Nothing lies between, but for numbers that a new history jumped over, or a small gap."""
+    """Check that records follow without a gap, apart from numbers skipped by a new history, or a
+    small gap."""
     return at[1] == end[1] and at[0] >= end[0] and (at[0] - end[0]) % JUMP < 200
 
 
@@ -425,18 +434,18 @@ def position_of(text: str) -> tuple[int, int]:
 
 
 def _check_front(machine: Machine, stream: Stream) -> None:
-    """Nothing is stored that is neither kept nor inherited by a fork."""
+    """Check that all stored records are kept, or inherited by a fork."""
     spans = [
         (pin.first_record, pin.record + (pin.prefix > 0)) for pin in (stream.pins or {}).values()
     ]
-    past = Index(past_of(stream), machine.pack_keys)
+    past = Index(past_of(stream), machine.packs.by_number)
     ends = [cold.record + cold.records for cold in past]
     assert all(end <= after.record for end, after in zip(ends, past[1:], strict=False))
     for cold in past:
         assert cold.record + cold.records <= stream.first_record
         assert any(begin < cold.record + cold.records and cold.record < end for begin, end in spans)
     if not stream.deleted:
-        cold = next(iter(machine.index_of(stream)), None)
+        cold = next(iter(machine.packs.index_of(stream)), None)
         assert cold is None or cold.record + cold.records > stream.first_record
     if stream.hot and not any(end > stream.hot[0].record for _, end in spans):
         assert stream.hot[0].record + stream.hot[0].records > stream.first_record

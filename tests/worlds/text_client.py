@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from polling import wait_until
-from product import Speaker
+from product import CommandProcess
 
 _LENGTH = Struct("<I")
 
@@ -58,7 +58,7 @@ class TextClient:
         return data
 
 
-def text_place(node: Speaker) -> str:
+def text_place(node: CommandProcess) -> str:
     """Host and port of a node's text protocol, by its banner."""
     found = wait_until(
         lambda: re.search(r"text protocol on (\S+)", "".join(node.log)),

@@ -1,6 +1,5 @@
-"""Groups that do what they are told, for tests of who tells them: a learner is caught up a round
-after it was made, a node that is down answers nothing, and what must never happen is checked at
-each step."""
+"""Groups that carry out orders, for tests of controllers. A learner catches up a round after its
+creation, a node that is down does not answer, and invariants are checked at each step."""
 
 from __future__ import annotations
 
@@ -44,9 +43,9 @@ def node(number: int, zone: str = "", cores: int = 0) -> NodeRecord:
 
 
 class Toy:
-    """Groups that do what they are told. A learner is caught up a round after it was made; a down
-    node answers nothing. `slow`: the share of changes of voters that take both majorities until
-    after the next look."""
+    """Groups that carry out orders. A learner catches up a round after its creation; a down node
+    does not answer. `slow`: the share of voter changes that stay joint until after the next
+    look."""
 
     def __init__(
         self, zones: list[str], groups: int = 8, replicas: int = 3, seed: int = 0, slow: float = 0.0
@@ -71,8 +70,8 @@ class Toy:
 
     @property
     def map(self) -> ClusterMap:
-        assert self.machine.map is not None
-        return self.machine.map
+        assert self.machine.meta.map is not None
+        return self.machine.meta.map
 
     def apply(self, command: Command) -> None:
         assert self.machine.apply(command).code in (Code.OK, Code.CREATED)
@@ -207,7 +206,7 @@ class Toy:
         return steps
 
     def settle(self, share: float = 1.0) -> None:
-        """Until there is nothing more to do."""
+        """Run rounds until there is nothing more to do."""
         for _ in range(ROUNDS_MAX):
             done = not self.round(share) and not self.leaving
             # who has just caught up may be waited for
@@ -222,7 +221,7 @@ class Toy:
         }
 
     def check_rest(self) -> None:
-        """After `settle`: what has been asked for is so."""
+        """Check after `settle` that every request was fulfilled."""
         for group, placement in self.map.groups.items():
             assert placement.voters == placement.goal == self.configurations[group].voters
             assert set(self.configurations[group].readers) == set(self.map.readers_of(group))

@@ -16,7 +16,7 @@ def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def apply(machine: Machine, command: Touch, place: int) -> Reply:
         for uid, producer in command.touches:
-            end_transaction(machine, machine.by_uid[uid], producer)
+            end_transaction(machine, machine.directory.by_uid[uid], producer)
         return Reply(Code.OK)
 
     monkeypatch.setitem(rules._RULES, Touch, apply)

@@ -168,7 +168,7 @@ def of_core(core: StandaloneEngine | ReplicatedEngine) -> Callable[[], Samples]:
     turns = counted(core.counters, TURNS)
 
     def read() -> Samples:
-        segments = core.journal.segments()
+        segments = core.journal.segments.sizes()
         return turns() | {
             "polynya_inflight_bytes": core.inflight_bytes,
             "polynya_journal_segments": len(segments),
@@ -184,13 +184,15 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
     def read() -> Samples:
         machines = local.machines.values()
         return {
-            "polynya_streams": sum(machine.count for machine in machines),
-            "polynya_streams_evicted": sum(len(machine.evicted) for machine in machines),
-            "polynya_leased_streams": sum(len(machine.leased) for machine in local.led.values()),
-            "polynya_hot_bytes": sum(machine.hot_bytes for machine in machines),
-            "polynya_outbox": sum(len(machine.outbox) for machine in machines),
-            "polynya_packs": sum(len(machine.packs) for machine in machines),
-            "polynya_index_slices": sum(machine.held.slices for machine in machines),
+            "polynya_streams": sum(machine.directory.count for machine in machines),
+            "polynya_streams_evicted": sum(len(machine.directory.evicted) for machine in machines),
+            "polynya_leased_streams": sum(
+                len(machine.directory.leased) for machine in local.led.values()
+            ),
+            "polynya_hot_bytes": sum(machine.directory.hot_bytes for machine in machines),
+            "polynya_outbox": sum(len(machine.outbox.messages) for machine in machines),
+            "polynya_packs": sum(len(machine.packs.owned) for machine in machines),
+            "polynya_index_slices": sum(machine.packs.held.slices for machine in machines),
             "polynya_live_readers": len(local.feeds),
             "polynya_hot_refused_total": local.memory.refused,
             "polynya_streams_faulted": len(local.faulted),

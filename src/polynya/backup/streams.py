@@ -72,7 +72,7 @@ class BackupStreams:
         fork = stream.fork
         if fork is not None and begin < fork.record:
             home = await self.machine(fork.source_uid >> 48)
-            source = home.by_uid.get(fork.source_uid) or next(
+            source = home.directory.by_uid.get(fork.source_uid) or next(
                 (each for each in ghosts(home) if each.uid == fork.source_uid), None
             )
             if source is None:
@@ -96,7 +96,7 @@ class BackupStreams:
         self, machine: Machine, stream: Stream, begin: int, end: int
     ) -> list[ColdSlice]:
         """Return the slices of a stream, of pages those that have some of these records."""
-        slices = list(machine.whole_index_of(stream))
+        slices = list(machine.packs.whole_index_of(stream))
         pages: dict[str, Page] = {}
         for cold in slices:
             if cold.is_page:
@@ -137,7 +137,7 @@ def streams_of(machine: Machine) -> list[Stream]:
     """Return all streams except soft-deleted ones; evicted ones as their views
     (`eviction.ghosts`)."""
     return [
-        *(stream for stream in machine.streams.values() if not stream.deleted),
+        *(stream for stream in machine.directory.streams.values() if not stream.deleted),
         *ghosts(machine),
     ]
 

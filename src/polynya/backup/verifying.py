@@ -152,14 +152,14 @@ class BackupVerifier:
             return
         self.found.bytes += entry.size
         self.found.groups += 1
-        self.found.streams += machine.count
+        self.found.streams += machine.directory.count
         pages = await self._pages_of(machine)
         await asyncio.to_thread(self._references, machine, pages)
 
     async def _pages_of(self, machine: Machine) -> dict[str, Page]:
         """Return the pages of the group's indexes that can be read."""
         found: dict[str, Page] = {}
-        for key in machine.held.pages():
+        for key in machine.packs.held.pages():
             try:
                 found[key] = read_page(key, await self._repository.get(f"objects/{key}"))
             except NotFound:
@@ -172,12 +172,12 @@ class BackupVerifier:
         """Check that the pack of every slice exists and is long enough, and collect the streams
         that need a damaged pack."""
         named = {pack for page in pages.values() for pack, _ in page.packs}
-        wanted = {key for key in (*machine.held, *named) if key not in self._objects}
+        wanted = {key for key in (*machine.packs.held, *named) if key not in self._objects}
         self._bad |= dict.fromkeys(wanted, "missing, and not in the list of objects")
-        for stream in (*machine.streams.values(), *ghosts(machine)):
+        for stream in (*machine.directory.streams.values(), *ghosts(machine)):
             self.found.records += stream.next_record - stream.first_record
             for cold in _with_pages(
-                machine.whole_index_of(stream)
+                machine.packs.whole_index_of(stream)
                 if where_of(stream) is None
                 else [slice_of(machine, stream)],
                 pages,

@@ -40,15 +40,18 @@ class FeatureLevels:
         `LOOK_SECONDS`."""
         core = self._core
         self._works_at(
-            max((group.machine.level for group in core.core_replicas.groups.values()), default=1)
+            max(
+                (group.machine.counters.level for group in core.core_replicas.groups.values()),
+                default=1,
+            )
         )
         for number, machine in core.led.items():
             target = (
                 self.target(core.members[number].raft.configuration.members)
-                if machine.level < levels.LEVEL
+                if machine.counters.level < levels.LEVEL
                 else 0
             )
-            if machine.level < target and self._asked.get(number) != target:
+            if machine.counters.level < target and self._asked.get(number) != target:
                 self._asked[number] = target
                 core.propose(
                     number,
@@ -68,7 +71,9 @@ class FeatureLevels:
     def lowest(self) -> int:
         """Return the lowest level of the groups led here. A replica under construction may not have
         applied its group's level."""
-        return min((machine.level for machine in self._core.led.values()), default=levels.LEVEL)
+        return min(
+            (machine.counters.level for machine in self._core.led.values()), default=levels.LEVEL
+        )
 
     def _answered(self, number: int, reply: Reply | BaseException) -> None:
         level = self._asked.pop(number)

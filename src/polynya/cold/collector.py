@@ -18,6 +18,7 @@ from polynya.cold.groups import Groups
 from polynya.cold.pages import NamedPacks, load
 from polynya.cold.settings import CollectorSettings
 from polynya.cold.table_sweeper import TableSweeper
+from polynya.jobs import repeat
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.proof import time_of
 from polynya.stream.features.packs.commands import PackDeleted, PublishSlices, ReleasePack
@@ -98,9 +99,7 @@ class Collector:
 
     async def run(self) -> None:
         """Collect until cancelled."""
-        while True:
-            await self.collect()
-            await asyncio.sleep(self._settings.interval_ms / 1000)
+        await repeat(self.collect, self._settings.interval_ms / 1000)
 
     async def collect(self) -> None:
         """Run one pass. A failed step is left for the next pass."""
@@ -162,7 +161,7 @@ class Collector:
     async def _release_pages(self) -> None:
         """Release the pages that no index names any more, with the packs of their entries."""
         for group, machine in list(self._groups.machines().items()):
-            waiting = (key for key in machine.pages_gone if key not in self._damaged)
+            waiting = (key for key in machine.packs.pages_gone if key not in self._damaged)
             for key in list(islice(waiting, RELEASE_MAX)):
                 try:
                     page = read_page(key, await load(self._store, key))
@@ -210,8 +209,8 @@ class Collector:
         machine = self._groups.machines().get(group)
         return (
             machine is not None
-            and key not in machine.held
-            and key not in machine.released
+            and key not in machine.packs.held
+            and key not in machine.packs.released
             and key not in self._in_flight
         )
 
@@ -221,9 +220,9 @@ class Collector:
         machine = self._groups.machines().get(group)
         if machine is None:
             return set()
-        released = {key for key in packs if key in machine.released}
+        released = {key for key in packs if key in machine.packs.released}
         if released:
-            waiting = (command for _, command in machine.outbox.values())
+            waiting = (command for _, command in machine.outbox.messages.values())
             released -= {each.pack for each in waiting if isinstance(each, ReleasePack)}
         return released
 
@@ -231,7 +230,7 @@ class Collector:
         """Return (pack, group) of packs that are not released and older than `settle_after_ms`:
         of the newest and of some from a place on. Return the next place, or 0."""
         before_ms = self._groups.now_ms() - self._settings.settle_after_ms
-        packs, place = machine.packs.some(place, LOOK_MAX)
+        packs, place = machine.packs.owned.some(place, LOOK_MAX)
         found = [
             (key, group)
             for key, pack in packs
@@ -249,7 +248,7 @@ class Collector:
         condemned = [
             (home, key)
             for home, machine in self._groups.machines().items()
-            for key in machine.condemned(before_ms)
+            for key in machine.packs.condemned(before_ms)
         ][:DELETE_MAX]
         if not condemned or not await self._owns_root():
             return
@@ -261,8 +260,8 @@ class Collector:
     def _ask_for_snapshots(self, now_ms: int, covered_ms: int) -> None:
         overdue_ms = now_ms - self._settings.snapshot_wait_ms
         for machine in self._groups.machines().values():
-            for key in machine.condemned(overdue_ms):
-                if machine.packs[key].condemned_ms > covered_ms:
+            for key in machine.packs.condemned(overdue_ms):
+                if machine.packs.owned[key].condemned_ms > covered_ms:
                     self._groups.want_snapshots()
                     return
 
@@ -382,7 +381,7 @@ class Collector:
         lost = {
             home
             for home, machine in self._groups.machines().items()
-            if any(page not in named.pages for page in machine.held.pages())
+            if any(page not in named.pages for page in machine.packs.held.pages())
         }
         if lost:
             log.warning("pages of groups %s are not in the store: nothing is swept there", lost)
@@ -401,4 +400,4 @@ class Collector:
             if home is not None and (groups is None or home in groups)
             else None
         )
-        return machine is not None and key not in machine.packs and key not in self._in_flight
+        return machine is not None and key not in machine.packs.owned and key not in self._in_flight

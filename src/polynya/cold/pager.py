@@ -78,7 +78,7 @@ class Pager:
         if self._rests(machine, uid):
             return 0
         made, young = await self._pages_of(group, uid)
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         if len(self._looked) >= LOOKED_MAX:
             self._looked.clear()
         rest_ms = LATE_MS // 10 if young else REST_MS
@@ -94,7 +94,7 @@ class Pager:
         count_max, at, made = self._settings.page_entries, 0, 0
         while count_max and made < PAGES_MAX:
             machine = self._groups.machines().get(group)
-            stream = None if machine is None else machine.by_uid.get(uid)
+            stream = None if machine is None else machine.directory.by_uid.get(uid)
             if machine is None or stream is None or stream.cold is None:
                 break
             entries = index.cut(stream.cold, at, at + count_max + 1)
@@ -120,7 +120,7 @@ class Pager:
 
     def _rests(self, machine: Machine, uid: int) -> bool:
         """Report whether too little has changed since an index was looked at."""
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         entries = 0 if stream is None else index.count(stream.cold)
         known, until_ms = self._looked.get(uid, (0, 0))
         grown = abs(entries - known) >= max(1, self._settings.page_entries // PAGE_FULL_SHARE)
@@ -129,11 +129,11 @@ class Pager:
     def _planned(self, machine: Machine, entries: bytes, begin: int, end: int) -> _Planned | None:
         """Return the page of a range, or None while some of its packs are too young to be its
         own."""
-        now_ms = max(machine.log_ms, self._groups.now_ms())
+        now_ms = max(machine.counters.log_ms, self._groups.now_ms())
         part = entries[begin * ENTRY_BYTES : end * ENTRY_BYTES]
-        packs = {number: machine.pack_keys[number] for number in index.pack_numbers(part)}
+        packs = {number: machine.packs.by_number[number] for number in index.pack_numbers(part)}
         for key in reversed(packs.values()):
-            pack = machine.packs.get(key)
+            pack = machine.packs.owned.get(key)
             if pack is not None and now_ms - pack.written_ms <= LATE_MS:
                 return None
         return _Planned(*index.span(part, 0, end - begin), part, packs)

@@ -123,7 +123,7 @@ class PackUses(msgspec.Struct):
     def add(self, group: int, machine: Machine, stream: Stream) -> None:
         """Count the slices of a stream."""
         for number, length in packs_of(stream):
-            key = machine.pack_keys.get(number, "")
+            key = machine.packs.by_number.get(number, "")
             if key:
                 self.numbers.add((group, number))
                 self.sizes[key] += length
@@ -162,7 +162,7 @@ class HiddenPacks:
         """Add what evicted streams name to `uses`, if there may be too many packs. Return streams
         whose blocks have few. Raises StoreError, Unavailable, OutcomeUnknown."""
         self._stubs, self._blocks, self._has_found = _Stubs(), {}, False
-        held = sum(len(machine.held) for machine in self._groups.machines().values())
+        held = sum(len(machine.packs.held) for machine in self._groups.machines().values())
         self._count = held - len(uses.numbers)
         self._look_from = min(self._look_from, self._next_count(packs))
         if self._count <= packs.spare or self._count < self._look_from:
@@ -192,7 +192,9 @@ class HiddenPacks:
             names = [
                 stream.name
                 async for machine, stream in self._states(block, self._stubs.names[block])
-                if any(machine.pack_keys.get(number) in chosen for number, _ in packs_of(stream))
+                if any(
+                    machine.packs.by_number.get(number) in chosen for number, _ in packs_of(stream)
+                )
             ]
             self._has_returned |= bool(names)
             await self._return(block[0], names)
@@ -210,7 +212,9 @@ class HiddenPacks:
             return
         self._vain_returns = self._vain_returns + 1 if chosen <= self._vain else 1
         machines = self._groups.machines().values()
-        there = {key for key in self._vain if any(key in machine.held for machine in machines)}
+        there = {
+            key for key in self._vain if any(key in machine.packs.held for machine in machines)
+        }
         self._vain = there | chosen
 
     def _next_count(self, packs: PackLimits) -> int:
@@ -219,7 +223,7 @@ class HiddenPacks:
     async def _read_stubs(self) -> _Stubs:
         found = _Stubs()
         for group, machine in list(self._groups.machines().items()):
-            for number, name in enumerate(list(machine.evicted)):
+            for number, name in enumerate(list(machine.directory.evicted)):
                 if number % SURVEY_STREAMS == SURVEY_STREAMS - 1:
                     await asyncio.sleep(0)
                 stub = stub_of(machine, name)
@@ -236,7 +240,7 @@ class HiddenPacks:
             {
                 key
                 for group, machine in self._groups.machines().items()
-                for number, key in machine.pack_keys.items()
+                for number, key in machine.packs.by_number.items()
                 if (group, number) not in stubs.sizes
             }
         )
@@ -245,7 +249,7 @@ class HiddenPacks:
         async for machine, stream in self._states(block, names):
             uses.add(block[0], machine, stream)
             for number, _ in packs_of(stream):
-                key = machine.pack_keys.get(number, "")
+                key = machine.packs.by_number.get(number, "")
                 self._blocks.setdefault(key, set()).add(block)
 
     async def _states(

@@ -96,7 +96,7 @@ class TableSweeper:
         """Return files that may be deleted. Raises StoreUnavailable."""
         found: list[ObjectInfo] = []
         for machine in self._groups.machines().values():
-            for table in list(machine.tables.values()):
+            for table in list(machine.meta.tables.values()):
                 if table.dropped_ms:
                     if self._is_over(table, grace_ms):
                         found += [info async for info in self._all_of(table.uid, FILES_MAX)]
@@ -110,7 +110,7 @@ class TableSweeper:
         return [
             (group, table.uid)
             for group, machine in self._groups.machines().items()
-            for table in list(machine.tables.values())
+            for table in list(machine.meta.tables.values())
             if table.forgotten
             and self._is_over(table, grace_ms)
             and not [info async for info in self._all_of(table.uid, 1)]

@@ -117,9 +117,9 @@ class PackVerifier:
         table: dict[str, list[ColdSlice]] = {}
         for machine in list(self._machines(groups)):
             await self._survey_evicted(machine, table)
-            async for streams in survey(machine.streams.values()):
+            async for streams in survey(machine.directory.streams.values()):
                 for stream in streams:
-                    for cold in machine.whole_index_of(stream):
+                    for cold in machine.packs.whole_index_of(stream):
                         table.setdefault(cold.pack, []).append(cold)
         pages = await self._survey_pages(table)
         return _Table(table, sorted(table), time.monotonic(), pages)
@@ -190,15 +190,15 @@ class PackVerifier:
         """Return some streams that still name the pack, or a page that does."""
         found: list[str] = []
         for machine in self._machines(groups):
-            held = {each for each in (key, *pages) if each in machine.held}
+            held = {each for each in (key, *pages) if each in machine.packs.held}
             if not held:
                 continue
-            for stream in machine.streams.values():
-                if any(cold.pack in held for cold in machine.whole_index_of(stream)):
+            for stream in machine.directory.streams.values():
+                if any(cold.pack in held for cold in machine.packs.whole_index_of(stream)):
                     found.append(stream.name)
                     if len(found) == STREAMS_NAMED_MAX:
                         return found
-            numbers = {machine.held[each].number for each in held}
+            numbers = {machine.packs.held[each].number for each in held}
             found += [name for name, stub in stubs(machine) if stub.pack in numbers]
             found = found[:STREAMS_NAMED_MAX] or [EVICTED]
         return found
@@ -212,15 +212,15 @@ def _stored(entries: Sequence[ColdSlice]) -> list[ColdSlice]:
 def _named_by(machine: Machine, ghost: Stream, state: bytes) -> list[ColdSlice]:
     """Return the slices that an evicted stream's state names, if the state is intact and the stream
     is still evicted."""
-    if ghost.name not in machine.evicted:
+    if ghost.name not in machine.directory.evicted:
         return []
     try:
         cold = whole_of(ghost, state).cold
     except CorruptData:
         return []
     return (
-        list(Index(cold, machine.pack_keys))
-        if all(number in machine.pack_keys for number in set(pack_numbers(cold)))
+        list(Index(cold, machine.packs.by_number))
+        if all(number in machine.packs.by_number for number in set(pack_numbers(cold)))
         else []
     )
 

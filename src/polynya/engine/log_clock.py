@@ -29,12 +29,13 @@ class LogClock:
         self,
         floor_ms: int = 0,
         *,
-        boot: Callable[[], float] = boot_ms,
-        wall: Callable[[], float] = wall_ms,
+        boot: Callable[[], float] | None = None,
+        wall: Callable[[], float] | None = None,
     ) -> None:
+        """Begin at the wall clock or the floor. A simulation gives clocks of its own, in ms."""
         self._boot, self._wall = boot, wall
-        self._boot_ms = boot()
-        self._log_ms = max(float(floor_ms), wall())
+        self._boot_ms = boot_ms() if boot is None else boot()
+        self._log_ms = max(float(floor_ms), wall_ms() if wall is None else wall())
 
     def reach(self, log_ms: int) -> None:
         """Advance to a log time that another node has logged, even if the local wall clock is far
@@ -42,11 +43,15 @@ class LogClock:
         self._log_ms = max(self._log_ms, float(log_ms))
 
     def now_ms(self) -> int:
-        boot = self._boot()
+        # read in place: each is called once in a pass of the loop
+        boot = (
+            time.clock_gettime(time.CLOCK_BOOTTIME) * 1000 if self._boot is None else self._boot()
+        )
         elapsed = boot - self._boot_ms
         if elapsed > 0:
             self._boot_ms = boot
-            ahead = self._wall() - (self._log_ms + elapsed)
+            wall = time.time() * 1000 if self._wall is None else self._wall()
+            ahead = wall - (self._log_ms + elapsed)
             if ahead > STEP_MS:
                 self._log_ms += elapsed + ahead
             else:
@@ -58,17 +63,12 @@ class LogClock:
 def once_per_pass(now_ms: Callable[[], int], loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
     """Return a clock that is read at most once per event-loop pass; all appends of a pass share a
     timestamp."""
-    known = 0
-
-    def forget() -> None:
-        nonlocal known
-        known = 0
+    known: list[int] = []
 
     def now() -> int:
-        nonlocal known
         if not known:
-            known = now_ms()
-            loop.call_soon(forget)
-        return known
+            known.append(now_ms())
+            loop.call_soon(known.clear)
+        return known[0]
 
     return now

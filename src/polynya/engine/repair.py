@@ -115,7 +115,7 @@ class Repairer:
         """Serve a batch from this node's memory if it is intact."""
         wanted = msgspec.msgpack.decode(body, type=BatchWanted)
         group = self._groups.get(wanted.group)
-        stream = None if group is None else group.machine.by_uid.get(wanted.uid)
+        stream = None if group is None else group.machine.directory.by_uid.get(wanted.uid)
         hot = (stream.hot if stream is not None else None) or ()
         found = next(
             (batch for batch in hot if batch.record == wanted.record and is_intact(batch)), None

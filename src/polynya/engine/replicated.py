@@ -82,7 +82,7 @@ class ReplicatedEngine:
         self.watched: Collection[
             int
         ] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
-        self.on_turn: Callable[[], None] = lambda: None
+        self.after_turn: list[Callable[[], None]] = []  # called after a turn that applied entries
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
         self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
         self.on_leadership: list[Callable[[int], None]] = []
@@ -180,7 +180,7 @@ class ReplicatedEngine:
             command.batch is None or command.batch.encoding != Encoding.KAFKA
         )
         # older nodes cannot decode it
-        if not is_common and level_for(command) > member.group.machine.level:
+        if not is_common and level_for(command) > member.group.machine.counters.level:
             # earlier releases do not know `UpgradePending`, and send nothing of level 4
             kind = UpgradePending if level_for(command) > 3 else Unavailable
             return kind(
@@ -366,7 +366,8 @@ class ReplicatedEngine:
         if self._applied:
             self._applied = False
             self.counters.turns += 1
-            self.on_turn()
+            for look in self.after_turn:
+                look()
         self._ends.tell()
 
     def _hand_in(self, now_ms: int) -> None:
@@ -375,7 +376,7 @@ class ReplicatedEngine:
             entries, member.queue = member.queue, []
             if not entries:
                 continue
-            if len(entries) > 1 and member.group.machine.level >= _BUNDLE_LEVEL:
+            if len(entries) > 1 and member.group.machine.counters.level >= _BUNDLE_LEVEL:
                 entries = bundled(entries)
             refusal = member.raft.propose(entries, now_ms)
             if refusal is None:
@@ -420,7 +421,7 @@ class ReplicatedEngine:
             member, self.on_applied, self.answers.answer, self.watched
         )
         member.raft.applied_to(member.group.applied_index)
-        self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
+        self.floor_ms = max(self.floor_ms, member.group.machine.counters.log_ms)
         self._applied = True
 
     def _lead(self, member: Member) -> None:

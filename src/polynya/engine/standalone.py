@@ -75,7 +75,7 @@ class StandaloneEngine:
         self.watched: Collection[
             int
         ] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
-        self.on_turn: Callable[[], None] = lambda: None
+        self.after_turn: list[Callable[[], None]] = []  # called after a turn that applied entries
         self.applied_place = journal.position  # every earlier entry is applied
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
@@ -133,28 +133,26 @@ class StandaloneEngine:
             run.tokens.append(done)
             run.size += size
         else:
-            self._add(group, command, payload, done)
+            entry: PendingEntry
+            if room:  # an append, which later ones may join
+                one = cast("Append | Produce", command)
+                entry = self._runs[group] = AppendRun(
+                    group,
+                    one,
+                    payload,
+                    None,
+                    commands=[one],
+                    payloads=[payload],
+                    tokens=[done],
+                    size=size,
+                )
+            else:
+                entry = PendingEntry(group, command, payload, done)
+                self._runs.pop(group, None)
+            self._proposals.append(entry)
         if not self._busy and not self._kicked:
-            self._kick_soon()
-
-    def _add(self, group: int, command: Command, payload: bytes, done: Done) -> None:
-        """Add a separate entry, which later appends may join."""
-        if isinstance(command, (Append, Produce)):
-            entry: PendingEntry = AppendRun(
-                group,
-                command,
-                payload,
-                None,
-                commands=[command],
-                payloads=[payload],
-                tokens=[done],
-                size=len(payload),
-            )
-            self._runs[group] = cast("AppendRun", entry)
-        else:
-            entry = PendingEntry(group, command, payload, done)
-            self._runs.pop(group, None)
-        self._proposals.append(entry)
+            self._kicked = True
+            self._loop.call_soon(self._kick)
 
     async def call(self, group: int, command: Command) -> Reply:
         """Propose a command and wait for the reply."""
@@ -169,7 +167,8 @@ class StandaloneEngine:
         When the disk is full they stay where they are."""
         self._copies += [(group, batch) for batch in batches]
         if not self._busy and not self._kicked:
-            self._kick_soon()
+            self._kicked = True
+            self._loop.call_soon(self._kick)
         await self.wait_applied()
 
     async def wait_applied(self) -> None:
@@ -190,10 +189,6 @@ class StandaloneEngine:
         self._thread.join()
 
     # --- turns ------------------------------------------------------------------------------------
-
-    def _kick_soon(self) -> None:
-        self._kicked = True
-        self._loop.call_soon(self._kick)
 
     def _kick(self) -> None:
         self._kicked = False
@@ -249,34 +244,28 @@ class StandaloneEngine:
             return
         try:
             if error is None:
-                self._succeeded(batch, entries, moves)
+                self.journal.synced(batch)
+                self._writing = []
+                self.inflight_bytes -= self._writing_bytes
+                self._writing_bytes = 0
+                if self._proposals or self._copies:
+                    self._start_turn()  # the disk works meanwhile
+                else:
+                    self._busy = False
+                for hot, place in moves:
+                    hot.place = place
+                if entries:
+                    self._apply(entries)
+                    for look in self.after_turn:
+                        look()
+                self.counters.copied += len(moves)
+                self._end_turn(batch)
             elif isinstance(error, DiskFull):
                 self._refused(batch, entries)
             else:
                 self._die(error, entries)
         except BaseException as fault:  # a durable entry could not be applied: later answers would diverge from the log
             self._die(fault, [])
-
-    def _succeeded(self, batch: WriteBatch, entries: list[PendingEntry], moves: Moves) -> None:
-        self.journal.synced(batch)
-        self._written_off()
-        if self._proposals or self._copies:
-            self._start_turn()  # the disk works meanwhile
-        else:
-            self._busy = False
-        for hot, place in moves:
-            hot.place = place
-        if entries:
-            self._apply(entries)
-            self.on_turn()
-        self.counters.copied += len(moves)
-        self._end_turn(batch)
-
-    def _written_off(self) -> None:
-        """Clear the state of the write that has ended."""
-        self._writing = []
-        self.inflight_bytes -= self._writing_bytes
-        self._writing_bytes = 0
 
     def _apply(self, entries: list[PendingEntry]) -> None:
         commit, on_applied, watched = self.core_replicas.commit, self.on_applied, self.watched
@@ -322,17 +311,15 @@ class StandaloneEngine:
     def _end_turn(self, batch: WriteBatch) -> None:
         self._turns_ended += batch.durable
         if not self._busy:
-            self._went_idle(marked=not batch.durable)
+            if self._proposals or self._copies:
+                if not self._kicked:
+                    self._kicked = True
+                    self._loop.call_soon(self._kick)
+            elif not self._mark_due and batch.durable:
+                self._mark_due = True
+                self._loop.call_later(MARK_SECONDS, self._write_mark)
         if self._ends.waiting:
             self._ends.tell()
-
-    def _went_idle(self, *, marked: bool) -> None:
-        if self._proposals or self._copies:
-            if not self._kicked:
-                self._kick_soon()
-        elif not self._mark_due and not marked:
-            self._mark_due = True
-            self._loop.call_later(MARK_SECONDS, self._write_mark)
 
     def _write_mark(self) -> None:
         self._mark_due = False
@@ -350,7 +337,9 @@ class StandaloneEngine:
         self.counters.disk_full += 1
         self.journal.discard(batch)
         self.core_replicas.retract(entries)
-        self._written_off()
+        self._writing = []
+        self.inflight_bytes -= self._writing_bytes
+        self._writing_bytes = 0
         self._busy = False
         self._answer_all(entries, Reply(Code.DISK_FULL))
         self._end_turn(batch)

@@ -75,10 +75,10 @@ class Appends:
             done(NotLeader(0))
             return False
         name, racing = command.name, self._rehydration.racing
-        stream = machine.streams.get(name)
+        stream = machine.directory.streams.get(name)
         plain = False
         if stream is None:
-            if name in machine.evicted:
+            if name in machine.directory.evicted:
                 self._rehydration.hold(group, name, command, done)
                 return False
             if self._lifecycle.settled(name) and self._groups.readable(group):
@@ -96,7 +96,11 @@ class Appends:
             if not adds_nothing(stream, command):
                 done(Reply(Code.STREAM_FAULTED))
                 return False
-        if machine.diskless and stream is not None and stream.uid in machine.diskless:
+        if (
+            machine.diskless.streams
+            and stream is not None
+            and stream.uid in machine.diskless.streams
+        ):
             plain = False
             if profile_of(stream) == Profile.DISKLESS:  # for the writer of the core that took it
                 done(Reply(Code.WRONG_PROFILE))
@@ -106,7 +110,11 @@ class Appends:
         if self._profiles.changes and name in self._profiles.changes:
             self._profiles.hold(group, command, done)
             return False
-        if machine.leased and stream is not None and stream.uid in machine.leased:
+        if (
+            machine.directory.leased
+            and stream is not None
+            and stream.uid in machine.directory.leased
+        ):
             plain = False
             if not self._segments.admit(group, stream, command, done):
                 return False
@@ -122,11 +130,11 @@ class Appends:
         if (
             (
                 memory.bytes + more <= memory.bytes_max
-                and machine.hot_bytes + more <= memory.group_bytes_max
+                and machine.directory.hot_bytes + more <= memory.group_bytes_max
             )
             or not size
             or memory.has_room(group, size)
-            or adds_nothing(machine.streams.get(command.name), command)
+            or adds_nothing(machine.directory.streams.get(command.name), command)
         ):
             proposer.propose(group, command, done)
         else:

@@ -21,7 +21,9 @@ class HotMemory:
         proposer: Proposer,
         group_bytes_max: int,
     ) -> None:
-        self.bytes = sum(machine.hot_bytes for machine in machines.values())  # after the last turn
+        self.bytes = sum(
+            machine.directory.hot_bytes for machine in machines.values()
+        )  # after the last turn
         self.bytes_max = max(HOT_BYTES_PER_CORE, group_bytes_max)
         self.group_bytes_max = group_bytes_max
         self.turns = 0  # grows with each measurement; unchanged means nothing to scan
@@ -34,7 +36,7 @@ class HotMemory:
     def measure(self) -> None:
         """Update the total. Call this after each turn that applied a command."""
         self.turns += 1
-        hot = sum([machine.hot_bytes for machine in self._machines.values()])
+        hot = sum([machine.directory.hot_bytes for machine in self._machines.values()])
         self.bytes = hot - self._faulted.bytes
 
     def has_room(self, group: int, size: int) -> bool:
@@ -43,7 +45,7 @@ class HotMemory:
         inflight = self._proposer.inflight_bytes
         if self.bytes + inflight + size > self.bytes_max:
             return False
-        counted = self._machines[group].hot_bytes - self._faulted.bytes_of(group)
+        counted = self._machines[group].directory.hot_bytes - self._faulted.bytes_of(group)
         room = self.group_bytes_max - counted - size
         return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
 

@@ -78,7 +78,7 @@ class LocalGroups:
         self.streams = LocalStreams(self, self._names, groups=groups, history=history)
         self.reads = LocalReads(self, history=history)
         for machine in machines.values():
-            machine.watched = self.feeds.sinks
+            machine.tails.watched = self.feeds.sinks
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class LocalGroups:
         only then. A core without groups knows nothing, and leaves it to the leaders."""
         if self.agreement is None or not self.machines:
             return levels.LEVEL
-        return max(machine.level for machine in self.machines.values())
+        return max(machine.counters.level for machine in self.machines.values())
 
     def readable(self, group: int) -> bool:
         """Report whether the current local state may serve a linearizable read or refusal."""
@@ -135,7 +135,7 @@ class LocalGroups:
         new state."""
         self.remove(group)
         self.machines[group] = machine
-        machine.watched = self.feeds.sinks
+        machine.tails.watched = self.feeds.sinks
         for name in live_names(machine):
             self._names.add(name)
         self._changed()
@@ -174,7 +174,7 @@ class LocalGroups:
         if isinstance(command, Evict):
             self.appends.epoch += 1
             command = self.rehydration.only_present(machine, command)
-        if machine.evicted or self.rehydration.racing or isinstance(command, Evict):
+        if machine.directory.evicted or self.rehydration.racing or isinstance(command, Evict):
             ready = self.rehydration.before(group, machine, command, done)
             if ready is None:
                 return
@@ -187,7 +187,7 @@ class LocalGroups:
         elif isinstance(command, Delete):
             self.lifecycle.delete(group, command, done)
         elif isinstance(command, PinSource):
-            self.lifecycle.judge_time(group, machine.lookup(command.name))
+            self.lifecycle.judge_time(group, machine.directory.lookup(command.name))
             self._proposer.propose(group, command, done)
         else:
             self._proposer.propose(group, command, done)
@@ -214,8 +214,8 @@ class LocalGroups:
         its stream has live readers."""
         kind = type(command)
         machine = self.machines.get(group)
-        if machine is not None and machine.effects:
-            self.feeds.moved(machine.take_effects(), known=self.readable(group))
+        if machine is not None and machine.tails.effects:
+            self.feeds.moved(machine.tails.take_effects(), known=self.readable(group))
         if kind is Append or kind is Produce or kind is AppendIf:
             return
         if kind is CommitSlices:
@@ -223,7 +223,7 @@ class LocalGroups:
                 self.profiles.note(cast("CommitSlices", command), reply)
             return
         self.appends.epoch += 1
-        if machine is not None and (machine.changing or self.profiles.changes):
+        if machine is not None and (machine.diskless.changing or self.profiles.changes):
             self.profiles.look(group)
         if kind is Create:
             if reply.code == Code.CREATED:

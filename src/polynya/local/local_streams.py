@@ -51,7 +51,7 @@ class LocalStreams:
         """Return the live stream, or why it cannot be found; for an evicted one its
         `eviction.evicted_view`. Raises Unavailable when the group has left."""
         machine = self._machines.get(group) or self._local.here(group)
-        stream = machine.streams.get(name)
+        stream = machine.directory.streams.get(name)
         if stream is None:
             return evicted_view(machine, name) or _NOT_FOUND
         if stream.deleted:
@@ -109,7 +109,7 @@ class LocalStreams:
         """Deliver no more events to `sink`."""
         self._feeds.detach(uid, sink)
         machine = self._machines.get(uid >> 48)
-        stream = None if machine is None else machine.by_uid.get(uid)
+        stream = None if machine is None else machine.directory.by_uid.get(uid)
         if stream is not None:
             self._lifetimes.touch(uid >> 48, stream)  # it was being read until now
 

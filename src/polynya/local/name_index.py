@@ -87,5 +87,5 @@ class SortedNames:
 
 def live_names(machine: Machine) -> Iterator[str]:
     """Yield the names of the streams that are not soft-deleted."""
-    yield from (name for name, stream in machine.streams.items() if not stream.deleted)
-    yield from machine.evicted
+    yield from (name for name, stream in machine.directory.streams.items() if not stream.deleted)
+    yield from machine.directory.evicted

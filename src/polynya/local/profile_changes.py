@@ -118,7 +118,7 @@ class ProfileChanges:
         """Seal the changes of a group whose streams have nothing hot, take those back that took too
         long, and end those that are over."""
         machine = self._groups.led.get(group)
-        for stream in list(machine.changing.values()) if machine is not None else ():
+        for stream in list(machine.diskless.changing.values()) if machine is not None else ():
             change = self.changes.get(stream.name)
             if change is None:
                 change = self.changes[stream.name] = _Change(group)
@@ -131,7 +131,9 @@ class ProfileChanges:
     def sweep(self) -> None:
         """Look at all groups with changes."""
         groups = {change.group for change in self.changes.values()}
-        groups.update(group for group, machine in self._groups.led.items() if machine.changing)
+        groups.update(
+            group for group, machine in self._groups.led.items() if machine.diskless.changing
+        )
         for group in sorted(groups):
             self.look(group)
 
@@ -173,17 +175,17 @@ class ProfileChanges:
 
 
 def _changes(machine: Machine | None, name: str) -> bool:
-    stream = None if machine is None else machine.streams.get(name)
-    return stream is not None and machine is not None and stream.uid in machine.changing
+    stream = None if machine is None else machine.directory.streams.get(name)
+    return stream is not None and machine is not None and stream.uid in machine.diskless.changing
 
 
 def _result(machine: Machine | None, name: str) -> Reply | BaseException:
     """Return the outcome of a change for who asked for it."""
     if machine is None:
         return OutcomeUnknown("another node leads the group now; look at the stream's profile")
-    stream = machine.streams.get(name)
+    stream = machine.directory.streams.get(name)
     if stream is None:
-        return machine.absent(name)
+        return machine.directory.absent(name)
     profile_epoch = profile_epoch_of(stream)
     code = Code.OK if profile_epoch.profile == Profile.DISKLESS else Code.NOT_YET
     detail = (profile_epoch.profile, profile_epoch.epoch, False)

@@ -134,7 +134,7 @@ class Rehydration:
     def only_present(self, machine: Machine, command: Evict) -> Evict:
         """Drop streams from an eviction that are evicted already. Behind a return in flight it
         would evict a stream that `racing` does not list."""
-        by_uid = machine.by_uid
+        by_uid = machine.directory.by_uid
         if all(slot[0] in by_uid for slot in command.slots):
             return command
         return structs.replace(
@@ -152,7 +152,7 @@ class Rehydration:
         names = [
             stream.name
             for uid, *_ in command.slots
-            if (stream := machine.by_uid.get(uid)) is not None
+            if (stream := machine.directory.by_uid.get(uid)) is not None
         ]
         for name in names:
             self.racing[name] = self.racing.get(name, 0) + 1
@@ -214,7 +214,7 @@ class Rehydration:
             isinstance(outcome, Reply) and outcome.code == Code.OK,
             self._machines.get(group),
         )
-        if arrived and machine is not None and name in machine.evicted:
+        if arrived and machine is not None and name in machine.directory.evicted:
             self._bring_one(group, name)
             return
         queue = self._queues.pop(name)

@@ -137,7 +137,7 @@ class SegmentWriter:
         transfer of the group would close it at once. Without a limit, leaderships that moved at a
         failure would stay where they are until segments are full."""
         machine = self._groups.machines.get(group)
-        if machine is None or not machine.leased:
+        if machine is None or not machine.directory.leased:
             return False
         now_ms, here = self._groups.now_ms(), self._rotation.node
         return any(

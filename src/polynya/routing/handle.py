@@ -24,7 +24,7 @@ class StreamReads:
         self, local: LocalGroups, rpc: Rpc, answers: LocalAnswers, transport: CoreTransport
     ) -> None:
         self.read_nowait = local.reads.read_nowait
-        self._local = local
+        self.local = local
         self._machines = local.machines
         self._rpc = rpc
         self._answers = answers
@@ -33,15 +33,7 @@ class StreamReads:
 
     def is_readable(self, group: int) -> bool:
         """Report whether this core may answer reads of the group now, without other nodes."""
-        return group in self._machines and self._local.readable(group)
-
-    def info_nowait(self, group: int, name: str) -> StreamInfo | Refusal | None:
-        """Return facts if the group is local and no create or delete of the name is in flight;
-        None: call `info`."""
-        local = self._local
-        if group in self._machines and local.readable(group) and local.lifecycle.settled(name):
-            return local.streams.info(group, name)
-        return None
+        return group in self._machines and self.local.readable(group)
 
     async def info(self, group: int, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         """Return facts that reflect every append acknowledged before the call. `local`: return this
@@ -60,12 +52,12 @@ class StreamReads:
             return await self._read(group, query)
 
     async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
-        question = messages.Query(group, query, self._local.reads.cold is not None)
+        question = messages.Query(group, query, self.local.reads.cold is not None)
         answer: Page | Refusal | PlannedPage = await self._rpc.at_replica(
             group, messages.READ, question, self._answers.read, local=query.local
         )
         if isinstance(answer, PlannedPage):
-            return await self._local.reads.pieces.page(answer, query)
+            return await self.local.reads.pieces.page(answer, query)
         return answer
 
     async def attach(
@@ -75,8 +67,8 @@ class StreamReads:
         whose events carry no payload if the stream is on another core."""
 
         async def here() -> StreamInfo | Refusal:
-            await self._local.prepare(group, local=local)
-            return self._local.streams.attach(group, name, sink, local=local)
+            await self.local.prepare(group, local=local)
+            return self.local.streams.attach(group, name, sink, local=local)
 
         async def there(core_id: int) -> StreamInfo | Refusal:
             tails = self._tails.get((local, numbers))
@@ -92,7 +84,7 @@ class StreamReads:
         for tails in self._tails.values():
             tails.detach(uid, sink)
         if uid >> 48 in self._machines:
-            self._local.streams.detach(uid, sink)
+            self.local.streams.detach(uid, sink)
 
 
 class StreamHandle:
@@ -124,8 +116,12 @@ class StreamHandle:
         return self._reads.is_readable(self.group)
 
     def info_nowait(self) -> StreamInfo | Refusal | None:
-        """Return the facts of the stream as `StreamReads.info_nowait` does."""
-        return self._reads.info_nowait(self.group, self.name)
+        """Return the facts of the stream if its group is local and no create or delete of the name
+        is in flight; None: call `info`."""
+        local, group, name = self._reads.local, self.group, self.name
+        if group in local.machines and local.readable(group) and local.lifecycle.settled(name):
+            return local.streams.info(group, name)
+        return None
 
     async def info(self, *, local: bool = False) -> StreamInfo | Refusal:
         """Return the facts of the stream as `StreamReads.info` does."""

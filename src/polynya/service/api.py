@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from polynya.local.api import (
-    AppendTo,
     Page,
     ReadQuery,
     Refusal,
@@ -51,11 +50,6 @@ class Service(Protocol):
         """Return the log time that stamps commands."""
         ...
 
-    def info_nowait(self, name: str) -> StreamInfo | Refusal | None:
-        """Return facts if the stream's group is local and no create or delete of the name is in
-        flight; None: call `info`."""
-        ...
-
     async def info(self, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         """Return facts that reflect every append acknowledged before the call. `local`: return this
         node's state without contacting the leader."""
@@ -63,11 +57,6 @@ class Service(Protocol):
 
     def open(self, name: str) -> StreamHandle:
         """Return the handle of a stream, whether it exists or not, to be kept by the caller."""
-        ...
-
-    def appender(self, name: str) -> AppendTo:
-        """Return the bound appender of a stream, whether it exists or not. It proposes appends as
-        `propose` does, and may be kept."""
         ...
 
     def propose(

@@ -126,11 +126,8 @@ class CoreRuntime:
         if self.replicated is not None:
             self._join(self.replicated)
         self.core.on_applied, self.core.watched = self.local.applied, self.local.feeds.sinks
-        self.after_turn: list[Callable[[], None]] = [
-            self.local.memory.measure,
-            self.outbox_sender.pump,
-        ]
-        self.core.on_turn = self._turned
+        self.after_turn = self.core.after_turn
+        self.after_turn += [self.local.memory.measure, self.outbox_sender.pump]
 
     def indexes(self) -> dict[int, int]:
         """Return the applied index of each group."""
@@ -164,7 +161,13 @@ class CoreRuntime:
         core.replicas.on_made.append(
             lambda group: self.local.put(group, core.core_replicas.groups[group].machine)
         )
-        core.replicas.on_dropped += [self.local.remove, self.exchange.forget]
+        coordinator = self.group_coordinator
+        core.on_leadership.append(coordinator.leadership_changed)
+        core.replicas.on_dropped += [
+            self.local.remove,
+            self.exchange.forget,
+            coordinator.leadership_changed,
+        ]
 
     def _term(self, group: int) -> int:
         return (
@@ -172,10 +175,6 @@ class CoreRuntime:
             if self.replicated is None
             else self.replicated.replicas.term(group)
         )
-
-    def _turned(self) -> None:
-        for look in self.after_turn:
-            look()
 
 
 def _not_before(

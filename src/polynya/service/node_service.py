@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from msgspec import structs
 
 from polynya.local.api import (
-    AppendTo,
     Page,
     ReadQuery,
     Refusal,
@@ -72,7 +71,7 @@ class NodeService:
         # what the fronts call, bound once: the hot path goes straight to a part
         self.now_ms = local.now_ms
         self.history = local.history
-        self.group_of = stream_groups.of
+        self.group_of, self._groups = stream_groups.of, stream_groups.known
         self.propose = self.proposals.propose
         self.call = self.proposals.call
         self.is_readable, self.detach = self.reads.is_readable, self.reads.detach
@@ -83,7 +82,7 @@ class NodeService:
 
     def _serve(self, transport: CoreTransport, came: Callable[[int, int, int], None]) -> None:
         """Answer the requests of other cores."""
-        self._received = ReceivedProposals(self.local, self.directory, transport, came)
+        ReceivedProposals(self.local, self.directory, transport, came)
         serve_tails(transport, self.local, self.rpc.payload)
         self._answers.serve(self.rpc)
         self.rpc.register(
@@ -102,9 +101,6 @@ class NodeService:
     def level(self) -> int:
         return self.local.level
 
-    def appender(self, name: str) -> AppendTo:
-        return self.proposals.appender(self.group_of(name))
-
     def expect_diskless(self, name: str) -> None:
         self.proposals.expect_diskless(name)
 
@@ -112,10 +108,8 @@ class NodeService:
         return await self.meta_group.buckets()
 
     def open(self, name: str) -> StreamHandle:
-        return StreamHandle(name, self.group_of(name), self.proposals, self.reads)
-
-    def info_nowait(self, name: str) -> StreamInfo | Refusal | None:
-        return self.reads.info_nowait(self.group_of(name), name)
+        group = self._groups.get(name) or self.group_of(name)
+        return StreamHandle(name, group, self.proposals, self.reads)
 
     async def info(self, name: str, *, local: bool = False) -> StreamInfo | Refusal:
         return await self.reads.info(self.group_of(name), name, local=local)

@@ -38,18 +38,20 @@ class OutboxSender:
         """Send the new outbox messages. Cheap when there are none."""
         for group, machine in self._service.local.led.items():
             begin = self._pumped.get(group, 0)
-            if machine.message_counter > begin:
-                self._pumped[group] = machine.message_counter
-                self._send_all(group, list(takewhile(begin.__lt__, reversed(machine.outbox))))
+            if machine.outbox.counter > begin:
+                self._pumped[group] = machine.outbox.counter
+                self._send_all(
+                    group, list(takewhile(begin.__lt__, reversed(machine.outbox.messages)))
+                )
 
     async def sweep(self) -> None:
         """Retry failed messages, and decide the pins whose coordinator is gone."""
         for group, machine in self._service.local.led.items():
-            self._send_all(group, list(machine.outbox))
+            self._send_all(group, list(machine.outbox.messages))
         now_ms = self._service.now_ms()
         for group, machine in tuple(self._service.local.led.items()):
-            for attempt, uid in tuple(machine.unconfirmed.items()):
-                source = machine.by_uid.get(uid)
+            for attempt, uid in tuple(machine.forks.unconfirmed.items()):
+                source = machine.directory.by_uid.get(uid)
                 pin = source.pins.get(attempt) if source is not None and source.pins else None
                 if pin is None or pin.confirmed:
                     continue
@@ -63,7 +65,7 @@ class OutboxSender:
 
     def _send_all(self, group: int, messages: list[int]) -> None:
         machine = self._service.local.machines.get(group)
-        outbox = {} if machine is None else machine.outbox
+        outbox = {} if machine is None else machine.outbox.messages
         for message in messages:
             if (
                 message in outbox

@@ -85,7 +85,7 @@ class RetentionJob:
             if any(
                 watch.hold
                 for machine in self._service.local.led.values()
-                for watch in machine.watches.values()
+                for watch in machine.claims.watches.values()
             ):
                 self._committed = {
                     table.uid: table.committed for table in await self._service.meta_group.tables()
@@ -129,12 +129,12 @@ class RetentionJob:
             machine = self._service.local.led.get(group)
             if (
                 machine is not None
-                and stream.name in machine.evicted
+                and stream.name in machine.directory.evicted
                 and is_due(stream, retention, now_ms)
             ):
                 self._back.setdefault(group, {})[stream.name] = retention
                 self._left -= 1
-            elif machine is not None and stream.uid in machine.by_uid:
+            elif machine is not None and stream.uid in machine.directory.by_uid:
                 self._cut(group, stream, retention, cuts, inside)
 
     def _cut(
@@ -186,7 +186,9 @@ class RetentionJob:
 
     def _candidates(self, machine: Machine) -> Iterator[Stream]:
         by_name = self._buckets or self._topics
-        yield from list(machine.streams.values() if by_name else machine.retaining.values())
+        yield from list(
+            machine.directory.streams.values() if by_name else machine.directory.retaining.values()
+        )
         if by_name:
             yield from ghosts(machine)
 
@@ -208,7 +210,7 @@ class RetentionJob:
                     continue
                 machine = self._service.local.led.get(group)
                 for name in part:
-                    stream = None if machine is None else machine.streams.get(name)
+                    stream = None if machine is None else machine.directory.streams.get(name)
                     # it may have got its own retention meanwhile
                     if stream is not None and retention_of(stream) is None:
                         self._cut(group, stream, back[name], cuts, inside)
@@ -220,22 +222,22 @@ class RetentionJob:
     ) -> tuple[int, int, int] | None:
         """Return the cut inside a slice, or inside the part that a fork inherits."""
         try:
-            place = await self._place(group, stream.name, wanted)
+            position = await self._position(group, stream.name, wanted)
         except PolynyaError as fault:
             self._failed(fault)
             return None
         return (
             None
-            if isinstance(place, Refusal) or place[0] <= stream.first_record
-            else (stream.uid, *place)
+            if isinstance(position, Refusal) or position[0] <= stream.first_record
+            else (stream.uid, *position)
         )
 
-    async def _place(
+    async def _position(
         self, group: int, name: str, wanted: RetentionCut
     ) -> tuple[int, int] | Refusal:
         if not wanted.inside_byte:
             query = ReadQuery(name, Position.AT_TIME, wanted.inside_ms)
-            return await self._service.local.reads.times.place_at(group, query)
+            return await self._service.local.reads.times.position_at(group, query)
         query = ReadQuery(
             name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True
         )

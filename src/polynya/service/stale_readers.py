@@ -53,7 +53,7 @@ class StaleReaders:
 
     async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:
         machine = self._local.machines.get(group)  # the group may have left during the calls
-        stream = None if machine is None else machine.by_uid.get(uid)
+        stream = None if machine is None else machine.directory.by_uid.get(uid)
         others = [core_id for core_id in self._targets.to_read(group) if node_of(core_id)]
         if stream is None or not others:
             return False

@@ -82,7 +82,7 @@ class SliceFinder:
             stable = stable_of(stream)[0]
             end = stable if query.end < 0 else min(query.end, stable)
             until = min(at + RANGES_PER_ANSWER_MAX, index.first_from(stream.cold, end))
-            known = machine.index_of(stream)[at:until] if stream.cold else []
+            known = machine.packs.index_of(stream)[at:until] if stream.cold else []
             slices = _first_of(known)
             stored = min(stable, _stored_until(stream, at + len(slices)))
             if any(cold.is_page for cold in slices):

@@ -147,7 +147,7 @@ class Tables:
     async def finish_drops(self) -> None:
         """Tell groups again of the dropped tables, until all have forgotten them. Call this on the
         core that leads the meta group."""
-        for table in list(self._service.local.here(META_GROUP).tables.values()):
+        for table in list(self._service.local.here(META_GROUP).meta.tables.values()):
             if table.dropped_ms and not table.forgotten:
                 await self._forget(table.uid)
 

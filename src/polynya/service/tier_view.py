@@ -66,7 +66,7 @@ class CoreGroups:
         return self._service.local.faulted
 
     def may_log(self, machine: Machine, level: int) -> bool:
-        return not self._is_replicated or machine.level >= level
+        return not self._is_replicated or machine.counters.level >= level
 
     async def bring(self, group: int, names: list[str]) -> None:
         await self._service.local.rehydration.bring(group, names)

@@ -19,6 +19,7 @@ from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.encode import Delta, encode_since_copy
+from polynya.jobs import repeat
 from polynya.objectstore import ObjectStore, StoreUnavailable
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.machine import Machine
@@ -46,9 +47,7 @@ class CopyDeltaWorker:
 
     async def run(self) -> None:
         """Store due deltas in an endless loop."""
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_SECONDS)
+        await repeat(self.look, LOOK_SECONDS)
 
     async def look(self) -> None:
         """Store the deltas that are due. One that fails is due again."""
@@ -91,7 +90,7 @@ class CopyDeltaWorker:
             since = machine.kept.since_copy
             if since is None or since.base < 0 or group is None or group.machine is not machine:
                 return  # the group went, or a copy was taken meanwhile
-            before, since.left = since.left, machine.diskless_left
+            before, since.left = since.left, machine.diskless.left
             delta = await encode_since_copy(group, since)
             recent, since.recent = since.recent, set()
         size = sum(map(len, delta.body))
@@ -119,9 +118,9 @@ def lacks_commits(machine: Machine) -> bool:
     since = machine.kept.since_copy
     if since is None or since.base < 0:
         return False
-    changed = not machine.diskless.keys().isdisjoint(machine.changes.streams)
+    changed = not machine.diskless.streams.keys().isdisjoint(machine.changes.streams)
     return (
         changed
-        or not machine.diskless.keys().isdisjoint(since.recent)
-        or machine.diskless_left != since.left
+        or not machine.diskless.streams.keys().isdisjoint(since.recent)
+        or machine.diskless.left != since.left
     )

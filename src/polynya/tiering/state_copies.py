@@ -18,6 +18,7 @@ from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.capture import Captured, captured
+from polynya.jobs import Failures, repeat
 from polynya.objectstore import OBJECT_BYTES_MAX, ObjectStore, StoreUnavailable
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.features.packs.commands import ReleasePack
@@ -76,16 +77,13 @@ class StateCopyWorker:
 
     async def run(self) -> None:
         """Copy due states in an endless loop."""
-        while True:
-            try:
-                await self.look()
-            except StoreUnavailable as fault:
-                self.counters.failures += 1
-                log.warning(
-                    "states could not be copied to the object store; retrying",
-                    extra={"error": str(fault)},
-                )
-            await asyncio.sleep(LOOK_SECONDS)
+        failures = Failures(
+            log,
+            "states could not be copied to the object store; retrying",
+            StoreUnavailable,
+            counters=self.counters,
+        )
+        await repeat(self.look, LOOK_SECONDS, failures)
 
     async def look(self) -> None:
         """Copy the states that are due. Raises StoreUnavailable."""
@@ -122,22 +120,22 @@ class StateCopyWorker:
         """Return True if diskless streams have no copy that deltas could build on, or if the copy
         of the meta group lacks changes of topics."""
         if number == META_GROUP:
-            return machine.topic_changes.revision != self._topics
-        return bool(machine.diskless) and machine.kept.since_copy is None
+            return machine.meta.topic_changes.revision != self._topics
+        return bool(machine.diskless.streams) and machine.kept.since_copy is None
 
     def _is_urgent(self, number: int, machine: Machine) -> bool:
         """Return True if the group gained packs, or must release some, since the copy."""
-        if machine.pack_counter != self._packs.get(number):
+        if machine.packs.counter != self._packs.get(number):
             return True
         covered = self._covered.get(number, 0)
         return any(
             message > covered and isinstance(command, ReleasePack)
-            for message, (_, command) in machine.outbox.items()
+            for message, (_, command) in machine.outbox.messages.items()
         )
 
     async def _copy(self, number: int, machine: Machine) -> float:
         """Copy one state; return the seconds to pause."""
-        topics, before = machine.topic_changes.revision, machine.kept.since_copy
+        topics, before = machine.meta.topic_changes.revision, machine.kept.since_copy
         found: Captured | None = None
         try:
             found = await self._stored(number, machine)

@@ -500,7 +500,8 @@ def _problems(client: Client) -> list[str]:
 
 
 def _level_problems(told: dict[str, Any]) -> list[str]:
-    """Until all groups work at the level that all nodes support, some commands are refused."""
+    """Report groups below the level that all nodes support: until they reach it, some commands are
+    refused."""
     supported = [node["level"] for node in told.get("nodes", []) if node["level"]]
     if not supported or told["level"] >= min(supported):
         return []

@@ -222,7 +222,7 @@ class BenchLoad:
 
 @dataclass
 class Latencies:
-    """Up to `SAMPLES_MAX` samples in ms; above that, every n-th one."""
+    """Latency samples in ms: all up to `SAMPLES_MAX`, above that every n-th one."""
 
     kept: list[float] = field(default_factory=list)
     _every: int = 1

@@ -116,7 +116,7 @@ class ReplicaSet:
         """Return the leader epoch of the group's term, 0 without a replica here. It grows across
         restores too."""
         member = self.members.get(group)
-        return 0 if member is None else member.group.machine.epoch_base + member.raft.term
+        return 0 if member is None else member.group.machine.counters.epoch_base + member.raft.term
 
     def fit(self, group: int) -> bool:
         """Return True if the local replica may serve reads: it is a member and has caught up."""

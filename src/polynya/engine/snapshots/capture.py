@@ -65,7 +65,10 @@ async def captured(
     Raises Unavailable when an installed snapshot replaces the group's state meanwhile."""
     machine, found = group.machine, dict[int, _Encoded]()
     async with lock:
-        taken, keys = machine.take_changes(), list[int | str]((*machine.by_uid, *machine.evicted))
+        taken, keys = (
+            machine.take_changes(),
+            list[int | str]((*machine.directory.by_uid, *machine.directory.evicted)),
+        )
         try:
             await _encode_all(machine, found, keys, hot=hot)
             for _ in range(PASSES):
@@ -86,8 +89,8 @@ async def captured(
             last = machine.take_changes()
             last.put_back(taken)
             taken = last
-            if begins and machine.diskless:
-                machine.kept.since_copy = SinceCopy(machine.diskless_left)
+            if begins and machine.diskless.streams:
+                machine.kept.since_copy = SinceCopy(machine.diskless.left)
             elif begins:
                 machine.kept.since_copy = None
         finally:
@@ -114,9 +117,9 @@ def _moment(group: Group, found: dict[int, _Encoded]) -> _Moment:
     return _Moment(
         group.term,
         group.applied_index,
-        machine.hot_bytes,
-        machine.message_counter,
-        machine.pack_counter,
+        machine.directory.hot_bytes,
+        machine.outbox.counter,
+        machine.packs.counter,
         before,
         behind,
     )

@@ -236,7 +236,7 @@ class CatchUp:
         entries: list[Entry] = []
         size = 0
         for index, place in enumerate(places, load.begin):
-            found = self._core.journal.read_entry(place)
+            found = self._core.journal.segments.read_entry(place)
             if found.index != index:
                 raise CorruptData(
                     f"journal place {place:#x} holds entry {found.index} instead of {index}"
@@ -273,7 +273,9 @@ class CatchUp:
                     "the received file is incomplete: the disk is full, or the transfer was dropped"
                 )
             machine = await asyncio.to_thread(unpack_transfer, file, snapshot.identity)
-            for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
+            for some in portions(
+                [batch for _, hot in machine.directory.flush_candidates() for batch in hot]
+            ):
                 if not await core.keeper.copy_forward(number, some):
                     raise OSError("the disk is full")
             if not await core.keeper.configured(number, snapshot):

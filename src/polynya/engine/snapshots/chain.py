@@ -67,4 +67,7 @@ def links_of(count: bytes, links: bytes) -> list[SnapshotLink]:
 
 def hot_bytes_of(machine: Machine) -> int:
     """Return the bytes of hot payload in a transfer."""
-    return sum([len(hot) for _, hot in machine.flush_candidates()]) * _HOT_BYTES + machine.hot_bytes
+    return (
+        sum([len(hot) for _, hot in machine.directory.flush_candidates()]) * _HOT_BYTES
+        + machine.directory.hot_bytes
+    )

@@ -35,7 +35,9 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
     machine = group.machine
     changes = machine.take_changes()
     body: list[bytes] = [b""]
-    keys: list[int | str] = [*machine.by_uid, *machine.evicted] if whole else keys_of(changes)
+    keys: list[int | str] = (
+        [*machine.directory.by_uid, *machine.directory.evicted] if whole else keys_of(changes)
+    )
     count = 0
     try:
         for left in reversed(range(PASSES)):
@@ -95,7 +97,7 @@ async def lowest_place(machine: Machine, unapplied: int) -> int:
     `unapplied`: a lower bound of the entries that are applied meanwhile, which may be old in the
       journal."""
     lowest, seen = unapplied, 0
-    for stream in list(machine.hot.values()):
+    for stream in list(machine.directory.hot.values()):
         hot = stream.hot or ()
         lowest = min(lowest, min([batch.place for batch in hot], default=lowest))
         seen += len(hot)

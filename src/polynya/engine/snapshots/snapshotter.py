@@ -9,6 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
 
+import msgspec
+
 from polynya.base.errors import CorruptData
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
@@ -18,6 +20,7 @@ from polynya.engine.snapshots.transfer import payload_at
 from polynya.engine.standalone import StandaloneEngine
 from polynya.replica import Group
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.stream.state.model import HotBatch
 from polynya.wal import Journal
 from polynya.wal.errors import DiskFull
@@ -34,6 +37,14 @@ SMALL_STREAMS = 256  # a group with at most this many streams …
 SMALL_BYTES = 64 << 10
 _LOST = frozenset((errno.EIO, errno.ENOENT))
 log = logging.getLogger("polynya.snapshots")
+
+
+class SnapshotCounters(msgspec.Struct):
+    """Counters for metrics; they only grow."""
+
+    count: int = 0
+    bytes: int = 0
+    folded: int = 0  # parts that were merged into others
 
 
 class Snapshotter:
@@ -54,9 +65,7 @@ class Snapshotter:
     ) -> None:
         """`chains`: the snapshots on disk; this class updates it. `faulted`: uids of streams whose
         batches keep their place in the journal."""
-        self.count = 0
-        self.bytes = 0
-        self.folded = 0
+        self.counters = SnapshotCounters()
         self.covered_ms = 0  # every entry logged before this log time is in a snapshot
         self.lock = asyncio.Lock()  # held for a round
         # held from taking a machine's changes until they are encoded
@@ -92,7 +101,9 @@ class Snapshotter:
             return False
         return (
             self._wanted
-            or self._core.journal.bytes_between(self._written_at, self._core.journal.position)
+            or self._core.journal.segments.bytes_between(
+                self._written_at, self._core.journal.position
+            )
             >= self._every_bytes
         )
 
@@ -182,7 +193,7 @@ class Snapshotter:
             # Write the whole state when the index has not advanced, or when most streams changed.
             whole = chain is None or chain.index in (0, group.applied_index)
             changed = len(machine.changes.streams) + machine.kept.streams
-            whole = whole or 2 * changed > machine.count
+            whole = whole or 2 * changed > machine.directory.count
             chain = await self._write(group, whole=whole, unapplied=self._unapplied_floor(number))
             if self._keeper is not None:
                 self._keeper.snapshotted(
@@ -214,15 +225,15 @@ class Snapshotter:
         before: tuple[SnapshotLink, ...] = ()
         write: Callable[[], SnapshotLink]
         async with self.encoding:
-            if machine.count <= self._small_streams and (
+            if machine.directory.count <= self._small_streams and (
                 chain is None or chain.bytes <= SMALL_BYTES
             ):
-                lowest = machine.needed_places()
+                lowest = machine.directory.needed_places()
                 changes, index, term, body = (
                     machine.take_changes(),
                     group.applied_index,
                     group.term,
-                    machine.snapshot(),
+                    snapshot_of(machine),
                 )
                 write = partial(store.write, number, term, index, body)
             else:
@@ -235,7 +246,7 @@ class Snapshotter:
                 )
         # at the same moment as the body
         needed, hot_bytes = (
-            lowest if machine.hot else None,
+            lowest if machine.directory.hot else None,
             hot_bytes_of(machine),
         )
         try:
@@ -243,8 +254,8 @@ class Snapshotter:
         except BaseException:
             machine.kept.put_back(changes)
             raise
-        self.count += 1
-        self.bytes += link.length
+        self.counters.count += 1
+        self.counters.bytes += link.length
         chain = self._chains[number] = SnapshotChain((*before, link), needed, hot_bytes)
         return chain
 
@@ -263,7 +274,7 @@ class Snapshotter:
         for number, _ in jobs:
             chain = self._chains[number]
             links = tuple(await asyncio.to_thread(self._store.links, number))
-            self.folded += len(chain.links) - len(links)
+            self.counters.folded += len(chain.links) - len(links)
             chain.links = links
             if self._keeper is not None:
                 self._keeper.snapshotted(
@@ -291,7 +302,7 @@ class Snapshotter:
         """Write the hot batches that are damaged in the journal again."""
         hot = [
             (batch, stream.uid)
-            for stream, batches in group.machine.flush_candidates()
+            for stream, batches in group.machine.directory.flush_candidates()
             for batch in batches
         ]
         lost = await asyncio.to_thread(
@@ -325,7 +336,7 @@ class Snapshotter:
         """Return old batches, and mark their streams as changed. A batch that is corrupt in memory
         stays: the journal may be intact."""
         old: list[HotBatch] = []
-        for number, (stream, hot) in enumerate(list(machine.flush_candidates())):
+        for number, (stream, hot) in enumerate(list(machine.directory.flush_candidates())):
             deep = (
                 []
                 if stream.uid in self._faulted
@@ -341,7 +352,7 @@ class Snapshotter:
     def _deep_below(self) -> int:
         """Return the first segment within the last `keep_bytes` of the journal."""
         kept = 0
-        segments = self._core.journal.segments()
+        segments = self._core.journal.segments.sizes()
         for number, size in reversed(segments):
             kept += size
             if kept > self._keep_bytes:

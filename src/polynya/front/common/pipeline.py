@@ -29,22 +29,25 @@ class Ticks:
 class IdleClock:
     """The time since when a connection waits for its client, in coarse seconds."""
 
-    __slots__ = ("_unread", "opened", "since", "ticks")
+    __slots__ = ("_sent", "_swept", "_unread", "opened", "since", "ticks")
 
     def __init__(self, ticks: Ticks) -> None:
         self.ticks = ticks
-        self.opened = self.since = ticks.now
-        self._unread = 0
+        self.opened = self.since = self._swept = ticks.now
+        self._sent = self._unread = 0
 
     def touch(self) -> None:
         """Note progress of the client."""
         self.since = self.ticks.now
 
-    def waited(self, tick: int, unread: int) -> int:
-        """Return the seconds without progress. A change of the unread response bytes since the last
-        sweep is progress."""
-        if unread != self._unread:
+    def waited(self, tick: int, responses: ResponseQueue) -> int:
+        """Return the seconds without progress, at each sweep. A response that was sent since the
+        last sweep is progress, and so is a change of the unread bytes."""
+        if responses.sent != self._sent:
+            self._sent, self.since = responses.sent, max(self.since, self._swept)
+        if (unread := responses.unread_bytes) != self._unread:
             self._unread, self.since = unread, tick
+        self._swept = tick
         return tick - self.since
 
 
@@ -59,7 +62,6 @@ class ResponseQueue:
         "_on_sent",
         "_ready",
         "_writable",
-        "clock",
         "exclusive",
         "is_watched",
         "last",
@@ -69,8 +71,7 @@ class ResponseQueue:
         "write_paused",
     )
 
-    def __init__(self, clock: IdleClock, on_sent: Callable[[], None]) -> None:
-        self.clock = clock
+    def __init__(self, on_sent: Callable[[], None]) -> None:
         self.transport: asyncio.Transport | None = None
         self.next = self.sent = 0
         self.last = NEVER  # number of the connection's last response
@@ -96,16 +97,16 @@ class ResponseQueue:
         if number != self.sent:
             self._ready[number] = response
             return
-        if self.transport is None:
+        transport = self.transport
+        if transport is None:
             return
         self.sent = number + 1
         if isinstance(response, bytes):
-            self.transport.write(response)
+            transport.write(response)
         elif response:
-            self.transport.writelines(response)
+            transport.writelines(response)
         if self._ready:
-            self._send_ready(self.transport)
-        self.clock.since = self.clock.ticks.now
+            self._send_ready(transport)
         if self.is_watched and self._on_sent is not None:
             self._on_sent()
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
+from polynya.front.common.pipeline import ResponseQueue
 from polynya.front.kafka.auth.caller import Caller
 from polynya.front.kafka.auth.sasl import Exchange
 from polynya.front.kafka.context import Context
@@ -22,6 +23,7 @@ from polynya.wire.kafka.messages import APIS, Header, encode_response, read_head
 from polynya.wire.kafka.primitives import Bytes
 
 _T = TypeVar("_T")
+_NOTHING = memoryview(b"")
 
 
 class RepeatedRequest(Protocol):
@@ -45,7 +47,7 @@ class Session:
         self.is_sasl_raw = False  # its messages come without a header
         # partitions of failed batches, until the answer has left: what the client pipelined behind
         # them is refused, as a gap would otherwise be judged without the failed batch
-        self.failed: dict[str, Slot] = {}
+        self.failed: dict[str, int] = {}  # the number of the request
         self.proposed: dict[str, int] = {}  # batches without an outcome, by partition
         # when a partition first, and last, lacked an earlier batch
         self.gaps: dict[str, tuple[float, float]] = {}
@@ -62,9 +64,9 @@ class Session:
         else:
             del self.proposed[name]
 
-    def forget_failed(self, slot: Slot) -> None:
-        """Forget the failed batches of a request whose answer has left."""
-        self.failed = {name: each for name, each in self.failed.items() if each is not slot}
+    def forget_failed(self, sent: int) -> None:
+        """Forget the failed batches of the requests before `sent`, whose answers have left."""
+        self.failed = {name: each for name, each in self.failed.items() if each >= sent}
 
 
 class Connection(Protocol):
@@ -82,15 +84,9 @@ class Connection(Protocol):
         ...
 
     @property
-    def is_open(self) -> bool: ...
-    @property
-    def is_ending(self) -> bool:
-        """Report whether no further requests are read: those in work are answered at once."""
-        ...
+    def responses(self) -> ResponseQueue: ...
 
-    async def wait_writable(self) -> bool:
-        """Wait until the client has read earlier answers; return False if it is gone."""
-        ...
+    is_ending: bool  # no further requests are read; those in work are answered at once
 
     def authenticated(self) -> None:
         """Count the connection among those of known callers."""
@@ -112,14 +108,6 @@ class Connection(Protocol):
         """Take the next requests after a held one that was decoded, or close if it failed."""
         ...
 
-    def advance(self) -> None:
-        """Send the answers that are next in order."""
-        ...
-
-    def release(self, holding: Holding) -> None:
-        """Return the memory of a large request."""
-        ...
-
     def steer(self) -> None:
         """Look again whether to read: the core's budget has changed."""
         ...
@@ -128,7 +116,7 @@ class Connection(Protocol):
         """Close the connection if it is idle for long, or stuck in a request or an answer."""
         ...
 
-    def finish(self) -> None:
+    def stop(self) -> None:
         """Read no further requests, and close after the answers to those in work."""
         ...
 
@@ -141,29 +129,6 @@ class Connection(Protocol):
         ...
 
 
-class Slot:
-    """The place of an answer in the order of a connection's answers."""
-
-    __slots__ = ("answer", "connection", "holding")
-
-    def __init__(self, connection: Connection, holding: Holding | None) -> None:
-        self.connection = connection
-        self.answer: list[Bytes] | None = None
-        self.holding = holding  # of a large request
-
-    def send(self, pieces: list[Bytes]) -> None:
-        """Answer with these pieces; none for a request that gets no answer."""
-        self.drop()
-        self.answer = pieces
-        self.connection.advance()
-
-    def drop(self) -> None:
-        """Return the memory of the request."""
-        holding, self.holding = self.holding, None
-        if holding is not None:
-            self.connection.release(holding)
-
-
 class Call:
     """One request: its connection, its header, and the way to answer it."""
 
@@ -174,19 +139,24 @@ class Call:
         "context",
         "data",
         "header",
+        "holding",
+        "number",
         "session",
-        "slot",
         "throttle_ms",
         "version",
         "worked",
     )
 
-    def __init__(self, connection: Connection, slot: Slot, data: memoryview) -> None:
+    def __init__(
+        self, connection: Connection, number: int, data: memoryview, holding: Holding | None
+    ) -> None:
+        """`number`: of the request on its connection. `holding`: the memory of a large one."""
         self.connection = connection
         self.context = connection.context
         self.session = connection.session
         self.caller = connection.caller  # the one who asks: what it may do
-        self.slot = slot
+        self.number = number
+        self.holding = holding
         self.data = data
         self.header: Header = read_header(data)
         self.version = self.header.version  # of the request and of its answer
@@ -207,11 +177,25 @@ class Call:
 
     def send(self, pieces: list[Bytes]) -> None:
         """Answer with an encoded frame, or with nothing."""
-        self.data = memoryview(b"")
         meter = self.caller.meter
         if meter is not None:
             meter.charge(sum(map(len, pieces)))
-        self.slot.send(pieces)
+        if self.holding is not None:
+            self.drop()
+        self.data = _NOTHING
+        self.connection.responses.send(self.number, pieces)
+
+    def drop(self) -> None:
+        """Return the memory of the request."""
+        self.data = _NOTHING
+        holding, self.holding = self.holding, None
+        if holding is not None:
+            holding.release()
+
+    def fail(self, partition: str) -> None:
+        """Refuse what the client has pipelined behind a failed batch, until the answer has left."""
+        self.session.failed[partition] = self.number
+        self.connection.responses.is_watched = True
 
 
 async def in_turns(call: Call, items: Iterable[_T]) -> AsyncIterator[_T]:

@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from polynya.access import Access
 from polynya.base.log_throttle import LogThrottle
+from polynya.front.common.connection_set import ConnectionSet
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.common.unauthenticated import Unauthenticated
 from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.call import Connection
 from polynya.front.kafka.context import Context
-from polynya.front.kafka.request_memory import Frame, Holding, RequestMemory
+from polynya.front.kafka.request_memory import Frame, RequestMemory
 from polynya.wire.kafka.primitives import Malformed
 
 log = logging.getLogger("polynya.kafka")
@@ -34,12 +35,11 @@ class Connections:
 
     def __init__(self, context: Context, protection: KafkaProtection, connections_max: int) -> None:
         self.context = context
-        self.memory = RequestMemory()
-        self.tick = 0  # the loop's time in seconds, as the last sweep saw it
+        self.open = ConnectionSet[Connection]()
+        self.ticks = self.open.ticks
+        self.memory = RequestMemory(self._steer_waiting)
         self.waiting: set[Connection] = set()  # connections that are not read
         self.unauthenticated = Unauthenticated[Connection](connections_max)
-        self.is_stopping = False
-        self._open: set[Connection] = set()
         self._connections_max = connections_max
         self._quotas = StreamQuotas(protection.cores)
         self._access = protection.access
@@ -48,22 +48,10 @@ class Connections:
         self._complaints = LogThrottle()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.open)
 
     def __iter__(self) -> Iterator[Connection]:
-        return iter(tuple(self._open))
-
-    def stop(self) -> None:
-        """Take no further connections in, and read no further requests."""
-        self.is_stopping = True
-        for connection in self:
-            connection.finish()
-
-    def sweep(self, tick: int) -> None:
-        """End the connections that are idle or stuck."""
-        self.tick = tick
-        for connection in self:
-            connection.sweep(tick)
+        return iter(self.open)
 
     def caller(self) -> Caller:
         """Return the caller of a new connection."""
@@ -82,27 +70,27 @@ class Connections:
     def refuse(self) -> None:
         """Count and log a connection that is not taken in."""
         self.context.counters.connections_refused += 1
-        if not self.is_stopping:
+        if not self.open.stopping:
             self._log_once("refused a Kafka connection: there are too many")
 
     def _log_once(self, said: str) -> None:
         """Log at most once a minute, whatever the address."""
         if times := self._complaints.due(asyncio.get_running_loop().time(), said):
-            fields = {"connections": len(self._open), "times": times}
+            fields = {"connections": len(self.open), "times": times}
             log.warning(said, extra=fields | {"unauthenticated": len(self.unauthenticated)})
 
     def admit(self, connection: Connection) -> bool:
         """Take a connection in; return False if there are too many."""
         self.context.counters.connections_opened += 1
-        is_full = len(self._open) >= self._connections_max
-        if self.is_stopping or (is_full and not self.unauthenticated):
+        is_full = len(self.open) >= self._connections_max
+        if self.open.stopping or (is_full and not self.unauthenticated):
             self.refuse()
             return False
         if connection.caller.is_unknown:
             dropped = self.unauthenticated.add(connection, connection.remote, is_full=is_full)
             if dropped is not None:
                 self._drop(dropped)
-        self._open.add(connection)
+        self.open.add(connection)
         self._count()
         return True
 
@@ -112,19 +100,19 @@ class Connections:
         self._count()
 
     def _count(self) -> None:
-        self.context.counters.connections = len(self._open)
+        self.context.counters.connections = len(self.open)
         self.context.counters.unauthenticated = len(self.unauthenticated)
 
     def _drop(self, connection: Connection) -> None:
         """Drop a connection that has not authenticated, for a newer one."""
         self.context.counters.connections_dropped += 1
         self._log_once("dropped a Kafka connection before authentication: there are too many")
-        self._open.discard(connection)
+        self.open.discard(connection)
         connection.abort()
 
     def forget(self, connection: Connection) -> None:
         """Remove a closed connection."""
-        self._open.discard(connection)
+        self.open.discard(connection)
         self.unauthenticated.remove(connection)
         self._count()
         self.waiting.discard(connection)
@@ -141,10 +129,6 @@ class Connections:
         """Begin a large request, which holds memory from its first bytes to its answer."""
         return Frame(self.memory, connection.caller.key(connection.remote), first, size)
 
-    def release(self, holding: Holding) -> None:
-        """End a large request."""
-        was_short = self.memory.is_short
-        self.memory.release(holding)
-        if was_short:
-            for connection in tuple(self.waiting):
-                connection.steer()
+    def _steer_waiting(self) -> None:
+        for connection in tuple(self.waiting):
+            connection.steer()

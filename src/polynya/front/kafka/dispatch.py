@@ -117,7 +117,7 @@ async def _decode_and_run(call: Call, api: Api) -> None:
     try:
         request, count = await in_thread(call.context.coding, partial(_decoded, call, api))
     except BaseException as error:
-        call.slot.drop()
+        call.drop()
         call.connection.go_on_after(error)
         if isinstance(error, Malformed):
             return
@@ -133,7 +133,7 @@ async def _repeat(call: Call, repeated: RepeatedRequest) -> None:
     try:
         left_seconds = await repeated.answered(call)
     except BaseException:
-        call.slot.drop()
+        call.drop()
         call.connection.close()
         raise
     if left_seconds >= 0:
@@ -150,7 +150,7 @@ async def _run(call: Call, request: Any) -> None:
         else:
             message = await _HANDLERS[call.header.key](call, request)
     except BaseException:
-        call.slot.drop()
+        call.drop()
         call.connection.close()
         raise
     if isinstance(message, list):

@@ -69,8 +69,8 @@ class _Wanted:
         """Take over the ends of the partition; there may be nothing to read."""
         self.is_read, self.is_beyond = True, False
         answer = self.answer
-        answer.high_watermark, answer.last_stable_offset = info.high_watermark, info.record
-        answer.log_start_offset = info.first_record
+        answer.high_watermark = max(info.high, info.record)
+        answer.last_stable_offset, answer.log_start_offset = info.record, info.first_record
 
     def fill(self, page: Page, leader_epoch: int) -> None:
         self.place(page.info)
@@ -97,7 +97,10 @@ async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes
     connection, reading = call.connection, _Reading(call, request)
     seconds = min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
     async with call.session.fetching:
-        if not await connection.wait_writable():
+        responses = connection.responses
+        if responses.write_paused:
+            await responses.wait_writable()
+        if responses.transport is None:
             return FetchResponse()
         await reading.find()
         loop = asyncio.get_running_loop()
@@ -234,7 +237,11 @@ class _Reading:
         found = each.stream.read_nowait(self._query(each, left))
         if found is None:
             return False
-        if isinstance(found, Page) and (size := foreign_bytes(found)):
+        if (
+            isinstance(found, Page)
+            and found.info.encoding != Encoding.KAFKA
+            and (size := foreign_bytes(found))
+        ):
             if size > AT_ONCE_BYTES:
                 return False
             build_batches(found)
@@ -294,7 +301,7 @@ class _Reading:
             call.context.clients.send(zone, self._size)
         if self._is_answered:
             tell_of_fetch(call, self._response)
-        elif not self._request.rack_id:
+        elif not (self._size or self._request.rack_id):
             return self._response, self._waiting()
         return self._response, []
 

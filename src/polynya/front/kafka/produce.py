@@ -45,7 +45,7 @@ def start(call: Call, request: ProduceRequest, *, in_slices: bool = False) -> No
     topics = _known(call, request) if may_start else None
     if topics is not None:
         work.judge(topics)
-        if not work.is_heavy:
+        if work.bytes <= AT_ONCE_BYTES:
             work.propose()
             return
     task = call.context.spawn(_start_late(work, session.producing))
@@ -65,7 +65,7 @@ async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None
         await asyncio.wait([before])
     if not work.is_judged:
         await work.find_and_judge()
-    if work.is_heavy:
+    if work.bytes > AT_ONCE_BYTES:  # the loop would wait for them
         await work.check()
     await work.propose_in_slices()
 
@@ -93,7 +93,7 @@ class _Produce:
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
         self._waiting: list[SentBatch] = []
-        self._work = 0  # the bytes that their checks look at one by one
+        self.bytes = 0  # those that their checks look at one by one
         self.is_judged = False
 
     async def find_and_judge(self) -> None:
@@ -109,10 +109,11 @@ class _Produce:
                 topics.append(None)  # retriable for the client: it asks for metadata
         self.is_judged = True
         for data, topic in zip(self._request.topic_data, topics, strict=True):
-            answers = self._answers_of(data)
+            answers = TopicProduceResponse(data.name, data.topic_id)
+            self._response.responses.append(answers)
             for first in range(0, len(data.partition_data) or 1, KAFKA_ELEMENTS_PER_TURN):
                 some = data.partition_data[first : first + KAFKA_ELEMENTS_PER_TURN]
-                self._judge(data, topic, some, answers)
+                self._judge(data, topic, some, answers.partition_responses)
                 if count(self._call, 1 + len(some)):
                     await asyncio.sleep(0)
 
@@ -121,13 +122,9 @@ class _Produce:
         others wait for their checks."""
         self.is_judged = True
         for data, topic in zip(self._request.topic_data, topics, strict=True):
-            self._judge(data, topic, data.partition_data, self._answers_of(data))
-
-    def _answers_of(self, data: TopicProduceData) -> list[PartitionProduceResponse]:
-        """Return the answers of a topic's partitions, which are still to be added."""
-        answers = TopicProduceResponse(data.name, data.topic_id)
-        self._response.responses.append(answers)
-        return answers.partition_responses
+            answers = TopicProduceResponse(data.name, data.topic_id)
+            self._response.responses.append(answers)
+            self._judge(data, topic, data.partition_data, answers.partition_responses)
 
     def _judge(
         self,
@@ -157,7 +154,7 @@ class _Produce:
             else:
                 batch = SentBatch(part.records, topic, stream, answer)
                 self._waiting.append(batch)
-                self._work += batch.work
+                self.bytes += batch.work
 
     def propose(self) -> None:
         """Propose each batch that waits and has no fault."""
@@ -174,11 +171,6 @@ class _Produce:
                 await asyncio.sleep(0)
             self._propose_one(batch)
         self._finished_one()
-
-    @property
-    def is_heavy(self) -> bool:
-        """Report whether the batches are checked in a thread: the loop would wait for them."""
-        return self._work > AT_ONCE_BYTES
 
     async def check(self) -> None:
         """Check the batches in a thread, one request of this core at a time."""
@@ -203,7 +195,7 @@ class _Produce:
         if is_elsewhere:
             answer.error_code, self._is_misled = Error.NOT_LEADER, True
             if producer is not None:
-                session.failed[name] = call.slot
+                call.fail(name)
             return
         if producer is not None and name in session.failed:
             answer.error_code = Error.NOT_ENOUGH_REPLICAS
@@ -211,20 +203,16 @@ class _Produce:
             return
         if is_diskless:
             service.expect_diskless(name)
-        self._count(len(batch.payload))
+        size, counters = len(batch.payload), context.counters
+        self._left += 1
+        counters.batches += 1
+        counters.bytes_in += size
+        if self._zone:
+            context.clients.receive(self._zone, size)
         command = Produce(name, service.now_ms(), batch, producer)
         before = session.proposed.get(name, 0)
         session.proposed[name] = before + 1
         stream.append(command, partial(self._done, command, answer, before > 0))
-
-    def _count(self, size: int) -> None:
-        """Count a batch that is proposed now."""
-        self._left += 1
-        context = self._call.context
-        context.counters.batches += 1
-        context.counters.bytes_in += size
-        if self._zone:
-            context.clients.receive(self._zone, size)
 
     def _done(
         self,
@@ -253,7 +241,7 @@ class _Produce:
                 answer.error_code = Error.NOT_ENOUGH_REPLICAS
                 answer.error_message = _OVERTOOK
         if answer.error_code != Error.NONE and command.producer is not None:
-            session.failed[command.name] = self._call.slot
+            self._call.fail(command.name)
         self._finished_one()
 
     def _may_close(self, name: str) -> bool:
@@ -296,7 +284,7 @@ class _Produce:
         )
         self._call.send([])
         if failed:
-            self._call.connection.finish()
+            self._call.connection.stop()
 
 
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:

@@ -85,7 +85,7 @@ class RepeatedFetch:
         connection, session, loop = call.connection, call.session, asyncio.get_running_loop()
         async with session.fetching:
             until = loop.time() + self._seconds
-            if not await connection.wait_writable():
+            if not await connection.responses.wait_writable():
                 return 0.0
             parked = session.parked = ParkedFetch(self._min_bytes)
             try:

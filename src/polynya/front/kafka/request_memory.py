@@ -8,6 +8,8 @@ oldest one of its caller: so requests complete, and return what they hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from polynya.base.limits import KAFKA_REQUESTS_BYTES_PER_CORE, KIB, MIB
 
 # shares shrink as callers come, while others still hold larger ones: the limit of all together, as
@@ -32,25 +34,27 @@ class _Caller:
 class Holding:
     """The memory of one request, from its first bytes to its answer."""
 
-    __slots__ = ("bytes", "caller")
+    __slots__ = ("_memory", "bytes", "caller")
 
-    def __init__(self, caller: _Caller) -> None:
+    def __init__(self, memory: RequestMemory, caller: _Caller) -> None:
+        self._memory = memory
         self.caller = caller
         self.bytes = 0
 
+    def release(self) -> None:
+        """End the request."""
+        self._memory.release(self)
+
 
 class RequestMemory:
-    """The budget of one core."""
+    """The budget of one core. `on_room` is called after a request has ended while it was short."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
+        self._on_room = on_room
         self.bytes = 0
+        self.is_short = False  # the budget is used up, so that shares count
         self._callers: dict[str, _Caller] = {}
         self._arriving: dict[Holding, None] = {}  # incomplete requests, oldest first
-
-    @property
-    def is_short(self) -> bool:
-        """Report whether the budget is used up, so that shares count."""
-        return self.bytes >= KAFKA_REQUESTS_BYTES_PER_CORE
 
     def is_full_for(self, key: str) -> bool:
         """Report whether a caller may begin no further request."""
@@ -65,7 +69,7 @@ class RequestMemory:
         """Begin a request of a caller."""
         caller = self._callers.setdefault(key, _Caller(key))
         caller.requests += 1
-        holding = Holding(caller)
+        holding = Holding(self, caller)
         caller.arriving[holding] = self._arriving[holding] = None
         return holding
 
@@ -86,17 +90,21 @@ class RequestMemory:
 
     def release(self, holding: Holding) -> None:
         """End a request."""
+        was_short = self.is_short
         self.complete(holding)
         self._add(holding, -holding.bytes)
         caller = holding.caller
         caller.requests -= 1
         if not caller.requests:
             del self._callers[caller.key]
+        if was_short:
+            self._on_room()
 
     def _add(self, holding: Holding, size: int) -> None:
         holding.bytes += size
         holding.caller.bytes += size
         self.bytes += size
+        self.is_short = self.bytes >= KAFKA_REQUESTS_BYTES_PER_CORE
 
 
 class Frame:

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
 from polynya.base.errors import PolynyaError
+from polynya.front.common.pipeline import ReadPressure, ResponseQueue
 from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
 from polynya.front.text.counters import TextCounters
 from polynya.front.text.gate import Caller
@@ -55,28 +56,28 @@ class ConnectionOwner(Protocol):
 
     def unexpected(self, error: Exception) -> None: ...
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
 
 class TextConnection(asyncio.Protocol):
-    """Runs pipelined PUTs together; any other command waits for those before it, and they for
-    it. Frames beyond `REQUESTS_MAX` stay in the buffer until a later turn of the loop."""
+    """A connection of a client. It runs pipelined PUTs together; any other command waits for those
+    before it, and they for it. Frames beyond `REQUESTS_MAX` stay in the buffer until a later turn of
+    the loop."""
 
     def __init__(self, front: ConnectionOwner) -> None:
         self.remote = ""
-        self.transport: asyncio.Transport | None = None
         self._front = front
+        self._responses = ResponseQueue(self._on_sent)
+        self._responses.is_watched = True
+        self._pressure = ReadPressure()
         self._caller: Caller = front.caller()
         self._opened = front.now()
         self._buffer = bytearray()
         self._more = False  # the buffer may begin with a whole frame
         self._waiting: deque[bytes] = deque()
-        # one list for each request that runs: its response
-        self._answers: deque[list[str]] = deque()
         self._alone = False  # a command other than PUT runs
         self._ending = False
         self._last = ""  # the response after all others
-        self._paused = False
         self._pumps = False  # at the next turn of the loop
         self._partial_since = 0.0  # a frame has begun
         self._unread_since = 0.0  # the client does not read its responses
@@ -84,7 +85,7 @@ class TextConnection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Report whether no request waits or runs."""
-        return not (self._waiting or self._answers or self._more)
+        return not (self._waiting or self._responses.in_flight or self._more)
 
     @property
     def is_unauthenticated(self) -> bool:
@@ -92,14 +93,16 @@ class TextConnection(asyncio.Protocol):
         return self._caller.is_unknown
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        made = cast(asyncio.Transport, transport)
+        self._responses.transport = self._pressure.transport = made
         self.remote = str((transport.get_extra_info("peername") or ("?",))[0])
         if not self._front.admit(self):
-            self._send("ERR too many connections; retry later")
-            self.transport.close()
+            self._responses.write(self._framed("ERR too many connections; retry later"))
+            self._responses.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
+        self._responses.end()
+        self._pressure.transport = None
         self._forget_requests()
         self._caller.release()
         self._front.forget(self)
@@ -118,7 +121,7 @@ class TextConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._unread_since = self._front.now()
-        self._pause()
+        self._pressure.steer(full=True)
 
     def resume_writing(self) -> None:
         self._unread_since = 0.0
@@ -127,17 +130,21 @@ class TextConnection(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """End a connection whose client neither completes a frame nor reads its responses, or does
         not authenticate."""
-        partial = 0.0 if self._paused else self._partial_since
+        partial = 0.0 if self._pressure.is_paused else self._partial_since
         since = self._unread_since or partial
-        if since and now - since > STALL_SECONDS and self.transport is not None:
+        if since and now - since > STALL_SECONDS and self._responses.transport is not None:
             self._front.counters.timeouts += 1
-            self.transport.abort()
+            self.abort()
         elif self.is_unauthenticated and now - self._opened > AUTHENTICATION_SECONDS:
             self._front.late(self)
-            if self.transport is not None:
-                self.transport.abort()
+            self.abort()
 
-    def end(self) -> None:
+    def abort(self) -> None:
+        """Close at once."""
+        if self._responses.transport is not None:
+            self._responses.transport.abort()
+
+    def stop(self) -> None:
         """Close after the responses in flight."""
         self._ending = True
         self._forget_requests()
@@ -151,7 +158,7 @@ class TextConnection(asyncio.Protocol):
     def _take(self) -> None:
         """Take the whole frames there is room for from the buffer. After an invalid one, the
         connection ends."""
-        room = REQUESTS_MAX - len(self._waiting) - len(self._answers)
+        room = REQUESTS_MAX - len(self._waiting) - self._responses.in_flight
         if not self._more or room <= 0:
             return
         frames: list[bytes] = []
@@ -174,43 +181,31 @@ class TextConnection(asyncio.Protocol):
         self._pumps = False
         self._take()
         while self._waiting and not (
-            self._alone or self._unread_since or len(self._answers) >= REQUESTS_MAX
+            self._alone or self._unread_since or self._responses.in_flight >= REQUESTS_MAX
         ):
             frame = self._waiting[0]
             try:
                 command = parse_command(frame)
-                if command.verb != "PUT" and self._answers:
+                if command.verb != "PUT" and self._responses.in_flight:
                     break
                 self._waiting.popleft()
                 self._start(command, len(frame))
             except (BadCommand, TextError) as wrong:
                 if self._waiting and self._waiting[0] is frame:
                     self._waiting.popleft()
-                self._answer(self._slot(), str(wrong))
-        if self._more and not (self._waiting or self._answers):
+                self._answer(self._responses.take(), str(wrong))
+        in_flight = self._responses.in_flight
+        if self._more and not (self._waiting or in_flight):
             self._pump_soon()
-        if self._unread_since or self._more or self._is_full:
-            self._pause()
-        elif self._paused and self.transport is not None:
-            self._paused = False
-            self.transport.resume_reading()
+        is_full = len(self._waiting) + in_flight >= REQUESTS_MAX
+        self._pressure.steer(full=bool(self._unread_since) or self._more or is_full)
         self._finish()
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._waiting) + len(self._answers) >= REQUESTS_MAX
 
     def _pump_soon(self) -> None:
         """Pump at the next turn of the loop, so that others have theirs."""
         if not self._pumps:
             self._pumps = True
             asyncio.get_running_loop().call_soon(self._pump)
-
-    def _pause(self) -> None:
-        """Stop reading until there is room."""
-        if not self._paused and self.transport is not None:
-            self._paused = True
-            self.transport.pause_reading()
 
     def _start(self, command: TextCommand, size: int) -> None:
         """Start a command. Raises `TextError` before it had any effect."""
@@ -219,15 +214,15 @@ class TextConnection(asyncio.Protocol):
             self._caller.check(command, size)
         if command.verb != "PUT":
             self._alone = True
-            self._front.spawn(self._run(command, self._slot()))
+            self._front.spawn(self._run(command, self._responses.take()))
             return
-        slot = self._slot()
+        number = self._responses.take()
         try:
-            self._front.topics.put(command, lambda response: self._answer(slot, response))
+            self._front.topics.put(command, lambda response: self._answer(number, response))
         except TextError as wrong:
-            self._answer(slot, str(wrong))
+            self._answer(number, str(wrong))
 
-    async def _run(self, command: TextCommand, slot: list[str]) -> None:
+    async def _run(self, command: TextCommand, number: int) -> None:
         response = "ERR the node is stopping"
         try:
             if command.verb == "AUTH":
@@ -246,35 +241,29 @@ class TextConnection(asyncio.Protocol):
             response = fault(error)
         finally:
             self._alone = False
-            self._answer(slot, response)
+            self._answer(number, response)
             self._pump()
 
-    def _slot(self) -> list[str]:
-        slot: list[str] = []
-        self._answers.append(slot)
-        return slot
+    def _answer(self, number: int, response: str) -> None:
+        """Send a response when its turn comes."""
+        self._responses.send(number, self._framed(response))
 
-    def _answer(self, slot: list[str], response: str) -> None:
-        """Keep a response, and send those whose turn it is."""
-        slot.append(response)
-        was_full = len(self._answers) >= REQUESTS_MAX
-        while self._answers and self._answers[0]:
-            self._send(self._answers.popleft()[0])
-        if ((self._waiting or self._more) and not self._answers) or was_full:
+    def _on_sent(self) -> None:
+        """Start the requests that wait for the responses that were sent."""
+        if self._waiting or self._more or self._pressure.is_paused:
             self._pump_soon()
         self._finish()
 
-    def _send(self, response: str) -> None:
+    def _framed(self, response: str) -> bytes:
         if response.startswith("ERR"):
             self._front.counters.errors += 1
-        if self.transport is not None:
-            frame = pack_frame(response)
-            self._caller.charge(len(frame))
-            self.transport.write(frame)
+        frame = pack_frame(response)
+        self._caller.charge(len(frame))
+        return frame
 
     def _finish(self) -> None:
-        if self._ending and self.is_idle and self.transport is not None:
+        if self._ending and self.is_idle:
             if self._last:
-                self._send(self._last)
+                self._responses.write(self._framed(self._last))
                 self._last = ""
-            self.transport.close()
+            self._responses.close()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import ssl
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from polynya.access import Access
 from polynya.base.log_throttle import LogThrottle
+from polynya.front.common.connection_set import ConnectionSet
 from polynya.front.common.stream_quotas import StreamQuotas
-from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
 from polynya.front.common.unauthenticated import Unauthenticated
 from polynya.front.text.connection import TextConnection
 from polynya.front.text.counters import TextCounters
@@ -21,7 +19,6 @@ from polynya.front.text.gate import Caller
 from polynya.front.text.topics import NodeView, Topics
 from polynya.service.api import Service
 
-_SWEEP_SECONDS = 2.0
 log = logging.getLogger("polynya.text")
 
 
@@ -41,7 +38,8 @@ class TextFront:
         self.service = service
         self.topics = Topics(service, view)
         self.counters = TextCounters()
-        self.connections: set[TextConnection] = set()
+        self.connections = ConnectionSet[TextConnection]()
+        self.spawn = self.connections.spawn
         self.unauthenticated = Unauthenticated[TextConnection](connections_max)
         self._connections_max = connections_max
         self._access = access
@@ -49,49 +47,25 @@ class TextFront:
         self.is_tls = tls is not None
         self._tls = tls
         self._complaints = LogThrottle()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._servers: list[asyncio.Server | Handshakes] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._drained: asyncio.Event | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on listening sockets; `stop` closes them."""
-        loop = asyncio.get_running_loop()
-        for listener in sockets:
-            if self._tls is None:
-                server = await loop.create_server(
-                    lambda: TextConnection(self), sock=listener, backlog=BACKLOG
-                )
-                self._servers.append(server)
-            else:
-                most = max(4, self._connections_max // 4)
-                self._servers.append(
-                    Handshakes(
-                        listener,
-                        self._tls,
-                        lambda: TextConnection(self),
-                        at_most=most,
-                        dropped=self.counters.refuse,
-                    )
-                )
-        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        await self.connections.listen(
+            sockets,
+            lambda: TextConnection(self),
+            self._tls,
+            handshakes_max=max(4, self._connections_max // 4),
+            dropped=self.counters.refuse,
+        )
+        self.connections.sweep_with(self._sweep)
 
     async def stop(self, grace: float = 3.0) -> None:
         """Stop accepting, and answer what runs; after `grace` seconds, cut the rest."""
-        for server in self._servers:
-            server.close()
-        self._drained = asyncio.Event()
-        for connection in tuple(self.connections):
-            connection.end()
-        if self.connections:
-            timer = asyncio.get_running_loop().call_later(grace, self._cut)
-            await self._drained.wait()
-            timer.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.connections.close()
+        for connection in self.connections:
+            connection.stop()
+        await self.connections.drain(grace)
+        await self.connections.end()
 
     def now(self) -> float:
         """Return seconds of a monotonic clock."""
@@ -111,10 +85,10 @@ class TextFront:
             return False
         if connection.is_unauthenticated:
             dropped = self.unauthenticated.add(connection, connection.remote, is_full=is_full)
-            if dropped is not None and dropped.transport is not None:
+            if dropped is not None:
                 self.counters.dropped += 1
                 self._log_once("dropped a connection of the text protocol before AUTH")
-                dropped.transport.abort()
+                dropped.abort()
         return True
 
     def authenticated(self, connection: TextConnection) -> None:
@@ -135,8 +109,6 @@ class TextFront:
         """Remove a closed connection."""
         self.connections.discard(connection)
         self.unauthenticated.remove(connection)
-        if self._drained is not None and not self.connections:
-            self._drained.set()
 
     def malformed(self, connection: TextConnection, why: str) -> None:
         """Count and log an invalid frame, after which the connection ends."""
@@ -149,19 +121,7 @@ class TextFront:
         """Log a fault of this node."""
         log.error("a command of the text protocol failed", exc_info=error)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that ends with the front."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _sweep(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+    def _sweep(self, tick: int) -> None:
         now = self.now()
-        for connection in tuple(self.connections):
+        for connection in self.connections:
             connection.sweep(now)
-
-    def _cut(self) -> None:
-        for connection in tuple(self.connections):
-            if connection.transport is not None:
-                connection.transport.abort()

@@ -16,9 +16,9 @@ from polynya.base.names import DISKLESS, LEASED, REPLICATED, BadName, canonical_
 from polynya.front.text.cursors import CursorRefused, Cursors, json_batch
 from polynya.front.text.protocol import TextCommand
 from polynya.local.api import Page, Position, ReadQuery, Refusal
+from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
 from polynya.service.stream_segments import LeasedSegments
-from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.profiles.commands import Profile
@@ -28,6 +28,7 @@ from polynya.wire.kafka.records import decoded_records
 
 _JSON = "application/json"
 AT_ONCE_BYTES = 64 * KIB  # of a page; the message of a larger one is found in a thread
+STREAMS_MAX = 10_000  # whose handles a core keeps
 _TRIES = 50  # a GET that loses against others this often answers with an error
 _encode = msgspec.json.Encoder().encode
 
@@ -56,23 +57,34 @@ class Topics:
         self._service = service
         self._view = view
         self._cursors = Cursors(service)
+        self._streams: dict[str, StreamHandle] = {}  # of the topics that were used last
+
+    def _stream(self, topic: str) -> StreamHandle:
+        """Return the stream of a topic. Raises `TextError`."""
+        found = self._streams.get(topic)
+        if found is None:
+            name = topic_name(topic)
+            if len(self._streams) >= STREAMS_MAX:
+                del self._streams[next(iter(self._streams))]
+            found = self._streams[topic] = self._service.open(name)
+        return found
 
     async def run(self, command: TextCommand) -> str:
         """Run a command other than PUT and return the response. Raises `TextError`,
         `PolynyaError`."""
         if command.verb == "METRICS":
             return self._metrics()
-        name = topic_name(command.argument)
+        stream = self._stream(command.argument)
         if command.verb == "REGISTER":
-            return await self._register(command.argument, name)
+            return await self._register(command.argument, stream)
         if command.verb == "GET":
-            return await self._get(command.argument, name)
-        return await self._state(command.argument, name)
+            return await self._get(command.argument, stream)
+        return await self._state(command.argument, stream)
 
     def put(self, command: TextCommand, done: Callable[[str], None]) -> None:
         """Append a message; `done` gets the response. Raises `TextError`."""
         topic = command.argument
-        name = topic_name(topic)
+        stream = self._stream(topic)
 
         def answered(reply: Reply | BaseException) -> None:
             if isinstance(reply, BaseException):
@@ -81,39 +93,35 @@ class Topics:
                 done("OK" if reply.code < Code.NOT_FOUND else refused(topic, reply.code))
 
         batch = json_batch(_encode(command.payload))
-        self._service.propose(name, Append(name, self._service.now_ms(), _JSON, batch), answered)
+        stream.append(Append(stream.name, self._service.now_ms(), _JSON, batch), answered)
 
-    async def _register(self, topic: str, name: str) -> str:
+    async def _register(self, topic: str, stream: StreamHandle) -> str:
         wanted = self._view.profile
         segments = SegmentLimits(0, 0) if wanted == LEASED else None
         profile = Profile.DISKLESS if wanted == DISKLESS else Profile.REPLICATED
-        reply = await self._call(
-            name,
-            Create(
-                name,
-                self._service.now_ms(),
-                _JSON,
-                Encoding.JSON,
-                segments=segments,
-                profile=profile,
-            ),
+        now_ms = self._service.now_ms()
+        create = Create(
+            stream.name, now_ms, _JSON, Encoding.JSON, segments=segments, profile=profile
         )
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        stream.propose(create, partial(settle, answered))
+        reply = await answered
         # perhaps with a retention: what matters is the type
         if reply.code == Code.EXISTS_DIFFERENT:
-            info = await self._service.info(name)
+            info = await stream.info()
             if not isinstance(info, Refusal) and info.encoding == Encoding.JSON:
                 return "OK"
         return "OK" if reply.code < Code.NOT_FOUND else refused(topic, reply.code)
 
-    async def _get(self, topic: str, name: str) -> str:
+    async def _get(self, topic: str, stream: StreamHandle) -> str:
         """Return the message at the cursor, and move the cursor behind it first."""
         for _ in range(_TRIES):
-            cursor = await self._cursors.read(name)
+            cursor = await self._cursors.read(stream.name)
             record = cursor.record
-            page = await self._read(topic, name, record, cursor.byte)
+            page = await self._read(topic, stream, record, cursor.byte)
             # of a deleted topic with this name
             if page.info.uid != cursor.uid and record != Position.START:
-                page = await self._read(topic, name, Position.START, 0)
+                page = await self._read(topic, stream, Position.START, 0)
             if page.info.encoding != Encoding.JSON:
                 return refused(topic, Code.CONTENT_TYPE)
             if page.record == page.begin_record:
@@ -128,18 +136,18 @@ class Topics:
                 return refused("the cursor", refusal.code)
         return f"ERR too many readers of {topic} at once; retry"
 
-    async def _read(self, topic: str, name: str, record: int, byte: int) -> Page:
+    async def _read(self, topic: str, stream: StreamHandle, record: int, byte: int) -> Page:
         """Read one message. Raises `TextError`."""
-        query = ReadQuery(name, record, byte, bytes_max=1)
-        page = self._service.read_nowait(query) or await self._service.read(query)
+        query = ReadQuery(stream.name, record, byte, bytes_max=1)
+        page = stream.read_nowait(query) or await stream.read(query)
         if isinstance(page, Page):
             return page
         if page.code in (Code.TRIMMED, Code.OFFSET_BEYOND_TAIL) and record != Position.START:
-            return await self._read(topic, name, Position.START, 0)
+            return await self._read(topic, stream, Position.START, 0)
         raise TextError(refused(topic, page.code))
 
-    async def _state(self, topic: str, name: str) -> str:
-        info = await self._service.info(name)
+    async def _state(self, topic: str, stream: StreamHandle) -> str:
+        name, info = stream.name, await stream.info()
         if isinstance(info, Refusal):
             return refused(topic, info.code)
         if info.segment:
@@ -169,11 +177,6 @@ class Topics:
             "membership_config": {"membership": {"configs": [view.nodes()]}},
         }
         return msgspec.json.format(_encode(metrics), indent=2).decode()
-
-    async def _call(self, name: str, command: Command) -> Reply:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._service.propose(name, command, partial(settle, future))
-        return await future
 
 
 def topic_name(topic: str) -> str:

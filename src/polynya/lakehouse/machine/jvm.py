@@ -147,7 +147,7 @@ class _Launch(threading.Thread):
 
 
 class _NotWanted(Exception):  # noqa: N818 (it is no error)
-    """Nothing waits for the JVM any more."""
+    """Raised when no caller waits for the JVM any more."""
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> None:

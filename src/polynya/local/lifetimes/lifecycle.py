@@ -66,7 +66,7 @@ class StreamLifecycle:
         if batch is not None and not self._memory.has_room(group, len(batch.payload)):
             self._memory.refuse(len(batch.payload), done)
             return
-        stream = machine.lookup(command.name)
+        stream = machine.directory.lookup(command.name)
         self.judge_time(group, stream)
         command = self._segments.stamped(command)
         if (
@@ -119,7 +119,7 @@ class StreamLifecycle:
 
     def delete(self, group: int, command: Delete, done: Done) -> None:
         """Propose a delete, unless committed state says that there is no such stream."""
-        stream = self._machines[group].lookup(command.name)
+        stream = self._machines[group].directory.lookup(command.name)
         if stream is None and command.name not in self._unsettled and self._groups.readable(group):
             done(Reply(Code.NOT_FOUND))
             return

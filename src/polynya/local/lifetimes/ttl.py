@@ -10,6 +10,7 @@ from polynya.local.feeds import Feeds
 from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create, Touch
 from polynya.stream.features.lifetimes.creation import judge_known
+from polynya.stream.features.lifetimes.rules import is_expired
 from polynya.stream.features.tables.watches import held_from
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -53,23 +54,21 @@ class Lifetimes:
     def is_over(self, machine: Machine, stream: Stream) -> bool:
         """Report whether the stream has expired, including reads that only this process has
         seen. The clock of a replica may be behind the log."""
-        now = max(self._now_ms(), machine.log_ms)
+        now = max(self._now_ms(), machine.counters.log_ms)
         if stream.expires_at_ms is not None or stream.ttl_seconds is None:
-            return machine.expired(stream, now)
+            return is_expired(stream, now)
         if self._feeds.watched(stream.uid):
             return False  # live readers keep the stream
         touched = self._touched.get(stream.uid, 0)
         # the previous process may have seen a read as late as this
         if stream.activity_ms < self._began_ms:
             touched = max(touched, stream.activity_ms + _patience_ms(stream.ttl_seconds))
-        return machine.expired(stream, now, touched)
+        return is_expired(stream, now, touched)
 
     def is_in_grace(self, machine: Machine, stream: Stream) -> bool:
         """Report whether the log says that the stream has expired, or is about to, but an unlogged
         read may have kept it."""
-        if stream.ttl_seconds is None or not machine.expired(
-            stream, self._now_ms() + END_IS_NEAR_MS
-        ):
+        if stream.ttl_seconds is None or not is_expired(stream, self._now_ms() + END_IS_NEAR_MS):
             return False
         return not self.is_over(machine, stream)
 
@@ -87,9 +86,7 @@ class Lifetimes:
 
     def log_before_end(self, group: int, stream: Stream) -> None:
         """Log a local read before a command that might otherwise find the stream expired."""
-        if stream.ttl_seconds is not None and self._machines[group].expired(
-            stream, self._now_ms() + END_IS_NEAR_MS
-        ):
+        if stream.ttl_seconds is not None and is_expired(stream, self._now_ms() + END_IS_NEAR_MS):
             self._log(group, stream)
 
     def _log(self, group: int, stream: Stream) -> None:
@@ -120,7 +117,7 @@ class Lifetimes:
         call checks the next group. Call this about once a second."""
         for uid in (*self._touched, *self._feeds.uids()):
             machine = self._machines.get(uid >> 48)
-            stream = None if machine is None else machine.by_uid.get(uid)
+            stream = None if machine is None else machine.directory.by_uid.get(uid)
             if stream is None or stream.ttl_seconds is None:
                 self.forget(uid)
             elif (
@@ -134,7 +131,7 @@ class Lifetimes:
             return []
         timed = (
             stream
-            for stream in machine.streams.values()
+            for stream in machine.directory.streams.values()
             if stream.ttl_seconds is not None or stream.expires_at_ms is not None
         )
         over = (
@@ -160,7 +157,7 @@ def found_in_grace(
             if isinstance(reply, OutcomeUnknown)
             else reply
         )
-    known = None if machine is None else machine.lookup(command.name)
+    known = None if machine is None else machine.directory.lookup(command.name)
     return (
         None
         if known is None or known.uid != uid or known.deleted

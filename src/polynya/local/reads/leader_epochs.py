@@ -21,11 +21,13 @@ async def epoch_end(groups: Groups, group: int, name: str, epoch: int) -> int | 
     if not isinstance(stream, Stream):
         return stream
     machine = groups.here(group)
-    restores = len(machine.epoch_bases) - bisect_right(machine.epoch_bases, epoch)
+    restores = len(machine.counters.epoch_bases) - bisect_right(machine.counters.epoch_bases, epoch)
     if not restores:
         return high_watermark(stream)[0]
     if where_of(stream) is not None:
-        whole = await groups.rehydration.copy(group, name) or groups.here(group).lookup(name)
+        whole = await groups.rehydration.copy(group, name) or groups.here(group).directory.lookup(
+            name
+        )
         if whole is None:
             raise Unavailable("the stream is being evicted or rehydrated; retry")
         stream = whole

@@ -108,7 +108,11 @@ class LocalReads:
         """Read without a leader. Records of a closed segment never change, so a replica may serve
         them; its page is never up to date. Raises the `fault` of the leader for other reads."""
         machine = self._machines.get(group)
-        stream = None if machine is None or not machine.leased else machine.lookup(query.name)
+        stream = (
+            None
+            if machine is None or not machine.directory.leased
+            else machine.directory.lookup(query.name)
+        )
         segments = None if stream is None else segments_of(stream)
         if segments is None or not (
             query.record == Position.START or 0 <= query.record < segments.record
@@ -140,10 +144,10 @@ class LocalReads:
         self, group: int, query: ReadQuery, *, far: bool
     ) -> Page | Refusal | PlannedPage:
         if query.record in Position.TIMES:
-            place = await self.times.place_at(group, query)
-            if isinstance(place, Refusal):
-                return place
-            query = structs.replace(query, record=place[0], byte=place[1])
+            position = await self.times.position_at(group, query)
+            if isinstance(position, Refusal):
+                return position
+            query = structs.replace(query, record=position[0], byte=position[1])
         here = self._groups.here
         planned = self._plan(here(group), group, query)
         for _ in range(COPIES_MAX):
@@ -280,7 +284,7 @@ class LocalReads:
         self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: ReadLimits
     ) -> tuple[Stream, ReadPlan]:
         machine = self._groups.here(uid >> 48)
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         if stream is None:
             raise Unavailable(
                 f"this node no longer has the source of this fork (incarnation {uid})"

@@ -26,13 +26,13 @@ async def first_at(
     """Return where the first own batch from record `begin` on begins that has a record of this time
     or later. `past`: also where only forks need it."""
     while True:
-        entries = machine.whole_index_of(stream) if past else machine.index_of(stream)
+        entries = machine.packs.whole_index_of(stream) if past else machine.packs.index_of(stream)
         number = index.first_dated(entries.data, index.entries_before(entries.data, begin), time_ms)
         if number == len(entries):
             break
         cold = entries[number]
         assert reader is not None, "a cold slice without an object store"
-        found = await reader.place_of_record_time(cold, time_ms, begin)
+        found = await reader.position_of_record_time(cold, time_ms, begin)
         if found is not None:
             return found
         begin = cold.record + cold.records
@@ -49,14 +49,14 @@ async def newest_of(
     None without such batches."""
     hot = [time_of(each) for each in stream.hot or () if each.record + each.records > begin]
     newest = max(hot, default=None)
-    entries = machine.index_of(stream)
+    entries = machine.packs.index_of(stream)
     first = index.entries_before(entries.data, begin)
     slices = sorted(
         ((index.record_time_ms_max(entries.data, at), at) for at in range(first, len(entries))),
         reverse=True,
     )
-    places = [(ms, entries[at]) for ms, at in slices if newest is None or ms > newest]
-    for largest_ms, cold in places:
+    slices_by_time = [(ms, entries[at]) for ms, at in slices if newest is None or ms > newest]
+    for largest_ms, cold in slices_by_time:
         if newest is not None and largest_ms <= newest:
             break
         assert reader is not None, "a cold slice without an object store"

@@ -20,14 +20,14 @@ class InSource(msgspec.Struct, frozen=True):
     again with `own`."""
 
 
-def place_of(
+def position_of(
     machine: Machine, stream: Stream, time_ms: int, *, past: bool = False, own: bool = False
 ) -> Boundary | ColdSlice | InSource:
     """Return the boundary of the first record appended at `time_ms` or later, or the slice that
     contains it. The cost is logarithmic in the index. `past`: include records kept only for forks.
     `own`: exclude inherited records."""
     stable = stable_of(stream)
-    entries = machine.whole_index_of(stream) if past else machine.index_of(stream)
+    entries = machine.packs.whole_index_of(stream) if past else machine.packs.index_of(stream)
     number = index.first_reaching(entries.data, time_ms)
     fork = stream.fork
     if (

@@ -135,10 +135,10 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     homes = [home for home in subscribed.homes if whole or home.id in changes.homes]
     image = snapshots.image_of(machine)
     image.outbox = snapshots.outbox_of(machine, None if whole else changes.messages)
-    image.attempts = list(machine.attempts) if whole else changes.attempts
-    image.released = list(machine.released) if whole else changes.released
-    image.held = _entries(machine.held, None if whole else changes.held)
-    image.packs = _entries(machine.packs, None if whole else changes.packs)
+    image.attempts = list(machine.forks.refused) if whole else changes.attempts
+    image.released = list(machine.packs.released) if whole else changes.released
+    image.held = _entries(machine.packs.held, None if whole else changes.held)
+    image.packs = _entries(machine.packs.owned, None if whole else changes.packs)
     image.subscriptions = (
         structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
     )
@@ -149,14 +149,18 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     image.writers = snapshots.writers_of(machine, None if whole else changes.writers)
     away = {stub.uid for name in changes.evicted if (stub := stub_of(machine, name)) is not None}
     gone = Gone(
-        sorted(uid for uid in changes.streams if uid not in machine.by_uid and uid not in away),
-        sorted(changes.messages - machine.outbox.keys()),
-        sorted(pack for pack in changes.held if pack not in machine.held),
-        sorted(pack for pack in changes.packs if pack not in machine.packs),
+        sorted(
+            uid
+            for uid in changes.streams
+            if uid not in machine.directory.by_uid and uid not in away
+        ),
+        sorted(changes.messages - machine.outbox.messages.keys()),
+        sorted(pack for pack in changes.held if pack not in machine.packs.held),
+        sorted(pack for pack in changes.packs if pack not in machine.packs.owned),
         sorted(changes.homes - machine.subscriptions.homes.keys()),
-        sorted(changes.topics - machine.topics.keys()),
+        sorted(changes.topics - machine.meta.topics.keys()),
         sorted(changes.consumer_groups - machine.consumer_groups.by_id.keys()),
-        sorted(changes.writers - machine.writers.keys()),
+        sorted(changes.writers - machine.diskless.writers.keys()),
     )
     head = _encode(DeltaHead(VERSION, Raw(_encode(image)), gone, watched, streams))
     return _LENGTH.pack(len(head)) + head

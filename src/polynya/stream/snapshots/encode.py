@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from operator import attrgetter
 from sys import intern
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
@@ -23,14 +22,11 @@ from polynya.stream.features.subscriptions import links
 from polynya.stream.features.subscriptions.state import SubscriptionsImage as Subscribed
 from polynya.stream.features.tables.state import Table, Watch
 from polynya.stream.features.topics.state import Topic, TopicChanges
+from polynya.stream.machine import Machine
 from polynya.stream.parts import Retention
 from polynya.stream.state import entries, index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream, WriterState
 from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks
-from polynya.stream.state.profile_epochs import list_by_profile
-
-if TYPE_CHECKING:
-    from polynya.stream.machine import Machine
 
 VERSION = 1
 Outgoing = Unpin | ReleasePack | ForgetTopic  # the commands of the outbox
@@ -79,11 +75,11 @@ _STREAM = msgspec.msgpack.Decoder(Stream)
 _STREAMS = Image.__struct_fields__.index("streams")
 
 
-def encode(machine: Machine) -> bytes:
-    """Encode the snapshot: a function of the state alone."""
+def snapshot_of(machine: Machine) -> bytes:
+    """Return the state without hot payloads; the same log gives the same bytes."""
     image = _whole_image_of(machine)
-    image.streams = [without_payload(stream) for stream in machine.in_order()]
-    if machine.evicted:
+    image.streams = [without_payload(stream) for stream in machine.directory.in_order()]
+    if machine.directory.evicted:
         image.streams += eviction.ghosts(machine)
         image.streams.sort(key=attrgetter("uid"))
     return _ENCODER.encode(image)
@@ -101,9 +97,9 @@ def _whole_image_of(machine: Machine) -> Image:
     """Return everything but the streams. Encode it immediately."""
     image = image_of(machine)
     image.outbox = outbox_of(machine)
-    image.attempts, image.released = list(machine.attempts), list(machine.released)
-    image.held = dict(machine.held.items())
-    image.packs = dict(sorted(machine.packs.items()))
+    image.attempts, image.released = list(machine.forks.refused), list(machine.packs.released)
+    image.held = dict(machine.packs.held.items())
+    image.packs = dict(sorted(machine.packs.owned.items()))
     image.subscriptions = links.encode_image(machine.subscriptions)
     image.topics = topics_of(machine)
     image.consumer_groups = consumer_groups_of(machine)
@@ -119,14 +115,16 @@ def consumer_groups_of(machine: Machine, ids: Container[str] | None = None) -> l
 
 def writers_of(machine: Machine, names: Container[str] | None = None) -> list[WriterState]:
     """Return the writers of diskless streams, all or those given, by name."""
-    known = machine.writers
+    known = machine.diskless.writers
     return [known[name] for name in sorted(known) if names is None or name in names]
 
 
 def topics_of(machine: Machine, names: Container[str] | None = None) -> list[Topic]:
     """Return the topics, all or those given, by name."""
     return [
-        machine.topics[name] for name in sorted(machine.topics) if names is None or name in names
+        machine.meta.topics[name]
+        for name in sorted(machine.meta.topics)
+        if names is None or name in names
     ]
 
 
@@ -137,27 +135,27 @@ def image_of(machine: Machine) -> Image:
         version=VERSION,
         group=machine.group,
         groups=machine.groups,
-        uid_counter=machine.uid_counter,
-        message_counter=machine.message_counter,
+        uid_counter=machine.counters.uids,
+        message_counter=machine.outbox.counter,
         outbox=[],
         attempts=[],
         held={},
         packs={},
         released=[],
         streams=[],
-        tables=list(machine.tables.values()),
-        claimed_jobs=machine.claimed_jobs,
-        meta=machine.meta,
-        pack_counter=machine.pack_counter,
+        tables=list(machine.meta.tables.values()),
+        claimed_jobs=machine.claims.jobs,
+        meta=machine.meta.settings,
+        pack_counter=machine.packs.counter,
         entry_bytes=entries.V1_BYTES,
-        buckets=machine.buckets,
-        map=machine.map,
-        level=machine.level,
-        log_ms=machine.log_ms,
-        producer_id_counter=machine.producer_id_counter,
-        watches=list(machine.watches.values()),
-        topic_revision=machine.topic_changes.revision,
-        epoch_bases=machine.epoch_bases,
+        buckets=machine.meta.buckets,
+        map=machine.meta.map,
+        level=machine.counters.level,
+        log_ms=machine.counters.log_ms,
+        producer_id_counter=machine.counters.producer_ids,
+        watches=list(machine.claims.watches.values()),
+        topic_revision=machine.meta.topic_changes.revision,
+        epoch_bases=machine.counters.epoch_bases,
     )
 
 
@@ -192,7 +190,7 @@ def outbox_of(
     machine: Machine, messages: Container[int] | None = None
 ) -> list[tuple[int, int, Outgoing]]:
     """Return the outbox messages, all or those given, in serialized form."""
-    items = machine.outbox.items()
+    items = machine.outbox.messages.items()
     return [
         (message, group, command)  # type: ignore[misc]
         for message, (group, command) in items
@@ -208,44 +206,45 @@ def without_payload(stream: Stream) -> Stream:
     return eviction.as_written(msgspec.structs.replace(stream, hot=hot))
 
 
-def decode(
-    machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]
-) -> Machine:
-    """Rebuild the machine. Raises CorruptData when `data` or a payload is damaged, ConfigError when
+def machine_from(data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
+    """Rebuild the machine of a snapshot. `read_payload(place, uid)` returns the payload of a hot
+    batch from the journal. Raises CorruptData when `data` or a payload is damaged, ConfigError when
     a newer release wrote it."""
     image = decode_image(data)
     check_level(image.level, image.group)
-    machine = machine_type(image.group, image.groups)
-    machine.uid_counter = image.uid_counter
-    machine.message_counter = image.message_counter
-    machine.outbox = {message: (group, command) for message, group, command in image.outbox}
-    machine.attempts = dict.fromkeys(image.attempts)
-    machine.held = HeldPacks(image.held)
-    machine.pack_counter = image.pack_counter
-    machine.packs = OwnedPacks(image.packs)
-    machine.pages_gone = {key: None for key, held in image.held.items() if not held.slices}
-    machine.released = dict.fromkeys(image.released)
-    machine.tables = {table.uid: table for table in image.tables}
-    machine.claimed_jobs = image.claimed_jobs
-    machine.watches = {watch.table: watch for watch in image.watches}
-    machine.buckets = image.buckets
+    machine = Machine(image.group, image.groups)
+    machine.counters.uids = image.uid_counter
+    machine.outbox.counter = image.message_counter
+    machine.outbox.messages = {
+        message: (group, command) for message, group, command in image.outbox
+    }
+    machine.forks.refused = dict.fromkeys(image.attempts)
+    machine.packs.held = HeldPacks(image.held)
+    machine.packs.counter = image.pack_counter
+    machine.packs.owned = OwnedPacks(image.packs)
+    machine.packs.pages_gone = {key: None for key, held in image.held.items() if not held.slices}
+    machine.packs.released = dict.fromkeys(image.released)
+    machine.meta.tables = {table.uid: table for table in image.tables}
+    machine.claims.jobs = image.claimed_jobs
+    machine.claims.watches = {watch.table: watch for watch in image.watches}
+    machine.meta.buckets = image.buckets
     # a no-op for valid data: the format prescribes this order
     image.streams.sort(key=attrgetter("uid"))
     for stream in image.streams:
         _adopt(machine, stream, read_payload)
     if image.subscriptions is not None:
         links.decode_image(machine, image.subscriptions)
-    machine.meta = image.meta
-    machine.map = image.map
-    machine.topics = {topic.name: topic for topic in image.topics}
+    machine.meta.settings = image.meta
+    machine.meta.map = image.map
+    machine.meta.topics = {topic.name: topic for topic in image.topics}
     machine.consumer_groups = ConsumerGroups(image.consumer_groups)
-    machine.topic_changes = TopicChanges(image.topic_revision, image.topics)
-    machine.level = image.level
-    machine.producer_id_counter = image.producer_id_counter
-    machine.epoch_bases = image.epoch_bases
-    machine.writers = {state.writer: state for state in image.writers}
+    machine.meta.topic_changes = TopicChanges(image.topic_revision, image.topics)
+    machine.counters.level = image.level
+    machine.counters.producer_ids = image.producer_id_counter
+    machine.counters.epoch_bases = image.epoch_bases
+    machine.diskless.writers = {state.writer: state for state in image.writers}
     # 0: written by 0.1.0
-    machine.log_ms = image.log_ms or max(
+    machine.counters.log_ms = image.log_ms or max(
         (stream.activity_ms for stream in image.streams), default=0
     )
     machine.take_changes()
@@ -301,19 +300,19 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
         eviction.adopt(machine, stream, where)
         return
     stream.content_type = intern(stream.content_type)
-    machine.streams[stream.name] = stream
-    machine.by_uid[stream.uid] = stream
+    directory = machine.directory
+    directory.add(stream)
     if stream.extras is not None and stream.extras.retention is not None:
-        machine.retaining[stream.uid] = stream
+        directory.retaining[stream.uid] = stream
     if stream.extras is not None and stream.extras.segments is not None:
-        machine.leased[stream.uid] = stream
-    list_by_profile(machine, stream)
+        directory.leased[stream.uid] = stream
+    machine.diskless.update(stream)
     for attempt, pin in (stream.pins or {}).items():
         if not pin.confirmed:
-            machine.unconfirmed[attempt] = stream.uid
+            machine.forks.unconfirmed[attempt] = stream.uid
     if not stream.hot:
         return
-    machine.hot[stream.uid] = stream
+    directory.hot[stream.uid] = stream
     end = stream.next_byte
     for batch in reversed(stream.hot):
         batch.payload = read_payload(batch.place, stream.uid)
@@ -323,4 +322,4 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
                 "length from the batch in the snapshot"
             )
         end = batch.byte
-    machine.hot_bytes += stream.next_byte - end
+    directory.hot_bytes += stream.next_byte - end

@@ -74,6 +74,15 @@ class Changes:
         if len(known) >= 2 * ATTEMPTS_REMEMBERED_MAX:
             del known[:-ATTEMPTS_REMEMBERED_MAX]
 
+    def take(self, born: int) -> Changes:
+        """Return the changes so far, and start again with none."""
+        taken = Changes(born)
+        for name in Changes.__slots__:
+            mine = getattr(self, name)
+            setattr(self, name, getattr(taken, name))
+            setattr(taken, name, mine)
+        return taken
+
     def put_back(self, taken: Changes) -> None:
         """Merge back the changes `taken` for a snapshot that was not written."""
         self.born = taken.born
@@ -172,6 +181,16 @@ class KeptChanges:
     def streams(self) -> int:
         """The number of changed streams that were put back."""
         return len(self.returned.streams) if self.returned is not None else 0
+
+
+def remember(known: dict[str, None], key: str) -> bool:
+    """Add the key, evicting the oldest beyond the limit. Return False if it was present."""
+    if key in known:
+        return False
+    known[key] = None
+    if len(known) > ATTEMPTS_REMEMBERED_MAX:
+        del known[next(iter(known))]
+    return True
 
 
 def keys_of(changes: Changes) -> list[int | str]:

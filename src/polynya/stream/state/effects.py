@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import msgspec
 
 from polynya.stream.parts import Batch
@@ -22,3 +24,16 @@ class TailMoved(msgspec.Struct, frozen=True, gc=False):
     gone: bool = False  # deleted or expired
     unstable: bool = False  # part of an open transaction, or behind one
     time_ms: int = 0  # the append time of `batch`
+
+
+class TailWatch:
+    """The effects on the streams that somebody follows here. They are no part of the state."""
+
+    def __init__(self) -> None:
+        self.watched: Container[int] = frozenset()  # uids
+        self.effects: list[TailMoved] = []  # on watched streams, since `take_effects`
+
+    def take_effects(self) -> list[TailMoved]:
+        """Return the effects since the last call, in log order."""
+        effects, self.effects = self.effects, []
+        return effects

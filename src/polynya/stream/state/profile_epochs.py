@@ -1,14 +1,13 @@
-"""The regime of a stream: its profile now, and the record since which it has it.
+"""The regime of a stream: its profile now, and the record since which it has it; and the streams of
+a group that are diskless.
 
 A stream without a regime has been replicated since its creation.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from polynya.stream.features.profiles.commands import Profile
-from polynya.stream.state.model import ProfileEpoch, Stream
+from polynya.stream.state.model import ProfileEpoch, Stream, WriterState
 
 
 def profile_epoch_of(stream: Stream) -> ProfileEpoch:
@@ -27,31 +26,31 @@ def profile_of(stream: Stream) -> int:
     )
 
 
-class ByProfile(Protocol):
-    """The part of a machine that lists streams by their profiles."""
+class DisklessStreams:
+    """The streams of a group whose profile is diskless or changes, and the writers of them."""
 
-    diskless: dict[int, Stream]
-    changing: dict[int, Stream]
-    diskless_left: int
+    def __init__(self) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.changing: dict[int, Stream] = {}  # those of them whose profile changes
+        self.writers: dict[str, WriterState] = {}  # with their last commits
+        self.left = 0  # streams that left `streams`; no part of the state
 
+    def update(self, stream: Stream) -> None:
+        """List the stream as its profile tells, or no longer."""
+        profile_epoch = None if stream.extras is None else stream.extras.profile_epoch
+        changes = profile_epoch is not None and profile_epoch.changing_since_ms > 0
+        is_diskless = profile_epoch is not None and profile_epoch.profile == Profile.DISKLESS
+        if changes:
+            self.changing[stream.uid] = stream
+        else:
+            self.changing.pop(stream.uid, None)
+        if changes or is_diskless:
+            self.streams[stream.uid] = stream
+        elif self.streams.pop(stream.uid, None) is not None:
+            self.left += 1
 
-def list_by_profile(machine: ByProfile, stream: Stream) -> None:
-    """Put the stream among those whose profile is diskless, or changes; or remove it from them."""
-    profile_epoch = None if stream.extras is None else stream.extras.profile_epoch
-    changes = profile_epoch is not None and profile_epoch.changing_since_ms > 0
-    is_diskless = profile_epoch is not None and profile_epoch.profile == Profile.DISKLESS
-    if changes:
-        machine.changing[stream.uid] = stream
-    else:
-        machine.changing.pop(stream.uid, None)
-    if changes or is_diskless:
-        machine.diskless[stream.uid] = stream
-    elif machine.diskless.pop(stream.uid, None) is not None:
-        machine.diskless_left += 1
-
-
-def unlist(machine: ByProfile, stream: Stream) -> None:
-    """Remove a stream that leaves memory."""
-    machine.changing.pop(stream.uid, None)
-    if machine.diskless.pop(stream.uid, None) is not None:
-        machine.diskless_left += 1
+    def remove(self, stream: Stream) -> None:
+        """Remove a stream that leaves memory."""
+        self.changing.pop(stream.uid, None)
+        if self.streams.pop(stream.uid, None) is not None:
+            self.left += 1

@@ -27,7 +27,7 @@ _OVERHEAD = 12  # bytes before those that the length counts
 _CODECS = 0x07
 _CONTROL = 0x20
 TRANSACTIONAL = 0x10
-_LOG_APPEND_TIME = 0x08
+LOG_APPEND_TIME = 0x08
 CODEC_MAX = 4  # none, gzip, snappy, lz4, zstd
 
 
@@ -60,7 +60,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_log_append_time(self) -> bool:
         """Report whether all records have the time of the header."""
-        return bool(self.attributes & _LOG_APPEND_TIME)
+        return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def last_sequence(self) -> int:
@@ -108,7 +108,11 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
         )
     if size != len(batch):
         raise CorruptBatch(f"the batch says {size} bytes and has {len(batch)}")
-    if not _has_crc(batch, header.crc, whole_crc):
+    if len(batch) < _JOINED_BYTES:
+        has_crc = google_crc32c.value(batch[_CRC_FROM:]) == header.crc
+    else:
+        has_crc = _has_crc(batch, header.crc, whole_crc)
+    if not has_crc:
         raise CorruptBatch("the CRC-32C of the record batch does not match its bytes")
     if header.records < 1 or header.last_offset_delta != header.records - 1:
         raise InvalidBatch(
@@ -124,15 +128,13 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
 
 def _has_crc(batch: bytes, crc: int, whole_crc: int) -> bool:
     """Report whether this is the CRC of what follows it, from that of the whole batch."""
-    if len(batch) < _JOINED_BYTES:
-        return bool(google_crc32c.value(batch[_CRC_FROM:]) == crc)
     head_crc = google_crc32c.value(batch[:_CRC_FROM])
     return crc32c.joined(head_crc, crc, len(batch) - _CRC_FROM) == whole_crc
 
 
 def stamped(batch: bytes, time_ms: int) -> bytes:
     """Return a valid batch whose records all have this time, the time of their append."""
-    return _with_time(batch, time_ms, _LOG_APPEND_TIME)
+    return _with_time(batch, time_ms, LOG_APPEND_TIME)
 
 
 def dated(batch: bytes, newest_ms: int) -> bytes:
@@ -210,7 +212,7 @@ def records_of(batch: Bytes, body: Bytes | None = None) -> Iterator[Record]:
     Malformed."""
     header = header_of(batch)
     data = memoryview(batch)[HEADER_BYTES:] if body is None else memoryview(body)
-    fixed = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None
+    fixed = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     at = 0
     try:
         for _ in range(header.records):

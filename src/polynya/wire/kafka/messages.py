@@ -146,7 +146,7 @@ def read_header(data: memoryview) -> Header:
         client_id, at = p.lenient_string(data, _HEAD.size)
         api = APIS.get(key)
         if api is not None and version in api.versions and version >= api.flexible:
-            at = p.skip_header_tags(data, at)
+            at = p.skip_header_tags(data, at) if data[at] else at + 1
     except (struct.error, IndexError) as error:
         raise Malformed(f"the header of a request: {error}") from None
     return Header(key, version, correlation, client_id or "", at)

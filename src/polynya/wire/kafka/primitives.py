@@ -33,14 +33,12 @@ class Malformed(ValueError):
     """The bytes are not a message of this version."""
 
 
-class _Elements:
+class _Elements(msgspec.Struct, gc=False):
     """The array elements and tagged fields that a message being decoded may still have. An array
     of one element is free, as the element that holds it has been counted."""
 
-    __slots__ = ("left", "most")
-
-    def __init__(self, most: int) -> None:
-        self.left = self.most = most
+    left: int
+    most: int
 
     def take(self, count: int) -> None:
         self.left -= count
@@ -49,12 +47,12 @@ class _Elements:
 
 
 # of the message that this thread or task decodes: large ones are decoded in threads
-_elements: ContextVar[_Elements] = ContextVar("elements", default=_Elements(0))  # noqa: B039 (nothing is left of it)
+_elements: ContextVar[_Elements] = ContextVar("elements", default=_Elements(0, 0))  # noqa: B039 (nothing is left of it)
 
 
 def allow_elements(most: int) -> None:
     """Begin to decode a message of at most so many elements."""
-    _elements.set(_Elements(most))
+    _elements.set(_Elements(most, most))
 
 
 def decoded_elements() -> int:
@@ -213,8 +211,6 @@ def tags(data: memoryview, at: int) -> tuple[int, int]:
 
 def skip_header_tags(data: memoryview, at: int) -> int:
     """Return the position after the tagged fields of a header, of which none is known."""
-    if not data[at]:
-        return at + 1
     count, at = uvarint(data, at)
     if count > KAFKA_HEADER_TAGS_MAX:
         raise Malformed(f"{count} tagged fields; expected at most {KAFKA_HEADER_TAGS_MAX}")

@@ -13,7 +13,7 @@ from struct import unpack
 from polynya.base.errors import CorruptData
 from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX, KIB
 from polynya.wire.kafka import codecs
-from polynya.wire.kafka.batches import HEADER_BYTES, BatchHeader, InvalidBatch
+from polynya.wire.kafka.batches import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, InvalidBatch
 from polynya.wire.kafka.primitives import Bytes, Malformed
 
 # a record without key, value and headers: its length, and six fields of a byte each
@@ -48,7 +48,7 @@ def check_records(batch: bytes, header: BatchHeader) -> int:
 
     Uncompressed and small compressed records are checked completely. Of large compressed ones the
     frame is checked, and whether it can hold so many records. Raises InvalidBatch."""
-    if header.codec == codecs.NONE:
+    if not header.attributes & codecs.MASK:
         return _newest(batch, HEADER_BYTES, header)
     body = memoryview(batch)[HEADER_BYTES:]
     _FRAMES[header.codec](body)
@@ -82,7 +82,7 @@ def check_decoded(batch: bytes, header: BatchHeader) -> int:
 
 def oldest_of(batch: bytes, header: BatchHeader) -> int:
     """Return the oldest time of a batch whose records are checked; -1: no record has a time."""
-    if header.is_log_append_time:
+    if header.attributes & LOG_APPEND_TIME:
         return header.max_timestamp
     data: Bytes = batch
     at = HEADER_BYTES
@@ -125,13 +125,16 @@ def _decompressed(body: bytes, header: BatchHeader, most: int = 0) -> bytes:
 
 def _newest(data: bytes, at: int, header: BatchHeader) -> int:
     """Check uncompressed records from a position on, and return their newest time."""
-    left = len(data) - at
-    if header.records * RECORD_BYTES_MIN > left:
+    left, records = len(data) - at, header.records
+    if records * RECORD_BYTES_MIN > left:
         raise InvalidBatch(
-            f"{header.records} records in {left} bytes: a record has at least {RECORD_BYTES_MIN}"
+            f"{records} records in {left} bytes: a record has at least {RECORD_BYTES_MIN}"
         )
     try:
-        at, latest = _checked(data, at, header.records)
+        if records < _RUN_MIN:
+            at, latest = _walk(data, at, 0, records)
+        else:
+            at, latest = _checked(data, at, records)
     except IndexError:
         raise InvalidBatch(f"the {header.records} records end behind their batch") from None
     except Malformed as fault:
@@ -140,14 +143,13 @@ def _newest(data: bytes, at: int, header: BatchHeader) -> int:
         raise InvalidBatch(
             f"{header.records} records leave {len(data) - at} bytes of their batch over"
         )
-    if latest < 0 or header.is_log_append_time:
+    if latest < 0 or header.attributes & LOG_APPEND_TIME:
         return header.max_timestamp
-    return header.base_timestamp + latest
+    return header.base_timestamp + (latest >> 1)
 
 
 def _checked(data: bytes, at: int, records: int) -> tuple[int, int]:
-    """Check records, and return the position after them and the latest of their time deltas, or -1
-    if all are negative."""
+    """Check records as `_walk` does, those that differ in no length together."""
     latest, first = -1, 0
     while first < records:
         last = min(records, _SHORT_OFFSETS if not first else first - first % _RUN + _RUN)
@@ -159,7 +161,7 @@ def _checked(data: bytes, at: int, records: int) -> tuple[int, int]:
                 found = None  # the first record is false, or not what it is taken for
         at, newest = found or _walk(data, at, first, last)
         latest, first = max(latest, newest), last
-    return at, latest >> 1
+    return at, latest
 
 
 def _run(data: bytes, at: int, first: int, last: int) -> tuple[int, int] | None:

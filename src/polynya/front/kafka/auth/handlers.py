@@ -11,8 +11,9 @@ from polynya.front.kafka.auth.caller import (
     TooManyConnections,
 )
 from polynya.front.kafka.auth.sasl import MECHANISMS, Exchange, SaslFailed
-from polynya.front.kafka.call import Call, Connection, Slot
+from polynya.front.kafka.call import Call, Connection
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.request_memory import Holding
 from polynya.wire.kafka.generated.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -29,7 +30,7 @@ async def sasl_handshake(call: Call, request: SaslHandshakeRequest) -> SaslHands
     if not isinstance(caller, TokenCaller):
         return SaslHandshakeResponse(Error.ILLEGAL_SASL_STATE)
     if request.mechanism not in MECHANISMS:
-        connection.finish()
+        connection.stop()
         return SaslHandshakeResponse(Error.UNSUPPORTED_SASL_MECHANISM, list(MECHANISMS))
     call.session.sasl = Exchange(caller.access, request.mechanism)
     call.session.is_sasl_raw = call.version == _RAW_VERSION
@@ -41,29 +42,33 @@ async def sasl_authenticate(
 ) -> SaslAuthenticateResponse:
     """Take the client's next SASL message. A failed authentication ends the connection."""
     if call.session.sasl is None:
-        call.connection.finish()
+        call.connection.stop()
         why = "SaslHandshake with a mechanism must come first, on a node with access control"
         return SaslAuthenticateResponse(Error.ILLEGAL_SASL_STATE, why)
     try:
         answer = await _step(call.connection, request.auth_bytes)
     except SaslFailed as failed:
-        call.connection.finish()
+        call.connection.stop()
         return SaslAuthenticateResponse(Error.SASL_AUTHENTICATION_FAILED, str(failed))
     return SaslAuthenticateResponse(
         Error.NONE, None, answer, session_lifetime_ms=_lifetime_ms(call.connection)
     )
 
 
-async def authenticate_raw(connection: Connection, slot: Slot, message: bytes) -> None:
+async def authenticate_raw(
+    connection: Connection, number: int, data: memoryview, holding: Holding | None
+) -> None:
     """Take a SASL message without a header, and answer likewise. A failure closes the
     connection."""
     try:
-        answer = await _step(connection, message)
+        answer = await _step(connection, bytes(data))
     except SaslFailed:
-        slot.drop()
         connection.close()
         return
-    slot.send([len(answer).to_bytes(_LENGTH), answer])
+    finally:
+        if holding is not None:
+            holding.release()
+    connection.responses.send(number, [len(answer).to_bytes(_LENGTH), answer])
 
 
 async def _step(connection: Connection, message: bytes) -> bytes:
@@ -78,7 +83,7 @@ async def _step(connection: Connection, message: bytes) -> bytes:
             return answer
         if caller.principal is not None and caller.principal.id != exchange.principal.id:
             raise SaslFailed("a connection is authenticated again for the same token only")
-        if connection.is_open:
+        if connection.responses.transport is not None:
             caller.bind(exchange.principal)
             connection.authenticated()
     except (SaslFailed, TooManyConnections) as failed:
@@ -110,7 +115,7 @@ def admit(call: Call, caller: TokenCaller) -> bool:
     elif key not in CHECKED | ADMINISTRATIVE and not caller.may_administer():
         why = "closed a Kafka connection: its request needs a token with 'admin'"
     if why:
-        call.slot.drop()
+        call.drop()
         connection.complain(why)
         connection.close()
         return False

@@ -35,8 +35,8 @@ def apply_append_if(
 
     The condition is judged behind the producer, whose repeat succeeds, and before `Stream-Seq`. So
     what is checked before it is looked at again only when it does not hold."""
-    machine.level = max(machine.level, _LEVEL)  # a standalone node gets no `SetLevel`
-    stream = machine.streams.get(command.name)
+    machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
+    stream = machine.directory.streams.get(command.name)
     if stream is None or (command.record == stream.next_record and is_stable(stream)):
         return apply_append(machine, command, place, add)
     reply = judge_state(stream, command)

@@ -34,11 +34,16 @@ def apply_produce(
 
     Refusals: NOT_FOUND, EVICTED, GONE, INCARNATION, CLOSED, PRODUCER_STALE, PRODUCER_GAP,
     DUPLICATE_SEQUENCE, PRODUCER_LIMIT, WRONG_PROFILE, NOT_YET. `add` as in `apply_append`."""
-    stream = machine.streams.get(command.name)
+    directory = machine.directory
+    stream = directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return directory.absent(command.name)
     record, batch, producer = stream.next_record, command.batch, command.producer
-    if machine.diskless and add is add_batch and (reply := judge_logged(machine, stream, batch)):
+    if (
+        machine.diskless.streams
+        and add is add_batch
+        and (reply := judge_logged(machine, stream, batch))
+    ):
         return reply
     reply = judge(stream, command)
     if reply is not None:
@@ -48,10 +53,11 @@ def apply_produce(
     machine.changes.streams.add(stream.uid)
     size = add(machine, stream, command, batch, place)
     stream.activity_ms = command.now_ms
-    if stream.uid in machine.watched:
+    tails = machine.tails
+    if stream.uid in tails.watched:
         live = batch if add is add_batch else None
         moved = tail_moved(stream, live, record, size, time_ms=command.now_ms)
-        machine.effects.append(moved)
+        tails.effects.append(moved)
     return Reply(
         Code.OK,
         stream.uid,
@@ -141,7 +147,5 @@ def _keep(stream: Stream, producer: Producer, now_ms: int, record: int, records:
 
 def apply_producer_ids(machine: Machine, command: ProducerIds, place: int) -> Reply:
     """Allot a block of ids: the group's number above a counter."""
-    machine.level = max(machine.level, _LEVEL)
-    first = machine.group << 47 | machine.producer_id_counter
-    machine.producer_id_counter += command.count
-    return Reply(Code.OK, detail=first)
+    machine.counters.raise_level(_LEVEL)
+    return Reply(Code.OK, detail=machine.counters.next_producer_ids(command.count))

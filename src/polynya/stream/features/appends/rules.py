@@ -69,15 +69,15 @@ def add_batch(
         batch.flags,
     )
     if encoding == Encoding.KAFKA:  # a standalone node gets no `SetLevel`
-        machine.level = max(machine.level, _KAFKA_LEVEL)
+        machine.counters.raise_level(_KAFKA_LEVEL)
     stream.next_record = record + records
     stream.next_byte = byte + size
-    machine.hot_bytes += size
+    machine.directory.hot_bytes += size
     if stream.hot:
         stream.hot.append(hot)
     else:
         stream.hot = [hot]
-        machine.hot[stream.uid] = stream
+        machine.directory.hot[stream.uid] = stream
     if stream.links is not None:
         note_append(machine.subscriptions, stream)
     return size
@@ -86,9 +86,9 @@ def add_batch(
 def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = add_batch) -> Reply:
     """Append to a stream. This is the hot path: about 2 us with a producer. Nothing changes before
     every check passes. `add` adds an accepted batch: that of the command, or one in a pack."""
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return machine.directory.absent(command.name)
     now_ms = command.now_ms
     producer = command.producer
     batch = command.batch
@@ -100,7 +100,11 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
         or stream.ttl_seconds is not None
     ) and (reply := judge_state(stream, command)) is not None:
         return reply
-    if machine.diskless and add is add_batch and (reply := judge_logged(machine, stream, batch)):
+    if (
+        machine.diskless.streams
+        and add is add_batch
+        and (reply := judge_logged(machine, stream, batch))
+    ):
         return reply
     content_type = command.content_type
     if (
@@ -130,9 +134,9 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
         stream.closed = True
         if producer is not None:
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
-    if uid in machine.watched:
+    if uid in machine.tails.watched:
         live = batch if add is add_batch else None
-        machine.effects.append(tail_moved(stream, live, record, size, time_ms=now_ms))
+        machine.tails.effects.append(tail_moved(stream, live, record, size, time_ms=now_ms))
     epoch = last = -1
     if producer is not None:
         epoch = producer.epoch
@@ -156,10 +160,10 @@ def body_crc(machine: Machine, batch: Batch | None) -> int:
     Records with keys, headers or times are not: the server's time may be in them."""
     if batch is None or batch.encoding == Encoding.KAFKA:
         return 0
-    if machine.level < RECEIPT_LEVEL:
-        if not machine.standalone:
+    if machine.counters.level < RECEIPT_LEVEL:
+        if not machine.counters.standalone:
             return 0
-        machine.level = RECEIPT_LEVEL
+        machine.counters.level = RECEIPT_LEVEL
     return batch.crc
 
 

@@ -25,6 +25,6 @@ def end_transaction(machine: Machine, stream: Stream, producer: int) -> None:
         return
     if stream.links is not None:
         note_append(machine.subscriptions, stream)
-    if stream.uid in machine.watched:
+    if stream.uid in machine.tails.watched:
         closed = stream.closed and is_stable(stream)
-        machine.effects.append(TailMoved(stream.uid, *before, *after, closed=closed))
+        machine.tails.effects.append(TailMoved(stream.uid, *before, *after, closed=closed))

@@ -163,7 +163,7 @@ def apply_forget_topic(machine: Machine, command: ForgetTopic, place: int) -> Re
 
 def _changed(machine: Machine, id_: str) -> None:
     machine.changes.consumer_groups.add(id_)
-    machine.level = max(machine.level, _LEVEL)  # a standalone node gets no `SetLevel`
+    machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
 
 
 RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {

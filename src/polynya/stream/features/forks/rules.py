@@ -55,9 +55,9 @@ def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
 
     NOT_YET: the point lies in cold slices or in an ancestor. Read the stream to find the record's
       boundary, then retry with `resolved`."""
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return machine.directory.absent(command.name)
     pin = stream.pins.get(command.attempt) if stream.pins else None
     if pin is None:
         found = _judge_pin(stream, command)
@@ -75,7 +75,7 @@ def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
         if stream.pins is None:
             stream.pins = {}
         stream.pins[command.attempt] = pin
-        machine.unconfirmed[command.attempt] = stream.uid
+        machine.forks.unconfirmed[command.attempt] = stream.uid
         machine.changes.streams.add(stream.uid)
     reply = tail_reply(Code.OK, stream)
     lifetime = [stream.ttl_seconds, stream.expires_at_ms]
@@ -195,24 +195,24 @@ def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
 
 def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Reply:
     """Mark the pin's fork as existing. NOT_FOUND: there is no such pin."""
-    stream = machine.by_uid.get(command.source_uid)
+    stream = machine.directory.by_uid.get(command.source_uid)
     pin = stream.pins.get(command.attempt) if stream is not None and stream.pins else None
     if stream is None or pin is None:
         return Reply(Code.NOT_FOUND)
     pin.confirmed = True
     machine.changes.streams.add(stream.uid)
-    machine.unconfirmed.pop(command.attempt, None)
+    machine.forks.unconfirmed.pop(command.attempt, None)
     return tail_reply(Code.OK, stream)
 
 
 def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     """Remove a pin, and release the data that only it held. OK even for an unknown pin."""
-    stream = machine.by_uid.get(command.source_uid)
+    stream = machine.directory.by_uid.get(command.source_uid)
     if stream is None or not stream.pins or command.attempt not in stream.pins:
         return Reply(Code.OK)
     pin = stream.pins.pop(command.attempt)
     machine.changes.streams.add(stream.uid)
-    machine.unconfirmed.pop(command.attempt, None)
+    machine.forks.unconfirmed.pop(command.attempt, None)
     reply = tail_reply(Code.OK, stream)
     # the usual case; a stream may have very many forks
     if any(_covers(other, pin) for other in reversed(stream.pins.values())):
@@ -223,7 +223,7 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
             remove(machine, stream, command.now_ms)
     elif stream.deleted:
         cut_to_pins(machine, stream, command.now_ms)
-    if stream.first_record and stream.uid in machine.by_uid:
+    if stream.first_record and stream.uid in machine.directory.by_uid:
         release_trimmed(machine, stream, command.now_ms)
     return reply
 
@@ -238,15 +238,15 @@ def _covers(other: Pin, pin: Pin) -> bool:
 def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -> Reply:
     """Refuse a fork attempt for good. EXISTS: the attempt created the fork, which exists. OK: it
     will never create it, or the fork was deleted."""
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     if stream is not None and stream.fork is not None and stream.fork.attempt == command.attempt:
         return tail_reply(Code.EXISTS, stream)
-    machine.refuse_attempt(command.attempt)
+    machine.forks.refuse(command.attempt)
     return Reply(Code.OK)
 
 
 def apply_acknowledge(machine: Machine, command: Acknowledge, place: int) -> Reply:
     """Drop an outbox message. Idempotent."""
-    machine.outbox.pop(command.message, None)
+    machine.outbox.messages.pop(command.message, None)
     machine.changes.messages.add(command.message)
     return Reply(Code.OK)

@@ -39,8 +39,8 @@ Value: TypeAlias = str | int | None  # of a setting
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     """Create a stream: CREATED, or EXISTS when it has the same configuration. A fork with any other
     reply than CREATED did not happen."""
-    known = machine.streams.get(command.name)
-    if known is None and command.name in machine.evicted:
+    known = machine.directory.streams.get(command.name)
+    if known is None and command.name in machine.directory.evicted:
         return Reply(Code.EVICTED)
     replaces = (
         known is not None
@@ -102,7 +102,7 @@ def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
 
 def _judge_new(machine: Machine, command: Create) -> Reply | None:
     fork, producer = command.fork, command.producer
-    if fork is not None and fork.attempt in machine.attempts:
+    if fork is not None and fork.attempt in machine.forks.refused:
         return Reply(Code.ATTEMPT_REFUSED)
     if producer is not None and producer.sequence != 0:
         return Reply(
@@ -117,7 +117,7 @@ def _judge_new(machine: Machine, command: Create) -> Reply | None:
 def _new_stream(machine: Machine, command: Create) -> Stream:
     fork = command.fork
     stream = Stream(
-        uid=machine.next_uid(),
+        uid=machine.counters.next_uid(),
         name=command.name,
         content_type=intern(command.content_type),  # few distinct values
         encoding=command.encoding,
@@ -141,9 +141,9 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
     if command.producer_id_max >= 0:
         stream.kafka = KafkaState(command.producer_id_max)
     if is_internal(stream.name):  # a standalone node gets no `SetLevel`
-        machine.level = max(machine.level, INTERNAL_LEVEL)
-    machine.streams[stream.name] = stream
-    machine.by_uid[stream.uid] = stream
+        machine.counters.raise_level(INTERNAL_LEVEL)
+    machine.directory.streams[stream.name] = stream
+    machine.directory.by_uid[stream.uid] = stream
     machine.changes.streams.add(stream.uid)
     if machine.subscriptions.watches:
         link_created(machine.subscriptions, stream)

@@ -15,7 +15,6 @@ from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import Stream
-from polynya.stream.state.profile_epochs import unlist
 from polynya.stream.state.tails import stable_of
 
 if TYPE_CHECKING:
@@ -49,9 +48,9 @@ def tail_reply(code: Code, stream: Stream) -> Reply:
 
 def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
     """Delete a stream. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return machine.directory.absent(command.name)
     if stream.deleted:
         return tail_reply(Code.GONE, stream)
     if is_surely_expired(stream, command.now_ms):
@@ -67,9 +66,9 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
 def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
     """Delete a stream whose time has passed. Refusals: ACTIVE, HELD (by a table), NOT_FOUND, GONE,
     EVICTED."""
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return machine.directory.absent(command.name)
     if stream.uid != command.uid:
         return Reply(Code.NOT_FOUND)
     if stream.deleted:
@@ -87,15 +86,15 @@ def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
 
 
 def _tell_gone(machine: Machine, reply: Reply) -> None:
-    if reply.uid in machine.watched:
+    if reply.uid in machine.tails.watched:
         at = (reply.record, reply.byte)
-        machine.effects.append(TailMoved(reply.uid, *at, *at, gone=True))
+        machine.tails.effects.append(TailMoved(reply.uid, *at, *at, gone=True))
 
 
 def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
     """Advance the activity times of streams that were read."""
     for uid, read_ms in command.touches:
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         if stream is not None:
             stream.activity_ms = max(stream.activity_ms, min(read_ms, command.now_ms))
             machine.changes.streams.add(uid)
@@ -124,16 +123,16 @@ def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
     hot = stream.hot or []
     kept = bisect_left(hot, needed, key=attrgetter("record"))
     if kept < len(hot):
-        machine.hot_bytes -= stream.next_byte - hot[kept].byte
+        machine.directory.hot_bytes -= stream.next_byte - hot[kept].byte
         stream.next_record, stream.next_byte = hot[kept].record, hot[kept].byte
         stream.hot = hot[:kept] or None
         if stream.hot is None:
-            del machine.hot[stream.uid]
+            del machine.directory.hot[stream.uid]
     first = index.first_from(stream.cold, needed)
     if stream.cold is not None and not stream.hot and first < index.count(stream.cold):
         stream.next_record, stream.next_byte = index.begin_of(stream.cold, first)
         for number in reversed(index.pack_numbers(stream.cold, first)):
-            machine.drop_slice(number, now_ms)
+            machine.packs.drop_slice(number, now_ms)
         stream.cold = index.before(stream.cold, first) or None
     if past_of(stream):
         release_trimmed(machine, stream, now_ms)
@@ -143,22 +142,22 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Remove a stream that nothing needs: its payload, its references to packs, its pin on a
     source."""
     assert not stream.pins
-    del machine.streams[stream.name]
-    del machine.by_uid[stream.uid]
+    directory = machine.directory
+    directory.remove(stream)
     machine.changes.gone(stream.uid)
     if stream.hot:
-        machine.hot_bytes -= stream.next_byte - stream.hot[0].byte
-        del machine.hot[stream.uid]
+        directory.hot_bytes -= stream.next_byte - stream.hot[0].byte
+        del directory.hot[stream.uid]
     for number in index.pack_numbers(stream.cold):
-        machine.drop_slice(number, now_ms)
+        machine.packs.drop_slice(number, now_ms)
     release_past(machine, stream, now_ms)
-    machine.retaining.pop(stream.uid, None)
-    machine.leased.pop(stream.uid, None)
-    unlist(machine, stream)
+    directory.retaining.pop(stream.uid, None)
+    directory.leased.pop(stream.uid, None)
+    machine.diskless.remove(stream)
     fork = stream.fork
     if fork is None:
         return
     # the attempt succeeded: a late repeat must not create the fork again
-    machine.refuse_attempt(fork.attempt)
+    machine.forks.refuse(fork.attempt)
     if stream.extras is None or not stream.extras.detached:
-        machine.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))
+        machine.outbox.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))

@@ -35,11 +35,11 @@ def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -
     """Accept the slices that fit the index now. The reply omits slices that are stale, repeated out
     of order, or in a released pack."""
     taken = (_publish(machine, command, uid, cold) for uid, cold in command.slices)
-    return machine.take_slots(command.pack, command.owner_group, command.now_ms, taken)
+    return machine.packs.take_slots(command.pack, command.owner_group, command.now_ms, taken)
 
 
 def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice) -> bool:
-    stream = machine.by_uid.get(uid)
+    stream = machine.directory.by_uid.get(uid)
     if stream is None or cold.pack != command.pack:
         return False
     if _is_known(machine, stream, cold):
@@ -49,15 +49,15 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
         return False
     assert stream.hot is not None
     machine.changes.streams.add(uid)
-    machine.hot_bytes -= cold.length
+    machine.directory.hot_bytes -= cold.length
     cold = structs.replace(cold, time_ms=cold.time_ms or stream.hot[0].time_ms)
     largest_ms = max(
         stream.hot[covered - 1].time_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0
     )
     stream.hot = stream.hot[covered:] or None
     if stream.hot is None:
-        del machine.hot[uid]
-    entry = index.packed(cold, machine.hold_slice(cold.pack, command.owner_group), largest_ms)
+        del machine.directory.hot[uid]
+    entry = index.packed(cold, machine.packs.hold_slice(cold.pack, command.owner_group), largest_ms)
     stream.cold = index.appended(stream.cold, entry)
     _note_level(machine, cold)
     if stream.first_record > cold.record:
@@ -67,12 +67,12 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
 
 def _note_level(machine: Machine, cold: ColdSlice) -> None:
     if cold.encoding >= 0:  # a standalone node gets no `SetLevel`
-        machine.level = max(machine.level, ENTRY_LEVEL)
+        machine.counters.raise_level(ENTRY_LEVEL)
 
 
 def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
     """Report whether the index, or the past kept for forks, already has this slice."""
-    entries = machine.whole_index_of(stream)
+    entries = machine.packs.whole_index_of(stream)
     at = index.holding(entries.data, cold.record)
     if at < 0:
         return False
@@ -99,11 +99,11 @@ def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -
     """Accept the slices that replace whole present entries. The reply omits the others, as in
     `apply_publish_slices`."""
     taken = (_replace(machine, command, uid, cold) for uid, cold in command.replacements)
-    return machine.take_slots(command.pack, command.owner_group, command.now_ms, taken)
+    return machine.packs.take_slots(command.pack, command.owner_group, command.now_ms, taken)
 
 
 def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice) -> bool:
-    stream = machine.by_uid.get(uid)
+    stream = machine.directory.by_uid.get(uid)
     if stream is None or stream.cold is None or cold.pack != command.pack:
         return False
     if _is_known(machine, stream, cold):
@@ -112,15 +112,15 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     if covered is None or crosses_a_claim(stream, cold.record, cold.record + cold.records):
         return False
     begin, end = covered
-    cold = structs.replace(cold, time_ms=machine.index_of(stream)[begin].time_ms)
+    cold = structs.replace(cold, time_ms=machine.packs.index_of(stream)[begin].time_ms)
     largest_ms = index.time_ms_max(stream.cold, end - 1)
     old = index.pack_numbers(stream.cold, begin, end)
-    number = machine.hold_slice(cold.pack, command.owner_group)
+    number = machine.packs.hold_slice(cold.pack, command.owner_group)
     machine.changes.streams.add(uid)
     stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number, largest_ms))
     _note_level(machine, cold)
     for each in old:
-        machine.drop_slice(each, command.now_ms)
+        machine.packs.drop_slice(each, command.now_ms)
     return True
 
 
@@ -133,7 +133,7 @@ def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int,
     )
     if begin == end:
         return None
-    entries = machine.index_of(stream)
+    entries = machine.packs.index_of(stream)
     first, last = entries[begin], entries[end - 1]
     same_begin = (first.record, first.byte) == (cold.record, cold.byte)
     same_end = (last.record + last.records, last.byte + last.length) == (
@@ -147,38 +147,40 @@ def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int,
 def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:
     """Register a pack with the groups that will release it: CREATED or EXISTS. Without groups it is
     condemned at once. GONE: the command comes too late; the detail is the log time."""
-    if command.pack in machine.packs:
+    if command.pack in machine.packs.owned:
         return Reply(Code.EXISTS)
     if is_late(machine, command.now_ms):
-        return Reply(Code.GONE, detail=machine.log_ms)
+        return Reply(Code.GONE, detail=machine.counters.log_ms)
     groups = sorted(set(command.groups))
     machine.changes.packs.add(command.pack)
-    machine.packs[command.pack] = Pack(groups, command.now_ms, 0 if groups else command.now_ms)
+    machine.packs.owned[command.pack] = Pack(
+        groups, command.now_ms, 0 if groups else command.now_ms
+    )
     return Reply(Code.CREATED)
 
 
 def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Reply:
     """Release one group's hold; the last release condemns the pack. The reply's detail is the time
     it was condemned, or 0."""
-    pack = machine.packs.get(command.pack)
+    pack = machine.packs.owned.get(command.pack)
     if pack is None:
         return Reply(Code.NOT_FOUND, detail=0)
     if command.group in pack.groups:
         pack.groups.remove(command.group)
         if not pack.groups:
             pack.condemned_ms = max(command.now_ms, pack.written_ms)
-        machine.packs[command.pack] = pack
+        machine.packs.owned[command.pack] = pack
         machine.changes.packs.add(command.pack)
     return Reply(Code.OK, detail=pack.condemned_ms)
 
 
 def apply_pack_deleted(machine: Machine, command: PackDeleted, place: int) -> Reply:
     """Forget a deleted pack. NOT_YET: a group still holds it."""
-    pack = machine.packs.get(command.pack)
+    pack = machine.packs.owned.get(command.pack)
     if pack is None:
         return Reply(Code.NOT_FOUND)
     if pack.groups:
         return Reply(Code.NOT_YET)
-    del machine.packs[command.pack]
+    del machine.packs.owned[command.pack]
     machine.changes.packs.add(command.pack)
     return Reply(Code.OK)

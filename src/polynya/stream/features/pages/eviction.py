@@ -40,7 +40,6 @@ from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Evicted, ProfileEpoch, Stream, StreamExtras, TableClaim
-from polynya.stream.state.profile_epochs import list_by_profile, unlist
 from polynya.stream.state.tails import is_stable
 
 if TYPE_CHECKING:
@@ -198,29 +197,31 @@ def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
     """Evict the streams that are unchanged since their state was written."""
     # A standalone node gets no `SetLevel`: an earlier release must not read data written from now
     # on.
-    machine.level = max(machine.level, level_of(Evict))
-    reply = machine.take_slots(
+    machine.counters.raise_level(level_of(Evict))
+    reply = machine.packs.take_slots(
         command.pack,
         machine.group,
         command.now_ms,
         (_evict(machine, command, slot) for slot in command.slots),
     )
-    machine.compact_dicts(len(reply.detail))
+    machine.directory.compact_dicts(len(reply.detail))
     return reply
 
 
 def _evict(machine: Machine, command: Evict, slot: tuple[int, int, int, int, int]) -> bool:
     uid, mark, offset, length, crc = slot
-    stream = machine.by_uid.get(uid)
+    stream = machine.directory.by_uid.get(uid)
     if stream is None or not is_evictable(stream) or mark_of(stream) != mark:
         return False
-    number = machine.hold_slice(command.pack, machine.group)
+    number = machine.packs.hold_slice(command.pack, machine.group)
     oldest_ms = index.time_ms_first(stream.cold, 0) if stream.cold else None
-    machine.evicted[stream.name] = _packed(stream, Evicted(number, offset, length, crc, oldest_ms))
+    machine.directory.evicted[stream.name] = _packed(
+        stream, Evicted(number, offset, length, crc, oldest_ms)
+    )
     machine.changes.evicted.add(stream.name)
     machine.changes.streams.discard(uid)
-    del machine.streams[stream.name], machine.by_uid[uid]
-    unlist(machine, stream)
+    machine.directory.remove(stream)
+    machine.diskless.remove(stream)
     return True
 
 
@@ -255,14 +256,14 @@ def _packed(stream: Stream, where: Evicted) -> bytes:
 
 def stub_of(machine: Machine, name: str) -> EvictedView | None:
     """Return the stub of an evicted stream, or None."""
-    data = machine.evicted.get(name)
+    data = machine.directory.evicted.get(name)
     return None if data is None else _stub.decode(data)
 
 
 def stubs(machine: Machine) -> Iterator[tuple[str, EvictedView]]:
     """Yield the names and stubs of all evicted streams; those that return during the iteration are
     skipped."""
-    for name in list(machine.evicted):
+    for name in list(machine.directory.evicted):
         stub = stub_of(machine, name)
         if stub is not None:
             yield name, stub
@@ -305,7 +306,7 @@ def _ghost(name: str, stub: EvictedView) -> Stream:
 
 def stream_or_ghost(machine: Machine, key: int | str) -> Stream | None:
     """Return a stream by uid, or an evicted one by name (without its state), or None."""
-    return machine.by_uid.get(key) if isinstance(key, int) else evicted_view(machine, key)
+    return machine.directory.by_uid.get(key) if isinstance(key, int) else evicted_view(machine, key)
 
 
 def ghosts(machine: Machine) -> Iterator[Stream]:
@@ -321,7 +322,7 @@ def where_of(stream: Stream) -> Evicted | None:
 
 def adopt(machine: Machine, ghost: Stream, where: Evicted) -> None:
     """Add an evicted stream from a snapshot."""
-    machine.evicted[ghost.name] = _packed(ghost, where)
+    machine.directory.evicted[ghost.name] = _packed(ghost, where)
 
 
 def slice_of(machine: Machine, ghost: Stream) -> ColdSlice:
@@ -329,7 +330,14 @@ def slice_of(machine: Machine, ghost: Stream) -> ColdSlice:
     where = where_of(ghost)
     assert where is not None, "its state is here"
     return ColdSlice(
-        0, 0, 1, where.length, machine.pack_keys[where.pack], where.offset, where.length, where.crc
+        0,
+        0,
+        1,
+        where.length,
+        machine.packs.by_number[where.pack],
+        where.offset,
+        where.length,
+        where.crc,
     )
 
 
@@ -370,7 +378,7 @@ def whole_of(ghost: Stream, state: bytes) -> Stream:
 def needed_by(machine: Machine, command: Command) -> Iterator[str]:
     """Yield the evicted streams whose states this command needs. `ClaimRanges` works without them,
     but claims less."""
-    evicted = machine.evicted
+    evicted = machine.directory.evicted
     if isinstance(command, _NAMED):
         names: Iterator[str] = iter((command.name,))
     elif isinstance(command, Trim):
@@ -396,13 +404,15 @@ def _watched_by(machine: Machine, command: LinkSubscription) -> Iterator[str]:
     yield from (name for name in command.streams if name not in known)
     if command.pattern and (watch is None or watch.registration.uid < command.uid):
         matches = compile_pattern(command.pattern)
-        yield from (name for name in machine.evicted if name != command.without and matches(name))
+        yield from (
+            name for name in machine.directory.evicted if name != command.without and matches(name)
+        )
 
 
 def _claimed_by(machine: Machine, command: ClaimRanges) -> Iterator[str]:
     if not command.fresh:
         return
-    watch = machine.watches.get(command.table)
+    watch = machine.claims.watches.get(command.table)
     prefixes = [command.prefix] if watch is None else watch.prefixes
     for name, stub in stubs(machine):
         if lags(machine, stub) and covers(name, prefixes, command.without):
@@ -436,13 +446,12 @@ def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> boo
         return False
     stream = whole_of(_ghost(name, stub), data)
     without_forgotten(machine, stream)
-    del machine.evicted[name]
-    machine.streams[name] = stream
-    machine.by_uid[uid] = stream
-    list_by_profile(machine, stream)
-    machine.disordered = True
+    del machine.directory.evicted[name]
+    machine.directory.add(stream)
+    machine.diskless.update(stream)
+    machine.directory.disordered = True
     machine.changes.streams.add(uid)
-    machine.drop_slice(stub.pack, now_ms)
+    machine.packs.drop_slice(stub.pack, now_ms)
     return True
 
 

@@ -61,20 +61,20 @@ def summed(entries: bytes, page: str, stored: int, crc: int) -> tuple[ColdSlice,
 
 def apply_page_entries(machine: Machine, command: PageEntries, place: int) -> Reply:
     """Put the page in place of its entries, if the index has exactly these."""
-    machine.level = max(machine.level, level_of(PageEntries))
+    machine.counters.raise_level(level_of(PageEntries))
     taken = (_page(machine, command) for _ in range(1))
-    return machine.take_slots(command.page, machine.group, command.now_ms, taken)
+    return machine.packs.take_slots(command.page, machine.group, command.now_ms, taken)
 
 
 def _page(machine: Machine, command: PageEntries) -> bool:
-    stream = machine.by_uid.get(command.uid)
+    stream = machine.directory.by_uid.get(command.uid)
     if stream is None or stream.cold is None or stream.deleted:
         return False
     begin = index.first_from(stream.cold, command.record)
     end = index.first_from(stream.cold, command.end)
-    if begin == end or command.page not in machine.packs:
+    if begin == end or command.page not in machine.packs.owned:
         return False
-    if end - begin == 1 and machine.index_of(stream)[begin].pack == command.page:
+    if end - begin == 1 and machine.packs.index_of(stream)[begin].pack == command.page:
         return True  # a repeat
     entries = index.cut(stream.cold, begin, end)
     if mark_of(entries) != command.mark or index.span(entries, 0, end - begin) != (
@@ -86,7 +86,7 @@ def _page(machine: Machine, command: PageEntries) -> bool:
     if found is None or crosses_a_claim(stream, command.record, command.end):
         return False
     _hand_over(machine, Counter(index.pack_numbers(entries)), command.now_ms)
-    number = machine.hold_slice(command.page, machine.group)
+    number = machine.packs.hold_slice(command.page, machine.group)
     stream.cold = index.replaced(stream.cold, begin, end, index.packed(found[0], number, found[1]))
     machine.changes.streams.add(stream.uid)
     return True
@@ -104,41 +104,44 @@ def crosses_a_claim(stream: Stream, begin: int, end: int) -> bool:
 def _hand_over(machine: Machine, counts: Mapping[int, int], now_ms: int) -> None:
     """Forget the packs that only the entries of a page name."""
     for number, count in counts.items():
-        key = machine.pack_keys[number]
-        held = machine.held[key]
-        pack = machine.packs.get(key) if held.owner_group == machine.group else None
+        key = machine.packs.by_number[number]
+        held = machine.packs.held[key]
+        pack = machine.packs.owned.get(key) if held.owner_group == machine.group else None
         if (
             held.slices == count
             and pack is not None
             and pack.groups == [machine.group]
-            and machine.log_ms - pack.written_ms > LATE_MS
+            and machine.counters.log_ms - pack.written_ms > LATE_MS
         ):
-            del machine.held[key], machine.packs[key]
+            del machine.packs.held[key], machine.packs.owned[key]
             machine.changes.held.add(key)
             machine.changes.packs.add(key)
 
 
 def apply_release_paged(machine: Machine, command: ReleasePaged, place: int) -> Reply:
     """Release a page that no index names, and the packs of its entries."""
-    held = machine.held.get(command.page)
+    held = machine.packs.held.get(command.page)
     if held is None:
         return Reply(Code.NOT_FOUND)
-    if held.slices or command.page not in machine.pages_gone:
+    if held.slices or command.page not in machine.packs.pages_gone:
         return Reply(Code.NOT_YET)
     for key, count in command.packs:
-        known = machine.held.get(key)
+        known = machine.packs.held.get(key)
         if known is not None:
-            machine.drop_slice(known.number, command.now_ms, min(count, known.slices))
-        elif key not in machine.packs:
-            machine.packs[key] = Pack([], command.now_ms, machine.log_ms)
+            machine.packs.drop_slice(known.number, command.now_ms, min(count, known.slices))
+        elif key not in machine.packs.owned:
+            machine.packs.owned[key] = Pack([], command.now_ms, machine.counters.log_ms)
             machine.changes.packs.add(key)
-    machine.forget_page(command.page, command.now_ms)
+    machine.packs.forget_page(command.page, command.now_ms)
     return Reply(Code.OK)
 
 
 def is_late(machine: Machine, now_ms: int) -> bool:
     """Report whether a `PackWritten` of this time comes too late: a page may own its pack."""
-    return machine.level >= level_of(PageEntries) and machine.log_ms - now_ms > LATE_MS
+    return (
+        machine.counters.level >= level_of(PageEntries)
+        and machine.counters.log_ms - now_ms > LATE_MS
+    )
 
 
 def _first_ms(row: tuple[int, ...]) -> int:

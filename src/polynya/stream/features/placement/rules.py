@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,19 +25,16 @@ from polynya.stream.features.placement.commands import (
 )
 from polynya.stream.replies import Code, Reply
 
-
-class MapState(Protocol):
-    """The part of a machine that these rules change."""
-
-    map: ClusterMap | None
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
 
 
-def apply_born(machine: MapState, command: ClusterBorn, place: int) -> Reply:
+def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
     """Set the first map: CREATED, or EXISTS if there is one, which stays."""
-    if machine.map is not None:
+    if machine.meta.map is not None:
         return Reply(Code.EXISTS)
     nodes = {node.id: node for node in command.nodes}
-    machine.map = ClusterMap(
+    machine.meta.map = ClusterMap(
         1,
         command.replicas,
         nodes,
@@ -46,7 +43,7 @@ def apply_born(machine: MapState, command: ClusterBorn, place: int) -> Reply:
     return Reply(Code.CREATED)
 
 
-def apply_add(machine: MapState, command: NodeAdd, place: int) -> Reply:
+def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
     """Add a node: CREATED, or EXISTS if this node is already a member. `replaces`: a node that
     leaves and hands its replicas to this one."""
     node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, reader=False)
@@ -67,7 +64,7 @@ def apply_add(machine: MapState, command: NodeAdd, place: int) -> Reply:
     return _done(machine, Code.CREATED)
 
 
-def apply_reader(machine: MapState, command: ReaderAdd, place: int) -> Reply:
+def apply_reader(machine: Machine, command: ReaderAdd, place: int) -> Reply:
     """Add a read replica: CREATED, or EXISTS if it is already a member."""
     node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, replaces=0, reader=True)
     now = _before(machine, node)
@@ -77,7 +74,7 @@ def apply_reader(machine: MapState, command: ReaderAdd, place: int) -> Reply:
     return _done(machine, Code.CREATED)
 
 
-def apply_promote(machine: MapState, command: NodePromote, place: int) -> Reply:
+def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
     """Make a read replica a voting node: OK (also if it is one already), NOT_FOUND, or REFUSED
     while it is being emptied or leaves."""
     found = _member(machine, command.node)
@@ -98,10 +95,10 @@ def apply_promote(machine: MapState, command: NodePromote, place: int) -> Reply:
     return _done(machine)
 
 
-def apply_set(machine: MapState, command: NodeSet, place: int) -> Reply:
+def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
     """Set a node's state: OK, NOT_FOUND, or REFUSED with the reason. Removal is permanent, and
     requires that no group is placed on the node."""
-    now = machine.map
+    now = machine.meta.map
     if now is None:
         return _no_map()
     node = now.nodes.get(command.node)
@@ -128,7 +125,7 @@ def apply_set(machine: MapState, command: NodeSet, place: int) -> Reply:
     return _done(machine)
 
 
-def apply_announce(machine: MapState, command: NodeAnnounce, place: int) -> Reply:
+def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply:
     """Update a node's addresses, zone and cores. NOT_FOUND: it is not a member."""
     found = _member(machine, command.node)
     if isinstance(found, Reply):
@@ -157,7 +154,7 @@ def apply_announce(machine: MapState, command: NodeAnnounce, place: int) -> Repl
     return _done(machine)
 
 
-def apply_place(machine: MapState, command: PlaceGroup, place: int) -> Reply:
+def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
     """Set a group's goal voters and preferred leader. NOT_YET: the placement changed since
     `epoch`."""
     found = _placed(machine, command.group)
@@ -191,7 +188,7 @@ def apply_place(machine: MapState, command: PlaceGroup, place: int) -> Reply:
     return _done(machine)
 
 
-def apply_placed(machine: MapState, command: GroupPlaced, place: int) -> Reply:
+def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
     """Record the voters that the group committed. NOT_YET: its goal has changed since."""
     found = _placed(machine, command.group)
     if isinstance(found, Reply):
@@ -204,9 +201,9 @@ def apply_placed(machine: MapState, command: GroupPlaced, place: int) -> Reply:
     return _done(machine)
 
 
-def apply_balancing(machine: MapState, command: SetBalancing, place: int) -> Reply:
+def apply_balancing(machine: Machine, command: SetBalancing, place: int) -> Reply:
     """Turn balancing on or off and set the wanted replicas. OK, or NOT_YET without a map."""
-    now = machine.map
+    now = machine.meta.map
     if now is None:
         return _no_map()
     if now.balancing != command.on or (command.replicas and now.replicas != command.replicas):
@@ -214,16 +211,16 @@ def apply_balancing(machine: MapState, command: SetBalancing, place: int) -> Rep
     return _done(machine)
 
 
-def _done(machine: MapState, code: int = Code.OK) -> Reply:
+def _done(machine: Machine, code: int = Code.OK) -> Reply:
     """Return a reply whose detail is the current map epoch."""
-    assert machine.map is not None
-    return Reply(code, detail=machine.map.epoch)
+    assert machine.meta.map is not None
+    return Reply(code, detail=machine.meta.map.epoch)
 
 
-def _before(machine: MapState, node: NodeRecord) -> ClusterMap | Reply:
+def _before(machine: Machine, node: NodeRecord) -> ClusterMap | Reply:
     """Return the map to add the node to, or the reply that ends the command: EXISTS if it is a
     member, else the refusal."""
-    now = machine.map
+    now = machine.meta.map
     if now is None:
         return _no_map()
     known = now.nodes.get(node.id)
@@ -233,9 +230,9 @@ def _before(machine: MapState, node: NodeRecord) -> ClusterMap | Reply:
     return Reply(Code.REFUSED, detail=problem) if problem else now
 
 
-def _member(machine: MapState, number: int) -> tuple[ClusterMap, NodeRecord] | Reply:
+def _member(machine: Machine, number: int) -> tuple[ClusterMap, NodeRecord] | Reply:
     """Return the map and the member node, or the refusal."""
-    now = machine.map
+    now = machine.meta.map
     if now is None:
         return _no_map()
     node = now.nodes.get(number)
@@ -244,9 +241,9 @@ def _member(machine: MapState, number: int) -> tuple[ClusterMap, NodeRecord] | R
     return now, node
 
 
-def _placed(machine: MapState, group: int) -> tuple[ClusterMap, Placement] | Reply:
+def _placed(machine: Machine, group: int) -> tuple[ClusterMap, Placement] | Reply:
     """Return the map and the group's placement, or the refusal."""
-    now = machine.map
+    now = machine.meta.map
     if now is None:
         return _no_map()
     before = now.groups.get(group)
@@ -303,19 +300,22 @@ def _stamped(placement: Placement, epoch: int) -> Placement:
     return msgspec.structs.replace(placement, epoch=epoch)
 
 
-def _place(machine: MapState, group: int, placement: Placement) -> None:
-    assert machine.map is not None
+def _place(machine: Machine, group: int, placement: Placement) -> None:
+    assert machine.meta.map is not None
     _change(
-        machine, groups={**machine.map.groups, group: _stamped(placement, machine.map.epoch + 1)}
+        machine,
+        groups={**machine.meta.map.groups, group: _stamped(placement, machine.meta.map.epoch + 1)},
     )
 
 
-def _change(machine: MapState, **fields: object) -> None:
-    assert machine.map is not None
-    machine.map = msgspec.structs.replace(machine.map, epoch=machine.map.epoch + 1, **fields)
+def _change(machine: Machine, **fields: object) -> None:
+    assert machine.meta.map is not None
+    machine.meta.map = msgspec.structs.replace(
+        machine.meta.map, epoch=machine.meta.map.epoch + 1, **fields
+    )
 
 
-RULES: dict[type[Command], Callable[[MapState, Any, int], Reply]] = {
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     ClusterBorn: apply_born,
     NodeAdd: apply_add,
     NodeSet: apply_set,

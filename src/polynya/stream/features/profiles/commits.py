@@ -38,23 +38,25 @@ _replies = msgspec.msgpack.Decoder(list[Reply])
 def apply_commit_slices(machine: Machine, command: CommitSlices, place: int) -> Reply:
     """Judge the appends of a pack; see `CommitSlices` for the replies. Refusals of the whole:
     FENCED, GONE, MEMORY_PRESSURE (too many writers)."""
-    machine.level = max(machine.level, _LEVEL)  # a standalone node gets no `SetLevel`
+    machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
     _forget_idle(machine)
     settled = _judge_writer(machine, command) or _judge_pack(machine, command)
     if settled is not None:
         return settled
     replies = [reply for part in command.slices for reply in _Runs(command, part).judge(machine)]
-    if command.pack not in machine.held and not any(reply.code in _AGAIN for reply in replies):
-        machine.release_pack(command.pack, command.owner_group, command.now_ms)
+    if command.pack not in machine.packs.held and not any(
+        reply.code in _AGAIN for reply in replies
+    ):
+        machine.packs.release_pack(command.pack, command.owner_group, command.now_ms)
     _remember(machine, command, replies)
     return Reply(Code.OK, detail=replies)
 
 
 def _judge_writer(machine: Machine, command: CommitSlices) -> Reply | None:
     """Return the reply to a repeat, or the refusal of a writer's number, or None."""
-    known = machine.writers.get(command.writer)
+    known = machine.diskless.writers.get(command.writer)
     if known is None:
-        is_full = len(machine.writers) >= WRITERS_MAX
+        is_full = len(machine.diskless.writers) >= WRITERS_MAX
         return Reply(Code.MEMORY_PRESSURE) if is_full else None
     if command.sequence > known.sequence:
         return None
@@ -65,25 +67,29 @@ def _judge_writer(machine: Machine, command: CommitSlices) -> Reply | None:
 
 def _judge_pack(machine: Machine, command: CommitSlices) -> Reply | None:
     """Return the refusal of a pack whose object may be deleted, or None."""
-    if command.pack in machine.released:
+    if command.pack in machine.packs.released:
         return Reply(Code.GONE)
-    if abs(machine.log_ms - command.intent_ms) > WRITE_MS_MAX:
-        return Reply(Code.GONE, detail=machine.log_ms)  # perhaps by the clock of another leader
+    if abs(machine.counters.log_ms - command.intent_ms) > WRITE_MS_MAX:
+        return Reply(
+            Code.GONE, detail=machine.counters.log_ms
+        )  # perhaps by the clock of another leader
     return None
 
 
 def _forget_idle(machine: Machine) -> None:
     """Drop the writers whose last commit is too old to be repeated."""
-    before_ms = machine.log_ms - WRITER_IDLE_MS
-    for name in [name for name, state in machine.writers.items() if state.time_ms < before_ms]:
-        del machine.writers[name]
+    before_ms = machine.counters.log_ms - WRITER_IDLE_MS
+    for name in [
+        name for name, state in machine.diskless.writers.items() if state.time_ms < before_ms
+    ]:
+        del machine.diskless.writers[name]
         machine.changes.writers.add(name)
 
 
 def _remember(machine: Machine, command: CommitSlices, replies: list[Reply]) -> None:
     """Keep the replies, and drop those to the writer's commit before."""
-    machine.writers[command.writer] = WriterState(
-        command.writer, command.sequence, _encode(replies), machine.log_ms
+    machine.diskless.writers[command.writer] = WriterState(
+        command.writer, command.sequence, _encode(replies), machine.counters.log_ms
     )
     machine.changes.writers.add(command.writer)
 
@@ -119,7 +125,7 @@ class _Runs:
         """Judge all appends in order, and add the accepted batches to the index."""
         replies = [self._judge(machine, packed) for packed in self._part.appends]
         if self._runs:
-            stream = machine.streams[self._packed.command.name]
+            stream = machine.directory.streams[self._packed.command.name]
             for run in self._runs:
                 self._publish(machine, stream, run)
         return replies
@@ -128,7 +134,7 @@ class _Runs:
         self._packed = packed
         # judged at the time of the log; the index has the append time that the slice has
         command = structs.replace(packed.command, now_ms=self._command.now_ms)
-        stream = machine.streams.get(command.name)
+        stream = machine.directory.streams.get(command.name)
         reply = None if stream is None else judge_packed(machine, stream)
         accepted = self._accepted
         if reply is None and type(command) is Produce:
@@ -193,6 +199,6 @@ class _Runs:
             batches=run.batches,
         )
         largest_ms = index.time_ms_max(stream.cold, -1) if stream.cold else 0
-        number = machine.hold_slice(command.pack, command.owner_group)
+        number = machine.packs.hold_slice(command.pack, command.owner_group)
         entry = index.packed(cold, number, max(run.time_ms_max, largest_ms))
         stream.cold = index.appended(stream.cold, entry)

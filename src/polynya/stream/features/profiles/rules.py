@@ -16,7 +16,7 @@ from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import ProfileEpoch, Stream
-from polynya.stream.state.profile_epochs import list_by_profile, profile_epoch_of, profile_of
+from polynya.stream.state.profile_epochs import profile_epoch_of, profile_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -34,7 +34,7 @@ def begin_first(machine: Machine, stream: Stream, profile: int) -> None:
 def judge_logged(machine: Machine, stream: Stream, batch: Batch | None) -> Reply | None:
     """Return the refusal of an append that is in the log itself, to a stream that is diskless or
     changes; or None. A close without a batch may come either way."""
-    if stream.deleted or stream.uid not in machine.diskless:
+    if stream.deleted or stream.uid not in machine.diskless.streams:
         return None
     if profile_epoch_of(stream).changing_since_ms:
         return tail_reply(Code.NOT_YET, stream)
@@ -45,7 +45,7 @@ def judge_packed(machine: Machine, stream: Stream) -> Reply | None:
     """Return the refusal of an append whose payload is in a pack, or None."""
     if stream.deleted:
         return None
-    if stream.uid not in machine.diskless:
+    if stream.uid not in machine.diskless.streams:
         return tail_reply(Code.WRONG_PROFILE, stream)
     if stream.hot or profile_epoch_of(stream).changing_since_ms:
         return tail_reply(Code.NOT_YET, stream)
@@ -55,10 +55,10 @@ def judge_packed(machine: Machine, stream: Stream) -> Reply | None:
 def apply_set_profile(machine: Machine, command: SetProfile, place: int) -> Reply:
     """Begin a change of the profile, or take it back. Refusals: NOT_FOUND, EVICTED, GONE,
     INCARNATION, FENCED (another epoch is open), REFUSED (a leased stream)."""
-    machine.level = max(machine.level, _LEVEL)  # a standalone node gets no `SetLevel`
-    stream = machine.streams.get(command.name)
+    machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
+    stream = machine.directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return machine.directory.absent(command.name)
     refusal = _judge_change(stream, command)
     if refusal is not None:
         return _told(refusal, stream)
@@ -94,10 +94,10 @@ def _judge_change(stream: Stream, command: SetProfile) -> Reply | None:
 def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, place: int) -> Reply:
     """End a regime whose stream waits for it. Refusals: NOT_FOUND, EVICTED, GONE, FENCED (another
     epoch is open), REFUSED (it does not change), NOT_YET (something is hot)."""
-    machine.level = max(machine.level, _LEVEL)
-    stream = machine.streams.get(command.name)
+    machine.counters.raise_level(_LEVEL)
+    stream = machine.directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return machine.directory.absent(command.name)
     if stream.uid != command.uid:
         return Reply(Code.NOT_FOUND)
     profile_epoch = profile_epoch_of(stream)
@@ -119,7 +119,7 @@ def _judge_seal(stream: Stream, command: SealProfileEpoch, profile_epoch: Profil
 
 def _begin(machine: Machine, stream: Stream, profile: int, epoch: int, now_ms: int) -> None:
     """Begin a regime at the tail."""
-    machine.level = max(machine.level, _LEVEL)
+    machine.counters.raise_level(_LEVEL)
     _keep(
         machine, stream, ProfileEpoch(profile, epoch, stream.next_record, stream.next_byte, now_ms)
     )
@@ -129,7 +129,7 @@ def _keep(machine: Machine, stream: Stream, profile_epoch: ProfileEpoch) -> None
     is_first = profile_epoch == ProfileEpoch(Profile.REPLICATED, 1, 0, 0, stream.created_ms)
     extras_of(stream).profile_epoch = None if is_first else profile_epoch
     tidy(stream)
-    list_by_profile(machine, stream)
+    machine.diskless.update(stream)
     machine.changes.streams.add(stream.uid)
 
 

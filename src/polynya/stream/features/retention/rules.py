@@ -44,9 +44,9 @@ _NOTHING = RetentionCut()
 
 def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
     """Set or clear a stream's own retention. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     if stream is None:
-        return machine.absent(command.name)
+        return machine.directory.absent(command.name)
     if is_surely_expired(stream, command.now_ms):
         return Reply(Code.NOT_FOUND)
     if stream.deleted:
@@ -61,9 +61,9 @@ def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> 
 def apply_bucket_retention(machine: Machine, command: BucketRetention, place: int) -> Reply:
     """Set or clear a bucket's default retention."""
     if command.retention is None:
-        machine.buckets.pop(command.bucket, None)
+        machine.meta.buckets.pop(command.bucket, None)
     else:
-        machine.buckets[command.bucket] = command.retention
+        machine.meta.buckets[command.bucket] = command.retention
     return Reply(Code.OK)
 
 
@@ -71,10 +71,10 @@ def set_retention(machine: Machine, stream: Stream, retention: Retention | None)
     """Set or (None) clear the stream's own retention."""
     if retention is not None:
         extras_of(stream).retention = retention
-        machine.retaining[stream.uid] = stream
+        machine.directory.retaining[stream.uid] = stream
     elif stream.extras is not None:
         stream.extras.retention = None
-        machine.retaining.pop(stream.uid, None)
+        machine.directory.retaining.pop(stream.uid, None)
         tidy(stream)
 
 

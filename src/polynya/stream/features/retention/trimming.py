@@ -34,7 +34,9 @@ Span = tuple[int, int]  # records, begin and (exclusive) end
 
 def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
     """Apply each cut independently; see `Trim` for the reply's detail."""
-    if machine.evicted and any(name in machine.evicted for name in command.names):
+    if machine.directory.evicted and any(
+        name in machine.directory.evicted for name in command.names
+    ):
         return Reply(Code.EVICTED)
     return Reply(
         Code.OK,
@@ -47,9 +49,9 @@ def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
 
 def apply_trim_to(machine: Machine, command: TrimTo, place: int) -> Reply:
     """Apply the cut, which may lie inside a batch; the reply's detail is that of a `Trim`."""
-    if command.name in machine.evicted:
+    if command.name in machine.directory.evicted:
         return Reply(Code.EVICTED)
-    machine.level = max(machine.level, level_of(TrimTo))  # a standalone node gets no `SetLevel`
+    machine.counters.raise_level(level_of(TrimTo))  # a standalone node gets no `SetLevel`
     cut = (command.record, command.byte)
     return Reply(Code.OK, detail=[_trim(machine, command.uid, cut, command.now_ms, inside=True)])
 
@@ -57,7 +59,7 @@ def apply_trim_to(machine: Machine, command: TrimTo, place: int) -> Reply:
 def _trim(
     machine: Machine, uid: int, cut: Boundary, now_ms: int, *, inside: bool = False
 ) -> tuple[int, int, int, int] | None:
-    stream = machine.by_uid.get(uid)
+    stream = machine.directory.by_uid.get(uid)
     if stream is None or stream.deleted:
         return None
     first, first_byte = stream.first_record, stream.first_byte
@@ -124,7 +126,7 @@ def release_trimmed(machine: Machine, stream: Stream, now_ms: int) -> None:
         return
     if not needed or needed[0][0] >= fork.record:
         extras_of(stream).detached = True
-        machine.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))
+        machine.outbox.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))
 
 
 def release_past(machine: Machine, stream: Stream, now_ms: int) -> None:
@@ -132,7 +134,7 @@ def release_past(machine: Machine, stream: Stream, now_ms: int) -> None:
     if stream.extras is not None and stream.extras.past is not None:
         past, stream.extras.past = stream.extras.past, None
         for number in index.pack_numbers(past):
-            machine.drop_slice(number, now_ms)
+            machine.packs.drop_slice(number, now_ms)
 
 
 def past_of(stream: Stream) -> bytes:
@@ -192,7 +194,7 @@ def _release_cold(machine: Machine, stream: Stream, needed: Sequence[Span], now_
         extras_of(stream).past = b"".join(kept) or None
         tidy(stream)
     for number in dropped:
-        machine.drop_slice(number, now_ms)
+        machine.packs.drop_slice(number, now_ms)
 
 
 def _overlaps(spans: Sequence[Span], begin: int, end: int) -> bool:
@@ -210,9 +212,9 @@ def _release_hot(machine: Machine, stream: Stream, needed: Sequence[Span]) -> No
         return
     gone = bisect_right(hot, stream.first_record, key=lambda batch: batch.record + batch.records)
     if gone == len(hot):
-        machine.hot_bytes -= stream.next_byte - hot[0].byte
+        machine.directory.hot_bytes -= stream.next_byte - hot[0].byte
         stream.hot = None
-        del machine.hot[stream.uid]
+        del machine.directory.hot[stream.uid]
     elif gone:
-        machine.hot_bytes -= hot[gone].byte - hot[0].byte
+        machine.directory.hot_bytes -= hot[gone].byte - hot[0].byte
         stream.hot = hot[gone:]

@@ -31,7 +31,7 @@ def segments_of(stream: Stream) -> Segments | None:
 
 def open_segments(machine: Machine) -> Iterator[tuple[Stream, Segments]]:
     """Yield each leased stream that takes appends, with its segments: the last one is open."""
-    for stream in machine.leased.values():
+    for stream in machine.directory.leased.values():
         segments = segments_of(stream)
         if segments is not None and not stream.closed and not stream.deleted:
             yield stream, segments
@@ -48,13 +48,13 @@ def open_first(machine: Machine, stream: Stream, limits: SegmentLimits) -> None:
         stream.next_byte,
         stream.created_ms,
     )
-    machine.leased[stream.uid] = stream
-    machine.level = max(machine.level, level_of(Rollover))  # a standalone node gets no `SetLevel`
+    machine.directory.leased[stream.uid] = stream
+    machine.counters.raise_level(level_of(Rollover))  # a standalone node gets no `SetLevel`
 
 
 def apply_rollover(machine: Machine, command: Rollover, place: int) -> Reply:
     """Close the open segment and open the next one, unless another epoch is open."""
-    stream = machine.streams.get(command.name)
+    stream = machine.directory.streams.get(command.name)
     if stream is None or stream.uid != command.uid:
         return Reply(Code.NOT_FOUND)
     segments = segments_of(stream)

@@ -4,40 +4,30 @@ the feature level of a group. Pure."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from polynya.base.levels import check_level
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLevel
 from polynya.stream.replies import Code, Reply
 
-
-class MetaState(Protocol):
-    """The part of a machine that these rules change."""
-
-    meta: dict[str, bytes]
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
 
 
-class LevelState(Protocol):
-    """The part of a machine that these rules change."""
-
-    group: int
-    level: int
-
-
-def apply_meta_change(machine: MetaState, command: MetaChange, place: int) -> Reply:
+def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Reply:
     """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the
     current version."""
-    version = version_of(machine.meta, command.scope)
+    version = version_of(machine.meta.settings, command.scope)
     if version != command.version:
         return Reply(Code.NOT_YET, detail=version)
     for key, value in command.changes:
         name = f"{command.scope}/{key}"
         if value is None:
-            machine.meta.pop(name, None)
+            machine.meta.settings.pop(name, None)
         else:
-            machine.meta[name] = value
-    machine.meta[command.scope] = b"%d" % (version + 1)
+            machine.meta.settings[name] = value
+    machine.meta.settings[command.scope] = b"%d" % (version + 1)
     return Reply(Code.OK, detail=version + 1)
 
 
@@ -56,21 +46,21 @@ def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
     }
 
 
-def apply_meta_set(machine: MetaState, command: MetaSet, place: int) -> Reply:
+def apply_meta_set(machine: Machine, command: MetaSet, place: int) -> Reply:
     """Set a key that has no value yet: OK, or EXISTS with the present value as detail."""
-    value = machine.meta.setdefault(command.key, command.value)
+    value = machine.meta.settings.setdefault(command.key, command.value)
     return Reply(Code.OK if value == command.value else Code.EXISTS, detail=value)
 
 
-def apply_set_level(machine: LevelState, command: SetLevel, place: int) -> Reply:
+def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
     """Raise the group's level; it never goes down. Raises ConfigError for a level that this release
     does not support."""
     check_level(command.level, machine.group)
-    machine.level = max(machine.level, command.level)
-    return Reply(Code.OK, detail=machine.level)
+    machine.counters.raise_level(command.level)
+    return Reply(Code.OK, detail=machine.counters.level)
 
 
-RULES: dict[type[Command], Callable[[Any, Any, int], Reply]] = {
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     MetaChange: apply_meta_change,
     MetaSet: apply_meta_set,
     SetLevel: apply_set_level,

@@ -57,7 +57,7 @@ def apply_link(machine: Machine, command: LinkSubscription, place: int) -> Reply
         or watch.registration.uid < command.uid
         or watch.registration.revision < command.revision
     )
-    if news and machine.evicted and next(needed_by(machine, command), None) is not None:
+    if news and machine.directory.evicted and next(needed_by(machine, command), None) is not None:
         return Reply(Code.EVICTED, command.uid)
     if watch is not None and watch.registration.uid < command.uid:
         _drop(machine, watch)
@@ -68,7 +68,7 @@ def apply_link(machine: Machine, command: LinkSubscription, place: int) -> Reply
         )
         watch = _watch(state, registration)
         if command.pattern:
-            for stream in machine.streams.values():
+            for stream in machine.directory.streams.values():
                 if not stream.deleted and watch.matches(stream.name):
                     _link(watch, stream, GLOB)
                     machine.changes.streams.add(stream.uid)
@@ -85,12 +85,12 @@ def _set_streams(machine: Machine, watch: Watch, wanted: dict[str, None]) -> Non
     watch.registration.streams = wanted
     for name in [name for name in known if name not in wanted]:
         _discard(state.by_name, name, key)
-        stream = machine.streams.get(name)
+        stream = machine.directory.streams.get(name)
         if stream is not None and stream.links and key in stream.links:
             _unlink(watch, stream, EXPLICIT)
             machine.changes.streams.add(stream.uid)
     for name in wanted:
-        stream = machine.streams.get(name)
+        stream = machine.directory.streams.get(name)
         if name not in known:
             state.by_name.setdefault(name, {})[key] = None
             if stream is not None and not stream.deleted:
@@ -119,7 +119,7 @@ def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
         return Reply(Code.NOT_FOUND)
     refused = []
     for name, uid, record, byte in command.acks:
-        stream = machine.streams.get(name)
+        stream = machine.directory.streams.get(name)
         link = (
             stream.links.get(command.id)
             if stream is not None and stream.links and stream.uid == uid
@@ -208,12 +208,12 @@ def oldest_links(machine: Machine, key: str, uid: int, limit: int) -> list[LinkI
     for stream_uid in watch.pending:
         if len(found) == limit:
             return found
-        found.append(_info(machine.by_uid[stream_uid], key))
+        found.append(_info(machine.directory.by_uid[stream_uid], key))
     for stream_uid in watch.linked:
         if len(found) == limit:
             return found
         if stream_uid not in watch.pending:
-            found.append(_info(machine.by_uid[stream_uid], key))
+            found.append(_info(machine.directory.by_uid[stream_uid], key))
     return (found + list(_missing(machine, watch)))[:limit]
 
 
@@ -223,7 +223,7 @@ def page_of_links(machine: Machine, key: str, uid: int, after: str, limit: int) 
     if watch is None or watch.registration.uid != uid:
         return []
     names = {
-        machine.by_uid[stream_uid].name for stream_uid in watch.linked
+        machine.directory.by_uid[stream_uid].name for stream_uid in watch.linked
     } | watch.registration.streams.keys()
     page = nsmallest(
         limit, (name for name in names if spelled_name(name) > after), key=spelled_name
@@ -244,7 +244,7 @@ def pending_watches(machine: Machine) -> list[tuple[str, int, str]]:
     """Return (id, uid, a stream) of every subscription with pending records here; the repair job
     notifies them again."""
     return [
-        (key, watch.registration.uid, machine.by_uid[next(iter(watch.pending))].name)
+        (key, watch.registration.uid, machine.directory.by_uid[next(iter(watch.pending))].name)
         for key, watch in machine.subscriptions.watches.items()
         if watch.pending
     ]
@@ -253,13 +253,13 @@ def pending_watches(machine: Machine) -> list[tuple[str, int, str]]:
 def _missing(machine: Machine, watch: Watch) -> Iterator[LinkInfo]:
     """Yield the explicit links of streams that do not exist."""
     for name in watch.registration.streams:
-        stream = machine.streams.get(name)
+        stream = machine.directory.streams.get(name)
         if stream is None or stream.links is None or watch.registration.id not in stream.links:
             yield LinkInfo(name, EXPLICIT, 0, 0)
 
 
 def _info_of(machine: Machine, name: str, key: str) -> LinkInfo:
-    stream = machine.streams.get(name)
+    stream = machine.directory.streams.get(name)
     if stream is not None and stream.links and key in stream.links:
         return _info(stream, key)
     wanted = name in machine.subscriptions.watches[key].registration.streams
@@ -301,7 +301,7 @@ def decode_image(machine: Machine, image: SubscriptionsImage) -> None:
     }
     for registration in image.registrations:
         _watch(state, registration)
-    for stream in machine.streams.values():
+    for stream in machine.directory.streams.values():
         for key, link in (stream.links or {}).items():
             watch = state.watches[key]
             watch.linked[stream.uid] = None
@@ -332,7 +332,7 @@ def _never(name: str) -> bool:
 def _drop(machine: Machine, watch: Watch) -> None:
     state, registration = machine.subscriptions, watch.registration
     for uid in watch.linked:
-        _forget_link(machine.by_uid[uid], registration.id)
+        _forget_link(machine.directory.by_uid[uid], registration.id)
         machine.changes.streams.add(uid)
     del state.watches[registration.id]
     state.wakes.pop(registration.id, None)

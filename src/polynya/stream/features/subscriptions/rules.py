@@ -64,7 +64,12 @@ def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
         return Reply(Code.TOO_MANY)
     streams = dict.fromkeys(command.config.streams)
     subscription = Subscription(
-        command.id, machine.next_uid(), command.config, command.base_url, command.now_ms, streams
+        command.id,
+        machine.counters.next_uid(),
+        command.config,
+        command.base_url,
+        command.now_ms,
+        streams,
     )
     homes[command.id] = subscription
     machine.changes.homes.add(command.id)

@@ -25,7 +25,7 @@ FAILURES_MAX = 1000  # of one table: they are state of the meta group
 
 def apply_fault(machine: Machine, command: TableFault, place: int) -> Reply:
     """Note why a job failed that has not committed. Detail: the table."""
-    machine.level = max(machine.level, feature_level.level_of(TableFault))  # see `apply_evict`
+    machine.counters.raise_level(feature_level.level_of(TableFault))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)

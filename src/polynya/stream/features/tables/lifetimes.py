@@ -24,19 +24,19 @@ FORGOTTEN = 1 << 62  # in `claimed_jobs`: later than every job
 
 def live_tables(machine: Machine) -> list[Table]:
     """Return the tables that are not dropped."""
-    return [table for table in machine.tables.values() if not table.dropped_ms]
+    return [table for table in machine.meta.tables.values() if not table.dropped_ms]
 
 
 def live_table(machine: Machine, uid: int) -> Table | None:
     """Return a table by its uid, or None if there is none or it was dropped."""
-    table = machine.tables.get(uid)
+    table = machine.meta.tables.get(uid)
     return None if table is None or table.dropped_ms else table
 
 
 def apply_alter(machine: Machine, command: TableAlter, place: int) -> Reply:
     """Set a table's name and options. EXISTS_DIFFERENT: another table has the name. Detail: the
     table, or that other one."""
-    machine.level = max(machine.level, feature_level.level_of(TableAlter))  # see `apply_evict`
+    machine.counters.raise_level(feature_level.level_of(TableAlter))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -49,7 +49,7 @@ def apply_alter(machine: Machine, command: TableAlter, place: int) -> Reply:
 
 def apply_drop(machine: Machine, command: TableDrop, place: int) -> Reply:
     """Drop a table. NOT_FOUND: there is none, or it was dropped."""
-    machine.level = max(machine.level, feature_level.level_of(TableDrop))  # see `apply_evict`
+    machine.counters.raise_level(feature_level.level_of(TableDrop))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -60,18 +60,18 @@ def apply_drop(machine: Machine, command: TableDrop, place: int) -> Reply:
 
 def apply_forget(machine: Machine, command: ForgetTable, place: int) -> Reply:
     """Forget a dropped table, or note in the meta group that all groups have. Idempotent."""
-    machine.level = max(machine.level, feature_level.level_of(ForgetTable))  # see `apply_evict`
-    table = machine.tables.get(command.table)
+    machine.counters.raise_level(feature_level.level_of(ForgetTable))  # see `apply_evict`
+    table = machine.meta.tables.get(command.table)
     if table is not None:
         table.forgotten = table.forgotten or bool(table.dropped_ms)
         if table.forgotten and command.files_gone:
-            del machine.tables[command.table]
+            del machine.meta.tables[command.table]
         return Reply(Code.OK)
     if machine.group == 0:
         return Reply(Code.NOT_FOUND)
-    machine.claimed_jobs[command.table] = FORGOTTEN
-    machine.watches.pop(command.table, None)
-    for stream in machine.streams.values():
+    machine.claims.jobs[command.table] = FORGOTTEN
+    machine.claims.watches.pop(command.table, None)
+    for stream in machine.directory.streams.values():
         if stream.tables and command.table in stream.tables:
             without_forgotten(machine, stream)
             machine.changes.streams.add(stream.uid)
@@ -80,7 +80,7 @@ def apply_forget(machine: Machine, command: ForgetTable, place: int) -> Reply:
 
 def is_forgotten(machine: Machine, table: int) -> bool:
     """Report whether a stream group was told that the table is dropped."""
-    return machine.claimed_jobs.get(table, 0) == FORGOTTEN
+    return machine.claims.jobs.get(table, 0) == FORGOTTEN
 
 
 def without_forgotten(machine: Machine, stream: Stream) -> None:

@@ -78,15 +78,15 @@ def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
         if table.name == command.name or table.prefix == command.prefix:
             same = table.name == command.name and table.prefix == command.prefix
             return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
-    uid = machine.next_uid()
-    machine.tables[uid] = table = Table(uid, command.name, command.prefix, command.now_ms)
+    uid = machine.counters.next_uid()
+    machine.meta.tables[uid] = table = Table(uid, command.name, command.prefix, command.now_ms)
     return Reply(Code.CREATED, uid, detail=table)
 
 
 def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
     """Create a table, as `apply_create` does. A table that shares a prefix, or has the name with
     other options, is different."""
-    machine.level = max(machine.level, feature_level.level_of(TableMake))  # see `apply_evict`
+    machine.counters.raise_level(feature_level.level_of(TableMake))  # see `apply_evict`
     options = (command.hold, command.columns, command.partitions, command.transform)
     for table in live_tables(machine):
         same = (
@@ -98,11 +98,11 @@ def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
         overlap = not derived and set(table.prefixes) & set(command.prefixes)
         if same or table.name == command.name or overlap:
             return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
-    uid = machine.next_uid()
+    uid = machine.counters.next_uid()
     table = Table(uid, command.name, command.prefixes[0], command.now_ms)
     table.others, table.typed = command.prefixes[1:], command.typed
     table.hold, table.columns, table.partitions, table.transform = options
-    machine.tables[uid] = table
+    machine.meta.tables[uid] = table
     return Reply(Code.CREATED, uid, detail=table)
 
 
@@ -147,7 +147,7 @@ def apply_move(machine: Machine, command: TableMove, place: int) -> Reply:
     """Commit a job that wrote the whole table to its own folder. Replies as `apply_commit`.
 
     Columns that were declared meanwhile stay declared."""
-    machine.level = max(machine.level, feature_level.level_of(TableMove))  # see `apply_evict`
+    machine.counters.raise_level(feature_level.level_of(TableMove))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -196,13 +196,13 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     NOT_YET: a later job has claimed here already, or the table was dropped. Without `fresh` the job
       is planned: return its earlier claims, less deleted streams.
     Ranges of `again` that are published are added: they were set aside."""
-    if command.job < machine.claimed_jobs.get(command.table, 0):
+    if command.job < machine.claims.jobs.get(command.table, 0):
         return Reply(Code.NOT_YET)
-    machine.claimed_jobs[command.table] = command.job
+    machine.claims.jobs[command.table] = command.job
     ranges: list[ClaimedRange] = []
     left = command.bytes_max
     prefixes = prefixes_of(machine, command.table, command.prefix)
-    for stream in machine.in_order():
+    for stream in machine.directory.in_order():
         claim = stream.tables.get(command.table) if stream.tables else None
         member = covers(stream.name, prefixes, command.without) and not _is_taken_over(
             stream, command.table
@@ -233,7 +233,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
             index.first_from(stream.cold, claim.claimed),
         )
         first = max(first, index.entries_before(stream.cold, claim.first))
-        taken = machine.index_of(stream)[first:end]
+        taken = machine.packs.index_of(stream)[first:end]
         if taken:
             left -= sum(cold.length if cold.is_page else cold.stored for cold in taken)
             ranges.append(
@@ -252,19 +252,19 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
 def prefixes_of(machine: Machine, table: int, prefix: str) -> list[str]:
     """Return the table's prefixes; a group that was not told of the table knows only the
     command's."""
-    watch = machine.watches.get(table)
+    watch = machine.claims.watches.get(table)
     return [prefix] if watch is None else watch.prefixes
 
 
 def _again(machine: Machine, command: ClaimRanges) -> Iterator[ClaimedRange]:
     """Yield what is left of ranges that were set aside by committed jobs."""
     for _, uid, record, end in command.again:
-        stream = machine.by_uid.get(uid)
+        stream = machine.directory.by_uid.get(uid)
         claim = stream.tables.get(command.table) if stream is not None and stream.tables else None
         if stream is None or claim is None or claim.published < end:
             continue  # gone, or still to be claimed
         first = max(record, stream.first_record)
-        taken = machine.index_of(stream)[
+        taken = machine.packs.index_of(stream)[
             index.entries_before(stream.cold, first) : index.first_from(stream.cold, end)
         ]
         if taken and first < end:
@@ -297,7 +297,7 @@ def _claim(
     if claim is None:
         begin = max((other.claimed for other in stream.tables.values()), default=0)
         claim = stream.tables[command.table] = TableClaim(begin, begin, 0)
-    claim.first = stream.first_record if command.table in machine.watches else 0
+    claim.first = stream.first_record if command.table in machine.claims.watches else 0
     available = max(_available_from(stream, claim.published), claim.first)
     claim.skipping = record_gaps.between(_own_from(stream, claim.published), available)
     claim.claimed = max(end, claim.published)
@@ -311,13 +311,13 @@ def lag_of(
     """Yield the table's lag behind this group's streams: the same `Lag` repeatedly, complete at the
     end. The group may change between yields; streams that exist at the start are counted unless
     they are deleted."""
-    watch = machine.watches.get(table)
+    watch = machine.claims.watches.get(table)
     lag = Lag(group=machine.group, lost=watch.lost if watch else 0, watched=watch is not None)
     prefixes = prefixes_of(machine, table, prefix)
-    for number, stream in enumerate(list(machine.streams.values()), 1):
+    for number, stream in enumerate(list(machine.directory.streams.values()), 1):
         if number % LAG_STREAMS == 0:
             yield lag
-        if machine.by_uid.get(stream.uid) is not stream:
+        if machine.directory.by_uid.get(stream.uid) is not stream:
             continue
         claim = stream.tables.get(table) if stream.tables else None
         if not covers(stream.name, prefixes, without):
@@ -347,7 +347,7 @@ def lag_of(
     for number, (name, stub) in enumerate(stubs(machine), 1):
         if number % LAG_STREAMS == 0:
             yield lag
-        if not covers(name, prefixes, without) or name not in machine.evicted:
+        if not covers(name, prefixes, without) or name not in machine.directory.evicted:
             continue
         lag.streams += 1
         if lags(machine, stub):
@@ -376,7 +376,7 @@ def _available_from(stream: Stream, record: int) -> int:
 
 def _time_of(machine: Machine, stream: Stream, record: int) -> int:
     if stream.cold is not None:
-        cold = machine.index_of(stream)[max(0, index.holding(stream.cold, record))]
+        cold = machine.packs.index_of(stream)[max(0, index.holding(stream.cold, record))]
         if cold.record + cold.records > record:
             return cold.time_ms or stream.activity_ms
     return stream.hot[0].time_ms if stream.hot else stream.activity_ms

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 def apply_watch(machine: Machine, command: WatchStreams, place: int) -> Reply:
     """Learn of a table, or of its new prefixes. Idempotent. NOT_FOUND: it was dropped."""
-    machine.level = max(machine.level, feature_level.level_of(WatchStreams))  # see `apply_evict`
+    machine.counters.raise_level(feature_level.level_of(WatchStreams))  # see `apply_evict`
     if is_forgotten(machine, command.table):
         return Reply(Code.NOT_FOUND)
-    watch = machine.watches.setdefault(command.table, Watch(command.table, command.prefixes))
+    watch = machine.claims.watches.setdefault(command.table, Watch(command.table, command.prefixes))
     watch.prefixes, watch.hold = command.prefixes, command.hold
     return Reply(Code.OK)
 
@@ -49,7 +49,7 @@ def watch_of(machine: Machine, name: str) -> Watch | None:
     found, longest = None, -1
     if is_internal(name):
         return None
-    for watch in machine.watches.values():
+    for watch in machine.claims.watches.values():
         for prefix in watch.prefixes:
             if len(prefix) > longest and name.startswith(prefix):
                 found, longest = watch, len(prefix)
@@ -71,7 +71,7 @@ def held_from(
     machine: Machine, stream: Stream, committed: Mapping[int, int] | None = None
 ) -> int | None:
     """Return the first record that a table holds, or None if no table holds any."""
-    watch = watch_of(machine, stream.name) if machine.watches else None
+    watch = watch_of(machine, stream.name) if machine.claims.watches else None
     if watch is None or not watch.hold or stream.next_record == stream.first_record:
         return None
     first = untaken_from(stream, watch, committed)
@@ -80,7 +80,9 @@ def held_from(
 
 def count_lost(machine: Machine, stream: Stream) -> None:
     """Count the records that end with this stream and that no table took."""
-    watch = watch_of(machine, stream.name) if machine.watches and not stream.deleted else None
+    watch = (
+        watch_of(machine, stream.name) if machine.claims.watches and not stream.deleted else None
+    )
     if watch is None:
         return
     claims = stream.tables or {}

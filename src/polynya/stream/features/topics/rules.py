@@ -57,10 +57,10 @@ def retention_of_topic(topic: Topic) -> Retention | None:
 
 def apply_put(machine: Machine, command: TopicPut, place: int) -> Reply:
     """Add a topic: CREATED, or EXISTS. TOO_MANY: a limit is reached. Detail: the topic."""
-    known = machine.topics.get(command.name)
+    known = machine.meta.topics.get(command.name)
     if known is not None:
         return Reply(Code.EXISTS, detail=known)
-    if len(machine.topics) >= TOPICS_MAX or command.partitions > PARTITIONS_MAX:
+    if len(machine.meta.topics) >= TOPICS_MAX or command.partitions > PARTITIONS_MAX:
         return Reply(Code.TOO_MANY)
     topic = Topic(
         command.name,
@@ -70,7 +70,7 @@ def apply_put(machine: Machine, command: TopicPut, place: int) -> Reply:
         command.now_ms,
         streams=command.streams,
     )
-    machine.topics[command.name] = topic
+    machine.meta.topics[command.name] = topic
     _changed(machine, command.name)
     return Reply(Code.CREATED, detail=topic)
 
@@ -116,9 +116,9 @@ def apply_gone(machine: Machine, command: TopicGone, place: int) -> Reply:
     topic = _find(machine, command)
     if topic is None or topic.state != TopicState.DROPPED:
         return Reply(Code.NOT_FOUND)
-    del machine.topics[command.name]
+    del machine.meta.topics[command.name]
     for group in range(1, machine.groups + 1):
-        machine.send(group, ForgetTopic(command.id))
+        machine.outbox.send(group, ForgetTopic(command.id))
     _changed(machine, command.name)
     return Reply(Code.OK)
 
@@ -126,7 +126,7 @@ def apply_gone(machine: Machine, command: TopicGone, place: int) -> Reply:
 def _find(
     machine: Machine, command: TopicChange | TopicReady | TopicDrop | TopicGone
 ) -> Topic | None:
-    topic = machine.topics.get(command.name)
+    topic = machine.meta.topics.get(command.name)
     return topic if topic is not None and topic.id == command.id else None
 
 
@@ -138,9 +138,9 @@ def _set_state(machine: Machine, topic: Topic, state: int) -> None:
 
 def _changed(machine: Machine, name: str) -> None:
     machine.changes.topics.add(name)
-    machine.topic_changes.add(name, machine.topics.get(name))
-    machine.topic_changes.tidy(machine.topics)
-    machine.level = max(machine.level, _LEVEL)  # a standalone node gets no `SetLevel`
+    machine.meta.topic_changes.add(name, machine.meta.topics.get(name))
+    machine.meta.topic_changes.tidy(machine.meta.topics)
+    machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
 
 
 RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {

@@ -20,8 +20,8 @@ CROWD = 300  # more than may be undecided at a time
 HELD_MAX = 2000
 
 
-class Strangers:
-    """They come with nothing, and many stay until they are put out."""
+class Outsiders:
+    """Connections without credentials, many of which stay until the node drops them."""
 
     def __init__(self, chance: random.Random, places: dict[int, int], own: Hello) -> None:
         self.chance, self.places, self.own = chance, places, own
@@ -29,7 +29,7 @@ class Strangers:
         self._held: list[socket.socket] = []
 
     async def come(self) -> None:
-        """A few of them."""
+        """Open a few connections, rarely a crowd."""
         for _ in range(self.chance.randrange(1, 6)):
             await asyncio.to_thread(self._one)
         if self.chance.random() < 0.1:
@@ -51,7 +51,7 @@ class Strangers:
 
     def _one(self) -> None:
         chance = self.chance
-        self.counts["strangers"] += 1
+        self.counts["outsiders"] += 1
         with suppress(OSError):
             line = self._connected()
             act = chance.randrange(7)
