@@ -14,7 +14,7 @@ from scripted_server import DROP, scripted
 from polynya.cli.app import cli
 from polynya.cli.remote import client
 from polynya.cli.streams import append
-from polynya.cli.tables import pipeline
+from polynya.cli.tables import commands, pipeline
 from polynya.cli.terminal import exits
 
 TAIL = "0000000000000003_0000000000000021"
