@@ -15,6 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept, collector
 from polynya.cold.steps import WRITE_MS_MAX
+from polynya.jobs import pause_after
 from polynya.stream.features.packs.commands import PackWritten, PublishSlices, ReleasePack
 from polynya.stream.replies import Code
 from polynya.stream.state import pack_tables, sorted_rows
@@ -317,7 +318,7 @@ def test_a_store_that_is_down_keeps_all_in_memory_and_recovers() -> None:
         assert await tier.flusher.flush_due() == 0
         assert tier.flusher._failures == 1
         assert "packs cannot be written" in (tier.flusher.trouble() or "")
-        assert tier.flusher._pause() == 0.5
+        assert pause_after(tier.flusher._failures) == 0.5
         hot = tier.world.hot_bytes()
         assert hot == sum(map(len, tier.written.values()))
         assert not any(isinstance(command, PackWritten) for _, command in tier.world.proposed)

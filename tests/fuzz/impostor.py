@@ -45,7 +45,7 @@ ASKED: dict[int, Any] = {  # what the body of a call of each kind is
     messages.TABLES: messages.Flush,
     messages.LAG: messages.LagQuery,
     messages.FLUSH: messages.Flush,
-    messages.PLACE_OF_TIME: messages.TimeOfUid,
+    messages.POSITION_OF_TIME: messages.TimeOfUid,
     messages.BUCKETS: messages.Flush,
     messages.LEADERS: dict[int, tuple[int, int]],
     messages.EPOCH_END: messages.EpochQuery,

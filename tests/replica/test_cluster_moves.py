@@ -126,10 +126,10 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
         await leaving.snapshot()
     frames = [
         (frame.group, frame.kind)
-        for frame in leaving.core.journal.entries()
+        for frame in leaving.core.journal.segments.entries()
         if frame.group == group and frame.kind == 1
     ]
-    first = leaving.core.journal.segments()[0][0]
+    first = leaving.core.journal.segments.sizes()[0][0]
     assert not frames or first > 1, "the journal lets go of what nobody reads"
     leaving.kill(power=0.0)
     leaving.start()

@@ -44,7 +44,7 @@ class Held:
         )
         self.packs = len(packs)
         self.objects = sum(map(len, packs.values()))
-        self.journal = sum(size for _, size in world.engine.core.journal.segments())
+        self.journal = sum(size for _, size in world.engine.core.journal.segments.sizes())
         self.messages = sum(len(machine.outbox.messages) for machine in machines)
         self.known = sum(len(machine.packs.owned) + len(machine.packs.held) for machine in machines)
 
@@ -351,13 +351,13 @@ async def test_a_record_that_is_larger_than_what_is_kept_is_read_in_vain_once_a_
     await world.service.flush(A)
     await set_retention(world, A, size=100_000)
     reads: list[str] = []
-    place = world.engine.retainer._place
+    place = world.engine.retainer._position
 
     async def counted(group: int, name: str, wanted: object) -> object:
         reads.append(name)
         return await place(group, name, wanted)  # type: ignore[arg-type]
 
-    world.engine.retainer._place = counted  # type: ignore[assignment,method-assign]
+    world.engine.retainer._position = counted  # type: ignore[assignment,method-assign]
     await rounds(world.engine.retainer)
     await rounds(world.engine.retainer)
     assert (await first_kept(world, A), len(reads)) == (0, 1)

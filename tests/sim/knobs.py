@@ -175,6 +175,7 @@ SLICED = (
     capturing,
     snapshotter,
     flusher,
+    groups,
     merger,
     evictor,
     answers,

@@ -216,7 +216,7 @@ def chance_of(seed: int) -> Iterator[None]:
         )
         stack.enter_context(mock.patch.object(source, "time", clock))
         stack.enter_context(mock.patch.object(pruning, "UNDER_WAY_MS", 15_000))
-        for module in (flusher, keys, retention_job):
+        for module in (flusher, steps, keys, retention_job):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(merger, "monotonic", now))
         stack.enter_context(mock.patch.object(collector, "token_hex", hexed))

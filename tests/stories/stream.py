@@ -38,6 +38,7 @@ from polynya.stream.features.forks.commands import (
     Unpin,
 )
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.lifetimes.rules import is_expired
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -443,10 +444,9 @@ class _Story:
         return [*self.table_answer(reply), *told]
 
     def do_expired(self, words: _Words) -> list[str]:
-        machine = self.world.machines[words.group]
         return [
             str(
-                machine.expired(
+                is_expired(
                     self.stream(words.group, words.plain[0]),
                     self.now_ms,
                     words.number("touched", 0) or 0,

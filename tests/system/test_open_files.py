@@ -45,8 +45,8 @@ for number in range(40):
     batch = journal.take()
     journal.write(batch)
     journal.synced(batch)
-    assert journal.read(places[number // 2]) == bytes(1000)
-assert len(journal.segments()) > 8
+    assert journal.segments.read(places[number // 2]) == bytes(1000)
+assert len(journal.segments.sizes()) > 8
 for fd in crowd:
     os.close(fd)
 journal.close()

@@ -32,7 +32,7 @@ class Life:
         self.journal = Journal.open(
             FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=self.disk
         )
-        found = [(entry.place, entry.payload) for entry in self.journal.entries()]
+        found = [(entry.place, entry.payload) for entry in self.journal.segments.entries()]
         assert not self.refused.intersection(payload for _, payload in found), (
             "a refused entry came back"
         )
@@ -66,7 +66,7 @@ class Life:
             return
         self.journal.synced(batch)
         for place, payload in self.in_flight:
-            assert self.journal.read(place) == payload
+            assert self.journal.segments.read(place) == payload
         self.kept += self.in_flight
         self.in_flight = []
 
