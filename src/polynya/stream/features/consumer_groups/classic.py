@@ -46,7 +46,7 @@ class State(enum.Enum):
 
 
 class Request(enum.Enum):
-    """A request of a member, as far as its group's state matters to it."""
+    """A member's request to its group."""
 
     CHANGE = "a join of a new member, or with another subscription"
     REPEAT = "a join again, with the same subscription"
@@ -58,7 +58,7 @@ class Request(enum.Enum):
 
 
 class Action(enum.Enum):
-    """The reaction of a group to a request."""
+    """The group's action on a request."""
 
     PREPARE = "wait, and begin a rebalance"
     GATHER = "wait for the others in the rebalance that runs"
