@@ -261,11 +261,12 @@ CIRCLES = {
         "features.appends.conditions features.appends.kafka features.appends.rules "
         "features.consumer_groups.rules features.forks.rules features.lifetimes.creation "
         "features.lifetimes.rules features.packs.rules features.pages.eviction "
-        "features.pages.rules features.profiles.commits features.profiles.rules "
+        "features.pages.rules features.placement.rules features.profiles.commits "
+        "features.profiles.rules features.settings.rules "
         "features.retention.rules features.retention.trimming features.segments.rules "
         "features.subscriptions.links features.subscriptions.rules features.tables.failures "
         "features.tables.lifetimes features.tables.rules features.tables.watches "
-        "features.topics.rules machine snapshots.encode",
+        "features.topics.rules machine",
         "the table of commands is in the machine, and the rules that it names change most of its "
         "parts; hints alone close the circle",
     ),

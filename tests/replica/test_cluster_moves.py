@@ -244,12 +244,12 @@ async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World
     await outsider.create(A)
     heard: list[LiveEvent] = []
 
-    class Ear:
+    class LiveReader:
         def live(self, event: LiveEvent) -> None:
             heard.append(event)
 
     service = outsider.engine.service
-    first, second = Ear(), Ear()
+    first, second = LiveReader(), LiveReader()
     info = await service.attach(A, first)
     assert isinstance(info, StreamInfo)
     await service.attach(A, second)
@@ -261,7 +261,7 @@ async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World
     await world.wait(lambda: len(heard) == 4)
     assert heard[2].cut and heard[3].cut
     await world.wait_leaders()
-    third = Ear()
+    third = LiveReader()
     assert isinstance(await service.attach(A, third), StreamInfo)
     await outsider.append(A, b"2")
     await world.wait(lambda: len(heard) == 5)

@@ -25,7 +25,7 @@ Receiver = Callable[[bytes], Awaitable[DeliveryOutcome]]
 Result = TypeVar("Result")
 
 
-class House:
+class BackgroundWork:
     """Background work of one incarnation of a node. Idle in worlds without it: stories have parts
     of their own."""
 
@@ -40,7 +40,12 @@ class House:
             service.local, service.directory, node.forwarding.targets, service.rpc
         )
         node.engine.after_turn.append(self.subscriptions.pump)
-        for work in (self._settle(), self._retain(), self._look(), repeat(self.subscriptions._keep, TICK_SECONDS)):
+        for work in (
+            self._settle(),
+            self._retain(),
+            self._look(),
+            repeat(self.subscriptions._keep, TICK_SECONDS),
+        ):
             node.spawn(work)
 
     def end(self) -> None:

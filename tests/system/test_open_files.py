@@ -1,5 +1,4 @@
-"""Open files: what clients may take of them, and what the journal still gets when they have taken
-all."""
+"""Open files: the limit for clients, and the journal's reserve beyond it."""
 
 from __future__ import annotations
 

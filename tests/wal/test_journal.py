@@ -1,4 +1,4 @@
-"""The journal on a healthy disk: what was staged and written comes back, at its place."""
+"""The journal on a healthy disk: staged and written data is read back at its position."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Damage: what was synced is never cut in silence; what was torn is cut and told."""
+"""Damage: synced data is never cut silently; torn data is cut and reported."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""Files that are taken away from a journal: under it, and between two lives of it."""
+"""Files removed from a journal: during use, and between two incarnations."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""Each journal has a number of its own: the same in all its lives, another where one is begun in
-its place."""
+"""Each journal has a number of its own: constant over its incarnations, another for a new journal
+in its place."""
 
 from pathlib import Path
 

@@ -27,8 +27,8 @@ class Life:
         self.journal: Journal
 
     def begin(self) -> None:
-        """Opens and compares. What was replayed counts as acknowledged from here on: readers may
-        have seen it."""
+        """Open the journal and compare. Replayed data counts as acknowledged from here on: readers
+        may have seen it."""
         self.journal = Journal.open(
             FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=self.disk
         )
@@ -101,7 +101,7 @@ class Life:
 
 
 def lives(random: Random, disk: FakeDisk, *, count: int) -> None:
-    """Several lives, each ended by a failing call, a kill or a power cut."""
+    """Run several incarnations, each ended by a failing call, a kill or a power cut."""
     life = Life(disk)
     for _ in range(count):
         try:

@@ -35,10 +35,7 @@ MERGER = {
     "polynya_merge_failures_total": "failures",
     "polynya_merge_refused_total": "refused",
 }
-PAGER = {
-    "polynya_pages_total": "pages",
-    "polynya_paged_slices_total": "entries",
-}
+PAGER = {"polynya_pages_total": "pages", "polynya_paged_slices_total": "entries"}
 DISKLESS_WRITER = {
     "polynya_diskless_appends_total": "appends",
     "polynya_diskless_appends_waiting": "waiting_now",

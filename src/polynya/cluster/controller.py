@@ -77,14 +77,7 @@ class Controller:
             self._reconfiguration,
             self._service,
             self._is_leader,
-        ) = (
-            start,
-            maps,
-            view,
-            reconfiguration,
-            service,
-            is_leader,
-        )
+        ) = (start, maps, view, reconfiguration, service, is_leader)
         self._news = asyncio.Event()
         self._away: dict[
             int, float
