@@ -1,4 +1,4 @@
-"""What both turn loops of a core have: the thread that writes, the end of a turn, counters, and copies
+"""The parts that both turn loops of a core share: the thread that writes, the end of a turn, counters, and copies
 of hot batches."""
 
 from __future__ import annotations
