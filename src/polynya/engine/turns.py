@@ -1,5 +1,5 @@
-"""What both turn loops of a core have: the thread that writes, the end of a turn, counters, and copies
-of hot batches."""
+"""The parts that both turn loops of a core share: the thread that writes, the end of a turn, counters,
+and copies of hot batches."""
 
 from __future__ import annotations
 
