@@ -26,7 +26,7 @@ from polynya.recovery.restore import RestoreOrigin
 from polynya.stream.features.pages.rules import LATE_MS
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAMES = [f"default/s{number}" for number in range(3)]
 
@@ -165,12 +165,12 @@ def test_the_store_alone_gives_paged_streams_back(tmp_path: Path, late: bool) ->
                     1,
                     7,
                     tier.world.now,
-                    len(encode_machine(machine)),
-                    crc32c(encode_machine(machine)),
+                    len(snapshot_of(machine)),
+                    crc32c(snapshot_of(machine)),
                     0,
                 )
                 await copies.write(
-                    tier.store, (CLUSTER, 1), header, [state[-len(encode_machine(machine)) :]]
+                    tier.store, (CLUSTER, 1), header, [state[-len(snapshot_of(machine)) :]]
                 )
             await copies.mark(tier.store, whole)
 
@@ -200,7 +200,7 @@ def test_a_lost_page_costs_its_own_records_alone(tmp_path: Path) -> None:
         await tier.flusher.flush_now()
         await claim_root(tier.store, CLUSTER, 1, "lost")
         for number, machine in tier.world.machines().items():
-            state = encode_machine(machine)
+            state = snapshot_of(machine)
             header = Header(number, 1, 7, tier.world.now, len(state), crc32c(state), 0)
             await copies.write(tier.store, (CLUSTER, 1), header, [state])
         await copies.mark(tier.store, CompleteMark(CLUSTER, 1, GROUPS))

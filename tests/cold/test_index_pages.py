@@ -24,7 +24,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import decode_machine, encode_machine
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 from polynya.wire.page import build_page, page_key, read_page
@@ -118,8 +118,8 @@ def test_closed_entries_become_pages_and_all_reads_back() -> None:
         await tier.settle_all()
         assert packs <= set(tier.store.objects), "a sweep leaves what a page names"
         await tier.check()
-        restored = decode_machine(encode_machine(machine), lambda place, uid: b"")
-        assert encode_machine(restored) == encode_machine(machine)
+        restored = machine_from(snapshot_of(machine), lambda place, uid: b"")
+        assert snapshot_of(restored) == snapshot_of(machine)
         assert list(restored.packs.held.pages()) == [cold.pack for cold in tier.pages()]
 
     play(story)
@@ -137,7 +137,7 @@ def test_a_page_is_released_with_its_packs_when_all_of_it_is_trimmed() -> None:
         tier.trim(second.record)
         assert tier.pages()[0] == second
         assert list(tier.machine().packs.pages_gone) == [first.pack]
-        machine = decode_machine(encode_machine(tier.machine()), lambda place, uid: b"")
+        machine = machine_from(snapshot_of(tier.machine()), lambda place, uid: b"")
         assert machine.packs.pages_gone == tier.machine().packs.pages_gone
         await tier.settle_all()
         assert not named & set(tier.store.objects)
@@ -411,7 +411,7 @@ def test_packs_that_become_a_pages_own_during_a_sweep_stay(when: str) -> None:
             tier.store.objects[key] = (data, version, 0)
         packs = set(tier.store.objects)
         real = tier.store.list
-        stale = decode_machine(encode_machine(Machine(machine.group, GROUPS)), lambda *_: b"")
+        stale = machine_from(snapshot_of(Machine(machine.group, GROUPS)), lambda *_: b"")
         machines = tier.world.machines()
 
         async def listing(prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:

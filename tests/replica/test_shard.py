@@ -12,7 +12,7 @@ from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 
 def core_replicas_of(*groups: int) -> CoreReplicas:
@@ -83,6 +83,6 @@ def test_a_replay_gives_the_same_state_and_refuses_a_hole() -> None:
             == command
             == decode_command(entry.payload)
         )
-    assert encode_machine(twin.groups[1].machine) == encode_machine(core_replicas.groups[1].machine)
+    assert snapshot_of(twin.groups[1].machine) == snapshot_of(core_replicas.groups[1].machine)
     with pytest.raises(CorruptData, match="entries are missing"):
         twin.replay(1, 1, 5, encode_command(create("test/c")), 9)

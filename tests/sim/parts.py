@@ -14,7 +14,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.raft import Raft, Settings
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import encode as snapshots
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.transport.handshake import PROTOCOL_MAX
 from polynya.wal import Journal, WriteBatch
 
@@ -278,7 +278,7 @@ def held_by(raft: Raft) -> int:
 
 def placeless(machine: Machine) -> bytes:
     """The state of a group, places in the own journal aside."""
-    image = msgspec.msgpack.decode(encode_machine(machine), type=snapshots.Image)
+    image = msgspec.msgpack.decode(snapshot_of(machine), type=snapshots.Image)
     for stream in image.streams:
         for batch in stream.hot or ():
             batch.place = 0

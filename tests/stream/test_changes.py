@@ -36,7 +36,7 @@ from polynya.stream.features.subscriptions.commands import (
 from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut, TopicReady
 from polynya.stream.parts import Encoding, Retention
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 A = "a"
 
@@ -47,10 +47,10 @@ def changing(world: World) -> Callable[[Command], None]:
     machine = world.machines[1]
 
     def apply(command: Command) -> None:
-        before = encode_machine(machine)
+        before = snapshot_of(machine)
         world.apply(1, command)
         world.chain(1)  # compares
-        assert encode_machine(machine) != before, "it changes something"
+        assert snapshot_of(machine) != before, "it changes something"
 
     return apply
 

@@ -72,7 +72,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer, Retention, SegmentLimits
 from polynya.stream.registry import AnyCommand
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import decode_machine, encode_machine
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.wal import FrameKind, Journal
 from polynya.wal.frames import SegmentHeader, parse_segment_header
 
@@ -460,7 +460,7 @@ def test_what_makes_sense_ends_no_machine_and_no_snapshot(kind: str) -> None:
             machine = machine_with_something(kind)
             machine.apply(decode_command(encode_command(command)), 9)
             machine.apply(Append("docs/a", 8, JSON, BATCH), 10)
-            decode_machine(encode_machine(machine), lambda place, uid: BATCH.payload)
+            machine_from(snapshot_of(machine), lambda place, uid: BATCH.payload)
 
 
 def _about(value: Any, uid: int) -> Any:

@@ -19,7 +19,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.parts import Encoding, Producer
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAMES = ("a", "b")
 JSON = "application/json"
@@ -102,9 +102,9 @@ class Pair:
         assert fault_of(command) == ""
         reply = self.diskless.apply(1, command)
         assert (reply.code, reply.detail) == (Code.OK, expected)
-        state = encode_machine(self.diskless.machines[1])
+        state = snapshot_of(self.diskless.machines[1])
         again = self.diskless.apply(1, structs.replace(command, now_ms=self.now_ms))
-        assert again == reply and encode_machine(self.diskless.machines[1]) == state
+        assert again == reply and snapshot_of(self.diskless.machines[1]) == state
         return expected
 
     def check(self) -> None:

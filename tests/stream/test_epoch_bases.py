@@ -5,8 +5,8 @@ from __future__ import annotations
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots.encode import (
     decode_image,
-    decode_machine,
-    encode_machine,
+    machine_from,
+    snapshot_of,
     write_image,
 )
 from polynya.stream.snapshots.restore_history import EPOCH_JUMP, Survey, reborn
@@ -16,11 +16,11 @@ def restored(*machines: Machine, term: int = 0) -> list[Machine]:
     """Return the groups after a restore of their copies, the first of which was in this term."""
     survey, terms = Survey(), [term] + [0] * len(machines)
     for machine, each in zip(machines, terms, strict=False):
-        survey.add(decode_image(encode_machine(machine)), each)
-    images = [decode_image(encode_machine(machine)) for machine in machines]
+        survey.add(decode_image(snapshot_of(machine)), each)
+    images = [decode_image(snapshot_of(machine)) for machine in machines]
     for image in images:
         reborn(image, survey, now_ms=1)
-    return [decode_machine(write_image(image), lambda place, uid: b"") for image in images]
+    return [machine_from(write_image(image), lambda place, uid: b"") for image in images]
 
 
 def test_a_restore_raises_the_epochs_of_all_groups_beyond_what_a_client_can_have_seen() -> None:

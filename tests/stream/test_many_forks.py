@@ -20,7 +20,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, ColdSlice
 from polynya.stream.replies import Code, Reply
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAME = "a/b"
 covers = forks._covers
@@ -70,7 +70,7 @@ class Twins:
         reply = self.machine.apply(command, place)
         forks._covers = lambda other, pin: False
         assert self.other.apply(command, place) == reply
-        assert encode_machine(self.other) == encode_machine(self.machine)
+        assert snapshot_of(self.other) == snapshot_of(self.machine)
         return reply
 
 

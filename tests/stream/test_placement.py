@@ -22,7 +22,7 @@ from polynya.stream.features.placement.commands import (
 )
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.snapshots.encode import decode_machine, encode_machine
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 
 def node(number: int, zone: str = "") -> NodeRecord:
@@ -188,10 +188,10 @@ def test_a_snapshot_keeps_the_map_and_one_without_it_opens() -> None:
     meta = Meta(3)
     meta.apply(NodeAdd(node(4)))
     meta.apply(SetBalancing(True, 5))
-    again = decode_machine(encode_machine(meta.machine), lambda place, uid: b"")
-    assert again.meta.map == meta.map and encode_machine(again) == encode_machine(meta.machine)
-    older = msgspec.msgpack.decode(encode_machine(meta.machine))[:18]
-    assert decode_machine(msgspec.msgpack.encode(older), lambda place, uid: b"").meta.map is None
+    again = machine_from(snapshot_of(meta.machine), lambda place, uid: b"")
+    assert again.meta.map == meta.map and snapshot_of(again) == snapshot_of(meta.machine)
+    older = msgspec.msgpack.decode(snapshot_of(meta.machine))[:18]
+    assert machine_from(msgspec.msgpack.encode(older), lambda place, uid: b"").meta.map is None
 
 
 def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
@@ -214,7 +214,7 @@ def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
     assert all(
         cluster.placed_on(group) == (1, 2, 3) and cluster.wanted(group) == 3 for group in range(7)
     )
-    assert decode_machine(encode_machine(meta.machine), lambda place, uid: b"").meta.map == cluster
+    assert machine_from(snapshot_of(meta.machine), lambda place, uid: b"").meta.map == cluster
     assert (
         meta.refusal(PlaceGroup(1, (1, 2, 4), 1))
         == "node 4 is a read replica, and votes in no group"

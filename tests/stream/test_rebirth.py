@@ -25,8 +25,8 @@ from polynya.stream.parts import Encoding, Fork
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import (
     decode_image,
-    decode_machine,
-    encode_machine,
+    machine_from,
+    snapshot_of,
     write_image,
 )
 from polynya.stream.snapshots.restore_history import UID_JUMP, StreamLoss, Survey, reborn
@@ -44,12 +44,12 @@ class Copied:
     def __init__(self) -> None:
         self.world = World(GROUPS)
         self.copies = {
-            group: encode_machine(machine) for group, machine in self.world.machines.items()
+            group: snapshot_of(machine) for group, machine in self.world.machines.items()
         }
 
     def copy(self, *groups: int) -> None:
         for group in groups or self.world.machines:
-            self.copies[group] = encode_machine(self.world.machines[group])
+            self.copies[group] = snapshot_of(self.world.machines[group])
 
     def reborn(self) -> tuple[World, list[StreamLoss]]:
         survey, notes, world = Survey(), [], World(GROUPS)
@@ -63,7 +63,7 @@ class Copied:
             world.payloads, world.slices = self.world.payloads, self.world.slices
             world.adopt(
                 group,
-                decode_machine(write_image(image), lambda place, uid: world.payloads[place]),
+                machine_from(write_image(image), lambda place, uid: world.payloads[place]),
             )
             check_invariants(world.machines[group])
         return world, notes
@@ -126,7 +126,7 @@ def test_a_fork_whose_source_was_gone_when_it_was_copied_loses_what_it_inherited
     copied.create()
     copied.confirm()
     copied.copy(2)
-    copied.copies[1] = encode_machine(World(GROUPS).machines[1])
+    copied.copies[1] = snapshot_of(World(GROUPS).machines[1])
     world, notes = copied.reborn()
     fork = world.machines[2].directory.streams[TARGET]
     assert (fork.first_record, fork.first_byte) == (3, 3)
@@ -163,7 +163,7 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
         copied.world.apply(2, Append(TARGET, 2, "text/plain", raw_batch(b"own")))
         copied.copy(2)
         if pinned:
-            image = decode_image(encode_machine(copied.world.machines[1]))
+            image = decode_image(snapshot_of(copied.world.machines[1]))
             cut = next(stream for stream in image.streams if stream.name == SOURCE)
             cut.next_record, cut.next_byte, cut.hot = 1, 1, (cut.hot or [])[:1]
             copied.copies[1] = write_image(image)
@@ -272,7 +272,7 @@ def test_links_of_a_subscription_that_is_not_there_go() -> None:
     copied.world.apply(2, LinkSubscription("s", uid, 1, "docs/**", "", []))
     copied.world.apply(2, Create(TARGET, 1, "text/plain", Encoding.BYTES))
     copied.copy(2)
-    copied.copies[1] = encode_machine(World(GROUPS).machines[1])
+    copied.copies[1] = snapshot_of(World(GROUPS).machines[1])
     world, _ = copied.reborn()
     assert world.machines[2].subscriptions.watches == {}
     assert world.machines[2].directory.streams[TARGET].links is None
@@ -304,7 +304,7 @@ def test_who_holds_a_pack_is_counted_anew() -> None:
 
 def test_keys_follow_the_cluster() -> None:
     copied = with_a_pack()
-    image = decode_image(encode_machine(copied.world.machines[1]))
+    image = decode_image(snapshot_of(copied.world.machines[1]))
     survey = Survey(lambda key: key.replace("c/", "d/"))
     survey.add(image)
     reborn(image, survey, now_ms=9)

@@ -20,8 +20,8 @@ from polynya.stream.parts import ColdSlice, Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import (
     decode_image,
-    decode_machine,
-    encode_machine,
+    machine_from,
+    snapshot_of,
     write_image,
 )
 from polynya.stream.snapshots.restore_history import Survey, reborn
@@ -54,7 +54,7 @@ class Lost:
 
     def __init__(self) -> None:
         self.world = World(1)
-        self.copy = encode_machine(self.machine)
+        self.copy = snapshot_of(self.machine)
         self.pieces: dict[int, list[UnnamedSlice]] = {}
         self.count = 0
 
@@ -66,7 +66,7 @@ class Lost:
         stream = self.machine.directory.streams.get(name)
         self.count += 1
         if what == "copy":
-            self.copy = encode_machine(self.machine)
+            self.copy = snapshot_of(self.machine)
         elif what == "append":
             if stream is None:
                 self.world.apply(GROUP, Create(name, self.count, "text/plain", Encoding.BYTES))
@@ -118,7 +118,7 @@ class Lost:
         survey = Survey()
         survey.add(image)
         notes += reborn(image, survey, now_ms=99)
-        return decode_machine(write_image(image), lambda place, uid: b""), [
+        return machine_from(write_image(image), lambda place, uid: b""), [
             note.name for note in notes
         ]
 

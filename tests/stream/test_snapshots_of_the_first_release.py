@@ -14,7 +14,7 @@ from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.parts import Encoding
-from polynya.stream.snapshots.encode import decode_machine, encode_machine
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state.entries import ENTRY_BYTES, HEAD_BYTES, as_v1
 from polynya.stream.state.index import time_ms_max
 
@@ -47,8 +47,8 @@ def test_a_snapshot_of_the_first_release_is_read() -> None:
     stream = machine.directory.streams["docs/a"]
     for pack in ("p1", "p2"):
         world.apply(1, PublishSlices(pack, 1, 1, [(stream.uid, world.slice_of(stream, 2, pack))]))
-    old = decode_machine(
-        as_the_first_release(encode_machine(machine)), lambda place, uid: world.payloads[place]
+    old = machine_from(
+        as_the_first_release(snapshot_of(machine)), lambda place, uid: world.payloads[place]
     )
     restored = old.directory.streams["docs/a"]
     assert list(old.packs.index_of(restored)) == [

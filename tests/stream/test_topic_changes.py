@@ -18,7 +18,7 @@ from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import decode_machine, encode_machine
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 ID = bytes(15) + b"1"
 
@@ -101,8 +101,8 @@ def test_numbers_are_those_of_other_replicas_after_a_restart() -> None:
     machine.apply(TopicPut("b", ID, 1, [], 7))
     machine.apply(TopicDrop("a", ID))
     machine.apply(TopicGone("a", ID))
-    again = decode_machine(encode_machine(machine), lambda place, uid: b"")
-    assert encode_machine(again) == encode_machine(machine)
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    assert snapshot_of(again) == snapshot_of(machine)
     assert news(again, at) == (True, ["b"], []), "what was gone by then is not known any more"
     at = machine.meta.topic_changes.revision
     for each in (machine, again):

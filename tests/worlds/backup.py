@@ -20,14 +20,14 @@ from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.recovery.from_backup import FromBackup, renaming
 from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreResult, RestoreTarget, States
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 ALL = range(GROUPS + 1)
 
 
 def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> bytes:
     """The file of a group's machine as it is now, after the entry `at` (term, index)."""
-    state = encode_machine(machine)
+    state = snapshot_of(machine)
     hot = [
         piece
         for _, batches in machine.directory.flush_candidates()

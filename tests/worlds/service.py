@@ -34,7 +34,7 @@ from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.transport import Transport
 
 CLUSTER = "5e" * 16
@@ -271,7 +271,7 @@ class World:
 
     def state(self) -> dict[int, bytes]:
         """Return the state of all machines."""
-        return {number: encode_machine(machine) for number, machine in self.local.machines.items()}
+        return {number: snapshot_of(machine) for number, machine in self.local.machines.items()}
 
 
 class Node:

@@ -28,8 +28,8 @@ from polynya.stream.replies import Reply
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import (
     decode_image,
-    decode_machine,
-    encode_machine,
+    machine_from,
+    snapshot_of,
     write_image,
 )
 from polynya.stream.state import index
@@ -87,7 +87,7 @@ class World:
         self.states: dict[tuple[str, int], bytes] = {}  # … and of blocks, states
         self.place = 0
         self.chains = {
-            group: [deltas.SnapshotPart(encode_machine(machine))]
+            group: [deltas.SnapshotPart(snapshot_of(machine))]
             for group, machine in self.machines.items()
         }
         self.copies: dict[int, bytes] = {}  # the states of groups that were copied to the store
@@ -102,7 +102,7 @@ class World:
         twin = self.restored(machine)
         reply = machine.apply(command, self.place)
         assert twin.apply(command, self.place) == reply
-        assert encode_machine(twin) == encode_machine(machine)
+        assert snapshot_of(twin) == snapshot_of(machine)
         check_invariants(machine, self.states)
         if self.place % 3:  # several commands in one delta, too
             self.chain(group)
@@ -113,17 +113,15 @@ class World:
     def adopt(self, group: int, machine: Machine) -> None:
         """Another machine takes the place of a group's, as after a restore."""
         self.machines[group] = machine
-        self.chains[group] = [deltas.SnapshotPart(encode_machine(machine))]
+        self.chains[group] = [deltas.SnapshotPart(snapshot_of(machine))]
 
     def jump(self, group: int, numbers: int = JUMP) -> None:
         """A new history: the next record of every stream gets a number that is far away. Or a small
         gap, such as whatever removes records leaves."""
-        image = decode_image(encode_machine(self.machines[group]))
+        image = decode_image(snapshot_of(self.machines[group]))
         for stream in image.streams:
             stream.next_record += numbers
-        self.adopt(
-            group, decode_machine(write_image(image), lambda place, uid: self.payloads[place])
-        )
+        self.adopt(group, machine_from(write_image(image), lambda place, uid: self.payloads[place]))
 
     def chain(self, group: int) -> None:
         """A delta more, and now and then some of them merged."""
@@ -142,7 +140,7 @@ class World:
         if self.place % 5 == 0 and len(parts) > 3:
             parts[1:] = [deltas.SnapshotPart(deltas.merge(parts[1:]), delta=True, root=False)]
         merged = deltas.merge(parts)
-        assert merged == encode_machine(machine), "what the deltas say is what the machine is"
+        assert merged == snapshot_of(machine), "what the deltas say is what the machine is"
         if self.place % 11 == 0:
             parts[:] = [deltas.SnapshotPart(merged)]
         elif self.place % 13 == 0:
@@ -160,11 +158,11 @@ class World:
                 deltas.SnapshotPart(self.copies[group]),
                 deltas.SnapshotPart(head + streams, delta=True, root=False),
             ]
-            assert deltas.merge(parts) == encode_machine(machine), (
+            assert deltas.merge(parts) == snapshot_of(machine), (
                 "a delta of the copy lacks something"
             )
         if since is None or self.place % 4 == 0:
-            self.copies[group] = encode_machine(machine)
+            self.copies[group] = snapshot_of(machine)
             machine.kept.since_copy = SinceCopy(machine.diskless.left)
         machine.kept.put_back(taken)
 
@@ -172,12 +170,12 @@ class World:
         """Restart a machine with only the content of its chain."""
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
-        self.machines[group] = decode_machine(
+        self.machines[group] = machine_from(
             self.chains[group][0].body, lambda place, uid: self.payloads[place]
         )
 
     def restored(self, machine: Machine) -> Machine:
-        return decode_machine(encode_machine(machine), lambda place, uid: self.payloads[place])
+        return machine_from(snapshot_of(machine), lambda place, uid: self.payloads[place])
 
     # Idle streams.
 

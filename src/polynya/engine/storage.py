@@ -31,7 +31,7 @@ from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import CoreReplicas, Group
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots.encode import decode_machine
+from polynya.stream.snapshots.encode import machine_from
 from polynya.wal import (
     Files,
     FrameKind,
@@ -140,7 +140,7 @@ def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLin
         return
     journal = storage.journal
 
-    machine = decode_machine(merge(storage.snapshots.chain(number)), PayloadReader(journal))
+    machine = machine_from(merge(storage.snapshots.chain(number)), PayloadReader(journal))
     storage.core_replicas.groups[number] = Group(
         number, machine, term=links[-1].term, index=links[-1].index
     )

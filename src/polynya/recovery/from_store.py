@@ -17,7 +17,7 @@ from polynya.objectstore import NotFound, ObjectInfo, ObjectStore, read_root
 from polynya.recovery.restore import RestoredState, RestoreResult
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots.deltas import SnapshotPart, merge
-from polynya.stream.snapshots.encode import Image, decode_image, encode_machine
+from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
 from polynya.stream.state.pack_tables import is_page_key
@@ -93,7 +93,7 @@ class FromStore:
         """Return the copied state with the changes of its delta, its log time and its term."""
         copy = self._copies.get(group)
         if copy is None:  # the group never had an entry
-            return decode_image(encode_machine(Machine(group, self.whole.groups))), 0, 0
+            return decode_image(snapshot_of(Machine(group, self.whole.groups))), 0, 0
         file = await copies.read(self._store, copy)
         delta = await self._delta(group)
         if delta is None:

@@ -18,7 +18,7 @@ from polynya.engine.snapshots.transfer import payload_at
 from polynya.engine.standalone import StandaloneEngine
 from polynya.replica import Group
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots.encode import encode_machine
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.stream.state.model import HotBatch
 from polynya.wal import Journal
 from polynya.wal.errors import DiskFull
@@ -223,7 +223,7 @@ class Snapshotter:
                     machine.take_changes(),
                     group.applied_index,
                     group.term,
-                    encode_machine(machine),
+                    snapshot_of(machine),
                 )
                 write = partial(store.write, number, term, index, body)
             else:

@@ -75,7 +75,7 @@ _STREAM = msgspec.msgpack.Decoder(Stream)
 _STREAMS = Image.__struct_fields__.index("streams")
 
 
-def encode_machine(machine: Machine) -> bytes:
+def snapshot_of(machine: Machine) -> bytes:
     """Encode the snapshot: a function of the state alone."""
     image = _whole_image_of(machine)
     image.streams = [without_payload(stream) for stream in machine.directory.in_order()]
@@ -206,7 +206,7 @@ def without_payload(stream: Stream) -> Stream:
     return eviction.as_written(msgspec.structs.replace(stream, hot=hot))
 
 
-def decode_machine(data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
+def machine_from(data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
     """Rebuild the machine. `read_payload(place, uid)` returns the payload of a hot batch from the
     journal. Raises CorruptData when `data` or a payload is damaged, ConfigError when
     a newer release wrote it."""
