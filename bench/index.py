@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 
 def entries_of(count: int) -> bytes:
-    """Return an index of so many entries, as a snapshot has it."""
+    """Return an index with that many entries, as a snapshot has it."""
     return b"".join(entry_of(number) for number in range(count))
 
 

@@ -1,5 +1,5 @@
-"""Tokens of a cluster: one truth in the meta group, a copy in each node's file, and what both come
-to."""
+"""Tokens of a cluster: the authoritative set in the meta group, a copy in each node's file, and
+their merge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Backups of paged indexes have the pages and what they name; so has what the store alone gives."""
+"""Backups of paged indexes include the pages and their packs; so does a recovery from the store
+alone."""
 
 from __future__ import annotations
 

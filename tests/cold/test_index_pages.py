@@ -1,5 +1,4 @@
-"""Pages of long indexes: what is paged out reads as before, and is released as before, whatever
-fails."""
+"""Pages of long indexes: paged-out entries are read and released as before, under every failure."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ class Paged(Tier):
         self.merger = self.new_merger(PAGING)
 
     async def grow(self, slices: int = 30, names: Sequence[str] = (NAME,)) -> None:
-        """Each of the streams gets so many slices; those of a flush share a pack."""
+        """Give each of the streams that many slices; those of a flush share a pack."""
         for number in range(slices):
             self.world.now += 1000
             for name in names:
@@ -81,7 +80,8 @@ class Paged(Tier):
         assert found == self.written[NAME][at:]
 
     def check_nothing_leaks_but_pages(self) -> None:
-        """The store has what indexes and pages name, the group knows what is in no page."""
+        """Check that the store has exactly the objects of indexes and pages, and that the group
+        knows the slices outside pages."""
         whole = {
             cold.pack
             for machine in self.world.machines().values()

@@ -97,12 +97,12 @@ def test_times_are_looked_up_in_the_part_alone() -> None:
         runs = StoredRuns([TAKEN], Encoding.BYTES)
         reader = ColdReader(await stored(runs))
         cold = runs.entries[1]  # the batches 2 and 3, appended at 1002 and 1003
-        assert await reader.place_at(cold, 1000) == (cold.record, cold.byte)
+        assert await reader.position_at(cold, 1000) == (cold.record, cold.byte)
         behind = runs.batches[2]
-        assert await reader.place_at(cold, 1003) == (behind.record, behind.byte)
-        assert await reader.place_at(cold, 1005) == (cold.record + 4, cold.byte + cold.length)
+        assert await reader.position_at(cold, 1003) == (behind.record, behind.byte)
+        assert await reader.position_at(cold, 1005) == (cold.record + 4, cold.byte + cold.length)
         assert await reader.newest_record_time(cold, 0) == 1997
-        dated = await reader.place_of_record_time(cold, 1500, 0)
+        dated = await reader.position_of_record_time(cold, 1500, 0)
         assert dated == (behind.record, behind.byte)
 
     asyncio.run(story())
@@ -253,14 +253,14 @@ def test_a_backup_gives_the_records_of_parts(
 ) -> None:
     runs = StoredRuns(slices, encoding)
 
-    class Shelf:
+    class StubRepository:
         async def get_range(self, key: str, begin: int, size: int) -> bytes:
             assert key == f"objects/{PACK}"
             return runs.data[begin : begin + size]
 
     async def story() -> None:
         _, machine, stream = world_of(runs)
-        backup = BackupStreams(cast("RepositoryReader", Shelf()), cast("Any", None))
+        backup = BackupStreams(cast("RepositoryReader", StubRepository()), cast("Any", None))
         found = [each async for each in backup.pieces(machine, stream)]
         assert [(each.record, each.byte, each.records, each.payload) for each in found] == [
             (each.record, each.byte, each.records, each.payload) for each in runs.batches
@@ -293,17 +293,17 @@ def test_a_merge_over_gaps_is_read_and_backed_up(some: list[Run], encoding: Enco
                 for batch, own_ms in zip(made.batches, times, strict=True)
                 if own_ms >= time_ms
             )
-            place = await reader.place_of_record_time(cold, time_ms, 0)
+            place = await reader.position_of_record_time(cold, time_ms, 0)
             assert place == (first.record, first.byte)
         _, machine, stream = world_of(cast("Any", made))
         number = machine.packs.hold_slice(PACK, 1)
         stream.cold = index.packed(cold, number, cold.time_ms)
 
-        class Shelf:
+        class StubRepository:
             async def get_range(self, key: str, begin: int, size: int) -> bytes:
                 return b"".join(parts)[begin : begin + size]
 
-        backup = BackupStreams(cast("RepositoryReader", Shelf()), cast("Any", None))
+        backup = BackupStreams(cast("RepositoryReader", StubRepository()), cast("Any", None))
         pieces = [each async for each in backup.pieces(machine, stream)]
         assert [(each.record, each.byte, each.payload) for each in pieces] == [
             (each.record, each.byte, each.payload) for each in made.batches
@@ -335,6 +335,6 @@ def test_times_that_are_not_in_order_miss_no_record() -> None:
         await store.put(PACK, builder.finish(owner_group=1, created_ms=0)[0])
         reader, cold = ColdReader(store), entry.at(PACK, 0, 0)
         for time_ms, expected in ((0, 0), (111, 1), (120, 1), (121, 4)):
-            assert (await reader.place_at(cold, time_ms))[0] == expected
+            assert (await reader.position_at(cold, time_ms))[0] == expected
 
     asyncio.run(story())

@@ -37,7 +37,7 @@ def links(world: World, group: int = 1) -> list[SnapshotLink]:
 
 
 def written(world: World) -> int:
-    return world.engine.snapshotter.bytes
+    return world.engine.snapshotter.counters.bytes
 
 
 @story
@@ -128,7 +128,7 @@ async def test_the_chain_stays_short_and_small(world: World) -> None:
         assert len(chain) < 8 and sum(link.length for link in chain) < 3 * len(
             snapshot_of(world.local.machines[1])
         )
-    assert world.engine.snapshotter.folded > 50
+    assert world.engine.snapshotter.counters.folded > 50
     state = world.state()
     world.kill()
     assert world.state() == state

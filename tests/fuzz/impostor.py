@@ -1,5 +1,5 @@
-"""A member of a cluster that talks nonsense: it has the certificate and the greeting of a node, and
-both asks the others and answers what they ask."""
+"""A malicious member of a cluster: it has the certificate and the handshake of a node, and both
+calls the others and answers their calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ASKED: dict[int, Any] = {  # what the body of a call of each kind is
     messages.TABLES: messages.Flush,
     messages.LAG: messages.LagQuery,
     messages.FLUSH: messages.Flush,
-    messages.PLACE_OF_TIME: messages.TimeOfUid,
+    messages.POSITION_OF_TIME: messages.TimeOfUid,
     messages.BUCKETS: messages.Flush,
     messages.LEADERS: dict[int, tuple[int, int]],
     messages.EPOCH_END: messages.EpochQuery,
@@ -81,7 +81,7 @@ CONNECT_SECONDS = 5.0
 
 
 class Impostor:
-    """Node `own.node`. `places`: peer ports, by node. `known`: what is true of the cluster, for
+    """Node `own.node`. `places`: peer ports, by node. `known`: real values of the cluster, for
     fields of that name."""
 
     def __init__(

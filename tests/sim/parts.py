@@ -49,8 +49,8 @@ class NotThere(AssertionError):
 
 
 class Stream:
-    """A subscription, both ends of it: what is pushed arrives in order, until somebody is gone or
-    the network is cut for longer."""
+    """Both ends of a subscription: pushed data arrives in order, until an end is gone or a longer
+    network cut."""
 
     def __init__(self, here: Node, there: Node, on_item: Any, on_end: Any) -> None:
         self.here, self.there = here, there
@@ -118,7 +118,7 @@ class Stream:
         return self.open
 
 
-class Way:
+class SimRpc:
     """Calls between the nodes of one life: an answer that does not come in time has an unknown
     outcome."""
 

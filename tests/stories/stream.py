@@ -519,8 +519,8 @@ class _Story:
         return self.answer(self.world.apply(words.group, command))
 
     def do_merge(self, words: _Words) -> list[str]:
-        """`merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END as one; `again`
-        repeats the command as it was."""
+        """Run `merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END become
+        one; `again` repeats the command unchanged."""
         again = words.flag("again")
         pack, name, begin, end = words.plain
         if not again:

@@ -1,5 +1,5 @@
-"""Commands that make no sense: what is refused, that all that was ever committed is not, and that
-what is let through ends no machine."""
+"""Impossible commands: they are refused, every ever committed one is accepted, and no accepted one
+stops a machine."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_all_that_older_releases_committed_makes_sense(tmp_path: Path) -> None:
         journal = Journal.open(folder, journal_id=header.journal_id)
         commands = [
             decode_command(frame.payload)
-            for frame in journal.entries()
+            for frame in journal.segments.entries()
             if frame.kind == FrameKind.COMMAND
         ]
         journal.close()

@@ -1,4 +1,4 @@
-"""The bytes of deltas: what any later release has to read."""
+"""The bytes of deltas, which every later release must read."""
 
 import pytest
 

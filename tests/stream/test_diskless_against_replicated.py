@@ -92,7 +92,7 @@ class Pair:
             assert found == known
 
     def append(self, some: list[Packable]) -> list[Reply]:
-        """Append each to the one, and all of them with one commit to the other."""
+        """Append each to the one stream, and all of them with one commit to the other."""
         stamped: list[Packable] = [structs.replace(each, now_ms=self.now_ms) for each in some]
         expected = [self.replicated.apply(1, each) for each in stamped]
         self.number += 1

@@ -1,14 +1,9 @@
-"""Kafka leader epochs across restores: no client has seen a later one than those that follow."""
+"""Kafka leader epochs across restores: no client has seen a later one than the next ones."""
 
 from __future__ import annotations
 
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots.encode import (
-    decode_image,
-    machine_from,
-    snapshot_of,
-    write_image,
-)
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import EPOCH_JUMP, Survey, reborn
 
 

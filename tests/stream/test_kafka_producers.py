@@ -1,5 +1,4 @@
-"""Kafka's producers: sequences that wrap, what is forgotten, and the rules against a naive
-model."""
+"""Kafka's producers: sequences that wrap, expiry, and the rules against a naive model."""
 
 from __future__ import annotations
 

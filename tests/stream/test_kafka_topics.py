@@ -1,4 +1,4 @@
-"""Topics in the meta group: the order of their steps, their ids, and what survives a restart."""
+"""Topics in the meta group: the order of their steps, their ids, and their state after a restart."""
 
 from __future__ import annotations
 

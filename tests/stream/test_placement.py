@@ -1,5 +1,4 @@
-"""The map of the cluster: what its commands do to it, what they refuse, and that a snapshot keeps
-it."""
+"""The map of the cluster: the effects and refusals of its commands, and its snapshot."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def node(number: int, zone: str = "") -> NodeRecord:
 
 
 class Meta:
-    """Group 0, with a map of so many nodes."""
+    """Group 0, with a map of that many nodes."""
 
     def __init__(self, nodes: int = 3, groups: int = 6, replicas: int = 3) -> None:
         self.machine = Machine(0, groups)

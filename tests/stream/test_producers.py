@@ -1,4 +1,4 @@
-"""Limits of producers: the cap of a stream, idleness, and what one costs."""
+"""Limits of producers: the cap of a stream, idleness, and the memory of one."""
 
 import struct
 import sys

@@ -179,8 +179,8 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
 
 
 def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
-    """The one in the middle has records of its own, which stay; its fork has them, or ends before
-    them."""
+    """Lose inherited records: the middle fork has records of its own, which stay; its fork has
+    them, or ends before them."""
     for record, first in ((4, 3), (2, 2)):
         copied = Copied()
         copied.source()
@@ -324,7 +324,7 @@ def test_a_table_begins_anew_under_another_uid() -> None:
 
 
 def test_of_restores_one_after_the_other_no_uid_tells_of_another_group() -> None:
-    """Each of a backup of the one before."""
+    """Restore repeatedly, each time from a backup of the previous restore."""
     copied = Copied()
     for _ in range(1000):
         image = decode_image(copied.copies[1])

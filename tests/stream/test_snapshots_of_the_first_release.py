@@ -1,5 +1,5 @@
-"""A snapshot as 0.1.0 wrote it: entries of 48 bytes, no retention, no trims. It is read, and goes
-on as it was."""
+"""A snapshot of 0.1.0: entries of 48 bytes, no retention, no trims. It loads and continues
+unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that change: configs, growth, adopted streams, and what is new since a number."""
+"""Topics that change: configs, growth, adopted streams, and changes since a number."""
 
 from __future__ import annotations
 

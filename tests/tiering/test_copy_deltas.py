@@ -1,5 +1,5 @@
-"""Deltas of copies: when they are stored, and that a recovery from the store alone has what they
-say of diskless streams."""
+"""Deltas of copies: when they are stored, and their diskless streams after a recovery from the
+store alone."""
 
 from __future__ import annotations
 

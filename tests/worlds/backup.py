@@ -1,5 +1,4 @@
-"""A cluster to be backed up, made of machines and a store in memory; and what comes out of a
-restore of it."""
+"""A cluster for backups, made of machines and a store in memory; and the result of a restore."""
 
 from __future__ import annotations
 

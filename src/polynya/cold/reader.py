@@ -91,7 +91,7 @@ class ColdReader:
                 pairs.extend((cold.record + records[number], times_ms[number]))
         return pack(f"<{len(pairs)}q", *pairs)
 
-    async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
+    async def position_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
         """Return the (record, byte) of the slice's first batch appended at `time_ms` or later, else
         the slice's end. Raises as `slice`."""
         if cold.is_page:
@@ -103,7 +103,7 @@ class ColdReader:
         records, ends = found.batch_begins
         return cold.record + records[number], cold.byte + ends[number]
 
-    async def place_of_record_time(
+    async def position_of_record_time(
         self, cold: ColdSlice, time_ms: int, begin: int
     ) -> tuple[int, int] | None:
         """Return the (record, byte) of the slice's first batch with a record of `time_ms` or later,
@@ -161,7 +161,7 @@ class ColdReader:
         found = page[number]
         if found.time_ms >= time_ms:
             return found.record, found.byte
-        return await self.place_at(found, time_ms)
+        return await self.position_at(found, time_ms)
 
     async def _place_in_dated(
         self, cold: ColdSlice, time_ms: int, begin: int
@@ -169,7 +169,7 @@ class ColdReader:
         page = await self.page(cold)
         number = index.entries_before(page.data, begin)
         while (number := index.first_dated(page.data, number, time_ms)) < len(page):
-            found = await self.place_of_record_time(page[number], time_ms, begin)
+            found = await self.position_of_record_time(page[number], time_ms, begin)
             if found is not None:
                 return found
             number += 1

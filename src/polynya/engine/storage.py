@@ -104,7 +104,7 @@ def open_storage(  # noqa: PLR0913
             for number in numbers:
                 _restore(storage, number, groups, snapshots.links(number))
                 storage.core_replicas.groups[number].machine.counters.standalone = True
-            for entry in journal.entries():
+            for entry in journal.segments.entries():
                 _replay(storage, entry)
         else:
             for recovery in _recoveries(journal, numbers).values():
@@ -177,7 +177,7 @@ def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
 def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]:
     """Collect the journal frames of each group."""
     recoveries = {number: Recovery(number) for number in numbers}
-    for frame in journal.entries():
+    for frame in journal.segments.entries():
         recovery = recoveries.get(frame.group)
         if recovery is None:
             raise CorruptData(

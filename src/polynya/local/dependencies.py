@@ -71,7 +71,7 @@ class ColdReader(Protocol):
         ...
 
     async def spread(self, slices: Sequence[ColdSlice], begin: int, end: int) -> list[ColdSlice]:
-        """Return the slices with those of pages, from record `begin` to before `end`, in place of
+        """Return the slices with those of pages, from record `begin` to before `end`, instead of
         the pages."""
         ...
 
@@ -84,12 +84,12 @@ class ColdReader(Protocol):
         `Span.append_times`."""
         ...
 
-    async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
+    async def position_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
         """Return the start of the slice's first batch at or after this time, or the end of the
         slice."""
         ...
 
-    async def place_of_record_time(
+    async def position_of_record_time(
         self, cold: ColdSlice, time_ms: int, begin: int
     ) -> tuple[int, int] | None:
         """Return the start of the slice's first batch with a record of this time or later, of those
@@ -122,13 +122,13 @@ class ParentReader(Protocol):
         local: bool = False,
     ) -> tuple[list[Span], tuple[int, int]]: ...
 
-    async def place_of_time(
+    async def position_of_time(
         self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
     ) -> tuple[int, int]: ...
 
 
 class Sources(Protocol):
-    """The places that records outside the memory of this core are read from."""
+    """The sources that records outside the memory of this core are read from."""
 
     cold: ColdReader | None
     parents: ParentReader | None

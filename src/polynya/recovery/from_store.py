@@ -21,13 +21,7 @@ from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
 from polynya.stream.state.pack_tables import is_page_key
-from polynya.wire.pack import (
-    FOOTER_GUESS_BYTES,
-    Footer,
-    ShortTail,
-    owner_group_of,
-    read_footer,
-)
+from polynya.wire.pack import FOOTER_GUESS_BYTES, Footer, ShortTail, owner_group_of, read_footer
 from polynya.wire.page import read_page
 
 READERS = 8

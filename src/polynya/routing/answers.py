@@ -41,7 +41,7 @@ class LocalAnswers:
             (messages.INFO, messages.Attach, self.info),
             (messages.READ, messages.Query, self.read_for),
             (messages.READ_UID, messages.ReadUid, self.read_uid_for),
-            (messages.PLACE_OF_TIME, messages.TimeOfUid, self.place_of_time),
+            (messages.POSITION_OF_TIME, messages.TimeOfUid, self.position_of_time),
             (messages.BUCKETS, messages.Flush, self.buckets),
             (messages.TOPICS, messages.TopicQuery, self.topics),
             (messages.EPOCH_END, messages.EpochQuery, self.epoch_end),
@@ -87,10 +87,10 @@ class LocalAnswers:
         planned = self._local.reads.plan_uid(*asked) if question.far else None
         return planned or await self._local.reads.read_uid(*asked, local=question.local)
 
-    async def place_of_time(self, question: messages.TimeOfUid) -> tuple[int, int]:
+    async def position_of_time(self, question: messages.TimeOfUid) -> tuple[int, int]:
         """Return the position of a time in a fork's source."""
         await self._local.linearize(question.uid >> 48)
-        return await self._local.reads.times.place_in_source(
+        return await self._local.reads.times.position_in_source(
             question.uid, question.time_ms, question.until, question.record_from
         )
 
@@ -196,14 +196,14 @@ class ForkSources:
         )
         return await self._reads.pieces.planned_spans(answer, limits, local=local)
 
-    async def place_of_time(
+    async def position_of_time(
         self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
     ) -> tuple[int, int]:
         """Return the position of a time in a fork's source, at most the fork point `until`.
         `record_from`: of a record time, from this record on."""
         question = messages.TimeOfUid(uid, time_ms, until, record_from)
         found: tuple[int, int] = await self._rpc.at_replica(
-            uid >> 48, messages.PLACE_OF_TIME, question, self._answers.place_of_time
+            uid >> 48, messages.POSITION_OF_TIME, question, self._answers.position_of_time
         )
         return found
 

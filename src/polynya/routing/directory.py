@@ -138,7 +138,7 @@ class Directory:
 
     def __init__(
         self,
-        place: CoreAddress,
+        own: CoreAddress,
         replicas: LocalReplicas,
         locations: GroupLocations,
         now: Callable[[], float],
@@ -147,8 +147,8 @@ class Directory:
         self.leader_here, self.newest_epoch = replicas.leader_of, replicas.epoch
         self.locations = locations
         self.voters_of, self.seems_up = locations.voters_of, locations.seems_up
-        self.known = dict.fromkeys(range(place.groups + 1), 0)
-        self._node = place.node
+        self.known = dict.fromkeys(range(own.groups + 1), 0)
+        self._node = own.node
         self._replicas = replicas
         self._now = now
         self._epochs: dict[int, int] = {}  # leader epochs, of the last known leaders
@@ -287,7 +287,7 @@ class LeaderExchange:
 
     def __init__(
         self,
-        place: CoreAddress,
+        own: CoreAddress,
         directory: Directory,
         transport: LeaderRpc,
         *,
@@ -295,7 +295,7 @@ class LeaderExchange:
         suspect: Callable[[int], None],
         retry: Callable[[int], None],
     ) -> None:
-        self._place = place
+        self._own = own
         self._directory = directory
         self._transport = transport
         self._core_at = core_at
@@ -314,10 +314,10 @@ class LeaderExchange:
     def start(self) -> None:
         """Send all leaders to the other cores, now and from time to time."""
         if self._transport.others:
-            place = self._place
+            own = self._own
             self._groups.update(
                 group
-                for group in range(place.core, place.groups + 1, place.cores)
+                for group in range(own.core, own.groups + 1, own.cores)
                 if self._directory.knows(group)
             )
             self._send()
@@ -351,7 +351,7 @@ class LeaderExchange:
         self, body: bytes, reply: Callable[[bytes | BaseException], None], core: int
     ) -> None:
         leaders = _LEADERS.decode(body)
-        if core >= self._place.cores or not leaders.keys() <= self._directory.known.keys():
+        if core >= self._own.cores or not leaders.keys() <= self._directory.known.keys():
             raise InvalidMessage(
                 "invalid LEADERS message: the sender must be a core of this node, and the groups "
                 "must exist"
@@ -385,11 +385,11 @@ class LeaderExchange:
         self._send()
 
     def _groups_elsewhere(self) -> list[int]:
-        place, known = self._place, self._directory.locations.map
+        own, known = self._own, self._directory.locations.map
         if known.epoch != self._map_epoch:
             self._map_epoch = known.epoch
-            own = range(place.core, place.groups + 1, place.cores)
-            self._foreign = [each for each in own if place.node not in known.replicas_of(each)]
+            groups = range(own.core, own.groups + 1, own.cores)
+            self._foreign = [each for each in groups if own.node not in known.replicas_of(each)]
         return self._foreign
 
     async def _ask(self, ask: AskCore, core_id: int, groups: list[int]) -> None:

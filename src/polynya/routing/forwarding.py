@@ -46,21 +46,21 @@ class Forwarding:
 
     def __init__(
         self,
-        place: CoreAddress,
+        own: CoreAddress,
         replicas: LocalReplicas,
         transport: ForwardingTransport,
         local: LocalGroups,
         locations: GroupLocations,
     ) -> None:
         self._now = now = asyncio.get_running_loop().time
-        self.place = place
-        self.demand = AppendOrigins(place.node, place.groups)
+        self.own = own
+        self.demand = AppendOrigins(own.node, own.groups)
         self.came = self.demand.came
         self.forwarded = 0
         self._local = local
         self.diskless = DisklessRoutes(self._propose_waited)
-        self.directory = Directory(place, replicas, locations, now)
-        self.targets = Targets(place, self.directory, transport)
+        self.directory = Directory(own, replicas, locations, now)
+        self.targets = Targets(own, self.directory, transport)
         self._bundles = Bundles(transport, self._on_bundle_result)
         # by group: the bundle for its known leader in this pass of the loop
         self._open = self._bundles.open
@@ -73,7 +73,7 @@ class Forwarding:
         # `propose`, and leave when the leader may change, or when an attempt sets out or waits.
         self.direct: set[int] = set()
         self.exchange = LeaderExchange(
-            place,
+            own,
             self.directory,
             transport,
             core_at=self.targets.core_at,
@@ -101,7 +101,7 @@ class Forwarding:
 
     def appender(self, group: int) -> AppendTo:
         """Return the bound appender of a stream of a group."""
-        if group % self.place.cores != self.place.core:
+        if group % self.own.cores != self.own.core:
             return partial(self.append, group)
         here = Appender(self._local.appends, group, self.diskless).append
         return ForwardingAppender(self, group, here).append
@@ -197,7 +197,7 @@ class Forwarding:
         """Return the target that an attempt can go to now; -1: it must wait."""
         group = attempt.group
         target, known = self.targets.candidate(group)
-        is_local = target == self.place.core
+        is_local = target == self.own.core
         if not self._flying.get(group) or (
             known and self._in_flight.can_join(group, target, is_local=is_local)
         ):
@@ -211,7 +211,7 @@ class Forwarding:
         target, known = to
         group, command = attempt.group, attempt.command
         self.direct.discard(group)
-        if target != self.place.core:
+        if target != self.own.core:
             self.forwarded += 1
             attempt.body = attempt.body or encode_command(command)
             if isinstance(command, (Append, Produce)):
@@ -232,7 +232,7 @@ class Forwarding:
                 self.diskless.answered(group, command, attempt.done, answer)
 
         try:
-            if target == self.place.core:
+            if target == self.own.core:
                 self._local.propose(group, self._local.stamped(command), answered)
             else:
                 self._bundles.propose(target, group, command, attempt.body, answered)

@@ -79,7 +79,7 @@ class WaitingAttempts:
                 attempt.done(Unavailable("this node is stopping"))
 
     def add(self, attempt: Attempt) -> bool:
-        """Let an attempt wait at its place in proposal order. Return False if there is no room; it
+        """Let an attempt wait at its position in proposal order. Return False if there is no room; it
         was rejected then."""
         size = attempt.size()
         if self._bytes + size > INFLIGHT_BYTES_PER_CORE:
@@ -179,7 +179,7 @@ class InFlight:
         self._accepting.pop(group, None)
 
     def can_join(self, group: int, target: int, *, is_local: bool) -> bool:
-        """Return True if another attempt for the leader `target` keeps its place behind those in
+        """Return True if another attempt for the leader `target` keeps its position behind those in
         flight. A core judges its own in their order."""
         return self._targets[group] == target and (
             is_local

@@ -24,7 +24,7 @@ LIST = 6
 TABLES = 7
 LAG = 8
 FLUSH = 9
-PLACE_OF_TIME = 10
+POSITION_OF_TIME = 10
 BUCKETS = 11
 LEADERS = 12
 PROPOSE_ALL = 13
@@ -129,7 +129,7 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     LIST: _LIST,
     TABLES: msgspec.msgpack.Decoder(list[Table]),
     LAG: msgspec.msgpack.Decoder(list[Lag]),
-    PLACE_OF_TIME: msgspec.msgpack.Decoder(tuple[int, int]),
+    POSITION_OF_TIME: msgspec.msgpack.Decoder(tuple[int, int]),
     BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
     FLUSH: msgspec.msgpack.Decoder(None),
     META: msgspec.msgpack.Decoder(dict[str, bytes]),

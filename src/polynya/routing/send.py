@@ -85,12 +85,10 @@ class Targets:
 
     has_replicas = True  # of a group, in which another answers for one that cannot
 
-    def __init__(
-        self, place: CoreAddress, directory: Directory, transport: TargetTransport
-    ) -> None:
+    def __init__(self, own: CoreAddress, directory: Directory, transport: TargetTransport) -> None:
         self.cores_of = transport.cores_of
         self.redirects = 0  # total
-        self._place = place
+        self._own = own
         self._directory = directory
         self._locations = directory.locations
         self._protocol = transport.protocol
@@ -109,10 +107,10 @@ class Targets:
     def to_read(self, group: int, *, local: bool = False) -> list[int]:
         """Return the other cores that may serve reads of the group, best first. This node's core is
         first if it can reach the leader, then near nodes, then the known leader."""
-        place, core = self._place, group % self._place.cores
-        here = core != place.core and place.node in self._locations.map.replicas_of(group)
+        own, core = self._own, group % self._own.cores
+        here = core != own.core and own.node in self._locations.map.replicas_of(group)
         nodes, leader = self._locations.near(group), self._directory.known[group]
-        if leader not in (0, place.node, *nodes) and self._locations.is_there(leader):
+        if leader not in (0, own.node, *nodes) and self._locations.is_there(leader):
             nodes.append(leader)
         others = [self.core_at(node, group) for node in nodes]
         return (
@@ -131,14 +129,14 @@ class Targets:
 
     def candidate(self, group: int, *, through: bool = True) -> Target:
         """Return the core that leads the group or may know its leader."""
-        place, core, directory = self._place, group % self._place.cores, self._directory
+        own, core, directory = self._own, group % self._own.cores, self._directory
         if group in directory.led:
             return core, True
         leader = directory.known[group]
         if not leader and directory.knows(group):
             leader = directory.reload(group)
-        if leader == place.node:
-            return (core, True) if core != place.core else (-1, False)  # elected, but not ready yet
+        if leader == own.node:
+            return (core, True) if core != own.core else (-1, False)  # elected, but not ready yet
         if leader and self._locations.is_there(leader):
             return self._at(leader, group), True
         between = self._between(group) if leader and through else 0
@@ -159,12 +157,12 @@ class Targets:
         """Record a redirect from `target`, and return True if it named a new leader. The replicas
         of this core take precedence."""
         self.redirects += 1
-        directory, place = self._directory, self._place
+        directory, own = self._directory, self._own
         if directory.knows(group):
             directory.reload(group)
             return False
         # this core knows better
-        here = leader == place.node and group % place.cores == place.core
+        here = leader == own.node and group % own.cores == own.core
         # the relay does not reach the leader either
         vain = target >= THROUGH and leader == directory.known[group]
         is_news = bool(leader and leader != self._nodes.get(target) and not here and not vain)
@@ -180,7 +178,7 @@ class Targets:
         if (
             directory.known[group]
             or target >= THROUGH
-            or target == self._place.core
+            or target == self._own.core
             or directory.knows(group)
         ):
             return False

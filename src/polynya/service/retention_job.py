@@ -222,22 +222,22 @@ class RetentionJob:
     ) -> tuple[int, int, int] | None:
         """Return the cut inside a slice, or inside the part that a fork inherits."""
         try:
-            place = await self._place(group, stream.name, wanted)
+            position = await self._position(group, stream.name, wanted)
         except PolynyaError as fault:
             self._failed(fault)
             return None
         return (
             None
-            if isinstance(place, Refusal) or place[0] <= stream.first_record
-            else (stream.uid, *place)
+            if isinstance(position, Refusal) or position[0] <= stream.first_record
+            else (stream.uid, *position)
         )
 
-    async def _place(
+    async def _position(
         self, group: int, name: str, wanted: RetentionCut
     ) -> tuple[int, int] | Refusal:
         if not wanted.inside_byte:
             query = ReadQuery(name, Position.AT_TIME, wanted.inside_ms)
-            return await self._service.local.reads.times.place_at(group, query)
+            return await self._service.local.reads.times.position_at(group, query)
         query = ReadQuery(
             name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True
         )

@@ -7,10 +7,10 @@ from polynya.stream.command import RULES, Command
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.consumer_groups.state import ConsumerGroups
 from polynya.stream.features.subscriptions.state import SubscriptionState
+from polynya.stream.features.tables.state import TableClaims
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Reply
 from polynya.stream.state.changes import Changes, KeptChanges
-from polynya.stream.state.claims import TableClaims
 from polynya.stream.state.counters import GroupCounters
 from polynya.stream.state.directory import StreamDirectory
 from polynya.stream.state.effects import TailWatch

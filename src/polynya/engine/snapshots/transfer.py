@@ -161,7 +161,7 @@ def batch_at(journal: Journal, place: int, uid: int) -> Batch:
 
 
 def _entry_at(journal: Journal, place: int) -> JournalEntry:
-    return journal.read_entry(place, within=BUNDLE_COMMANDS_MAX)
+    return journal.segments.read_entry(place, within=BUNDLE_COMMANDS_MAX)
 
 
 def _batch_in(entry: JournalEntry, place: int, uid: int) -> Batch:

@@ -144,10 +144,10 @@ class LocalReads:
         self, group: int, query: ReadQuery, *, far: bool
     ) -> Page | Refusal | PlannedPage:
         if query.record in Position.TIMES:
-            place = await self.times.place_at(group, query)
-            if isinstance(place, Refusal):
-                return place
-            query = structs.replace(query, record=place[0], byte=place[1])
+            position = await self.times.position_at(group, query)
+            if isinstance(position, Refusal):
+                return position
+            query = structs.replace(query, record=position[0], byte=position[1])
         here = self._groups.here
         planned = self._plan(here(group), group, query)
         for _ in range(COPIES_MAX):

@@ -32,7 +32,7 @@ from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import profile_of
 
 Piece = HotPiece | ColdPiece | Inherited
-Place = tuple[int, int]  # record, byte
+Offset = tuple[int, int]  # record, byte
 
 PIECES_AHEAD = 16  # pieces of a page that are fetched while one is awaited
 
@@ -44,7 +44,7 @@ class FarPiece(msgspec.Struct, array_like=True, gc=False):
     byte: int
     bytes_max: int
     whole_records: bool
-    until: Place
+    until: Offset
     slice: ColdSlice | None  # None: inherited
     source_uid: int = 0
     source_name: str = ""
@@ -64,8 +64,8 @@ class PlannedSpans(msgspec.Struct, array_like=True, gc=False):
     to be read from `begin` on, then the spans. Older nodes send no pieces."""
 
     spans: list[Span]
-    end: Place
-    begin: Place = (0, 0)
+    end: Offset
+    begin: Offset = (0, 0)
     pieces: list[FarPiece] = []
 
 
@@ -92,7 +92,7 @@ class PieceReader:
 
     async def planned_spans(
         self, planned: PlannedSpans, limits: ReadLimits, *, local: bool
-    ) -> tuple[list[Span], Place]:
+    ) -> tuple[list[Span], Offset]:
         """Return the spans that a replica has planned for this core."""
         if not planned.pieces:
             return planned.spans, planned.end
@@ -122,11 +122,11 @@ class PieceReader:
     async def spans(
         self,
         pieces: Sequence[Piece | Span],
-        bounds: tuple[Place, Place],
+        bounds: tuple[Offset, Offset],
         limits: ReadLimits,
         *,
         local: bool,
-    ) -> tuple[list[Span], Place]:
+    ) -> tuple[list[Span], Offset]:
         """Return the spans of a plan's pieces, and their end. `bounds`: begin and end of the plan.
         A piece that comes back short ends the page."""
         shown = whole_span_of if limits.whole_records else span_of
@@ -190,7 +190,7 @@ def limits_of(query: ReadQuery) -> ReadLimits:
     return ReadLimits(size, query.whole_records, query.append_times, query.batch_times)
 
 
-def finish(page: Page, end: Place) -> None:
+def finish(page: Page, end: Offset) -> None:
     """Set the bounds of a page that has its spans: it may end before its plan."""
     page.up_to_date = page.up_to_date and end == (page.record, page.byte)
     if page.spans:

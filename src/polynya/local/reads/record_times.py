@@ -32,7 +32,7 @@ async def first_at(
             break
         cold = entries[number]
         assert reader is not None, "a cold slice without an object store"
-        found = await reader.place_of_record_time(cold, time_ms, begin)
+        found = await reader.position_of_record_time(cold, time_ms, begin)
         if found is not None:
             return found
         begin = cold.record + cold.records
@@ -55,8 +55,8 @@ async def newest_of(
         ((index.record_time_ms_max(entries.data, at), at) for at in range(first, len(entries))),
         reverse=True,
     )
-    places = [(ms, entries[at]) for ms, at in slices if newest is None or ms > newest]
-    for largest_ms, cold in places:
+    slices_by_time = [(ms, entries[at]) for ms, at in slices if newest is None or ms > newest]
+    for largest_ms, cold in slices_by_time:
         if newest is not None and largest_ms <= newest:
             break
         assert reader is not None, "a cold slice without an object store"

@@ -20,7 +20,7 @@ class InSource(msgspec.Struct, frozen=True):
     again with `own`."""
 
 
-def place_of(
+def position_of(
     machine: Machine, stream: Stream, time_ms: int, *, past: bool = False, own: bool = False
 ) -> Boundary | ColdSlice | InSource:
     """Return the boundary of the first record appended at `time_ms` or later, or the slice that

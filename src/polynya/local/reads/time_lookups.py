@@ -34,7 +34,7 @@ class TimeLookups:
         self._groups = groups
         self._sources = sources
 
-    async def place_at(self, group: int, query: ReadQuery) -> tuple[int, int] | Refusal:
+    async def position_at(self, group: int, query: ReadQuery) -> tuple[int, int] | Refusal:
         """Return the first retained boundary after which every record was appended at the time or
         later, the begin of the first batch with such a record time, or the tail."""
         name = query.name
@@ -58,13 +58,13 @@ class TimeLookups:
         if time_ms is None:
             return tail
         if query.record == Position.AT_TIME:
-            found = await self._place_of_time(machine, whole, time_ms, None)
+            found = await self._position_of_time(machine, whole, time_ms, None)
         else:
-            found = await self._place_of_record_time(machine, whole, time_ms, begin) or tail
+            found = await self._position_of_record_time(machine, whole, time_ms, begin) or tail
         # a slice may reach into an open transaction, or begin before the first record
         return max(min(found, tail), first)
 
-    async def place_in_source(
+    async def position_in_source(
         self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
     ) -> tuple[int, int]:
         """Return the position of a time by uid, including trimmed records. `until`: the fork point,
@@ -76,11 +76,11 @@ class TimeLookups:
                 f"this node no longer has the source of this fork (incarnation {uid})"
             )
         if record_from < 0:
-            return await self._place_of_time(machine, stream, time_ms, until)
-        found = await self._place_of_record_time(machine, stream, time_ms, record_from, until)
+            return await self._position_of_time(machine, stream, time_ms, until)
+        found = await self._position_of_record_time(machine, stream, time_ms, record_from, until)
         return min(found or until, until)
 
-    async def _place_of_record_time(
+    async def _position_of_record_time(
         self,
         machine: Machine,
         stream: Stream,
@@ -95,31 +95,33 @@ class TimeLookups:
             parents = self._sources.parents
             assert parents is not None
             to = min((fork.record, fork.byte), until or (fork.record, fork.byte))
-            found = await parents.place_of_time(fork.source_uid, time_ms, to, begin)
+            found = await parents.position_of_time(fork.source_uid, time_ms, to, begin)
             if found < to:
                 return found
         return await record_times.first_at(
             machine, stream, self._sources.cold, time_ms, begin, past=until is not None
         )
 
-    async def _place_of_time(
+    async def _position_of_time(
         self, machine: Machine, stream: Stream, time_ms: int, until: tuple[int, int] | None
     ) -> tuple[int, int]:
-        place = time_index.place_of(machine, stream, time_ms, past=until is not None)
+        position = time_index.position_of(machine, stream, time_ms, past=until is not None)
         fork = stream.fork
-        if isinstance(place, time_index.InSource):
+        if isinstance(position, time_index.InSource):
             parents = self._sources.parents
             assert parents is not None and fork is not None
             to = (fork.record, fork.byte)
-            found = await parents.place_of_time(fork.source_uid, time_ms, min(to, until or to))
-            place = (
+            found = await parents.position_of_time(fork.source_uid, time_ms, min(to, until or to))
+            position = (
                 found
                 if found < to
-                else time_index.place_of(machine, stream, time_ms, past=until is not None, own=True)
+                else time_index.position_of(
+                    machine, stream, time_ms, past=until is not None, own=True
+                )
             )
-        if isinstance(place, ColdSlice):
+        if isinstance(position, ColdSlice):
             cold = self._sources.cold
             assert cold is not None, "a cold slice without an object store"
-            place = await cold.place_at(place, time_ms)
-        assert isinstance(place, tuple)
-        return place if until is None else min(place, until)
+            position = await cold.position_at(position, time_ms)
+        assert isinstance(position, tuple)
+        return position if until is None else min(position, until)

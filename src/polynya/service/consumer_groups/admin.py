@@ -68,8 +68,8 @@ class GroupDetails(msgspec.Struct):
         return sum(each.lag or 0 for each in self.offsets)
 
 
-class Place(enum.Enum):
-    """The places that the offsets of a group can be set to."""
+class Target(enum.Enum):
+    """The positions that the offsets of a group can be set to."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -79,9 +79,9 @@ class Place(enum.Enum):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A place, with its offset, distance or time."""
+    """A target, with its offset, distance or time."""
 
-    place: Place
+    target: Target
     number: int = 0
 
 
@@ -163,11 +163,11 @@ class GroupAdmin:
             for topic, numbers in member.partitions.items()
             for number in numbers
         }
-        places = sorted({*committed, *read})
-        info = await self._facts_of(topics.values(), places)
+        partitions = sorted({*committed, *read})
+        info = await self._facts_of(topics.values(), partitions)
         rows = []
-        for place in places:
-            entry, found = committed.get(place), info.get(place)
+        for partition in partitions:
+            entry, found = committed.get(partition), info.get(partition)
             if found is not None:
                 offset = None if entry is None else entry.offset
                 lag = (
@@ -177,7 +177,7 @@ class GroupAdmin:
                 )
                 metadata = "" if entry is None else entry.metadata
                 stream = spelled_name(found.name)
-                rows.append(OffsetDetails(*place, offset, found.record, lag, metadata, stream))
+                rows.append(OffsetDetails(*partition, offset, found.record, lag, metadata, stream))
         return GroupDetails(id_, told.state, told.protocol_type, told.protocol, members, rows)
 
     async def reset(
@@ -198,18 +198,18 @@ class GroupAdmin:
         if topics is None:
             ids = {topic for topic, _ in committed}
             topics = [name for name, topic in known.items() if topic.id in ids]
-        places = [place for each in topics for place in _places_of(each, known)]
-        if not places:
+        partitions = [partition for each in topics for partition in _partitions_of(each, known)]
+        if not partitions:
             raise ResetRefused(f"group '{id_}' has no offsets: name the topics")
         entries, rows = [], []
-        for place, info in (await self._facts_of(known.values(), places)).items():
-            topic = known[place[0]].id
-            before = committed.get((topic, place[1]))
+        for partition, info in (await self._facts_of(known.values(), partitions)).items():
+            topic = known[partition[0]].id
+            before = committed.get((topic, partition[1]))
             offset = await self._wanted(wanted, info, None if before is None else before.offset)
             if offset is not None:
-                entries.append(OffsetEntry(topic, place[1], offset, -1, ""))
+                entries.append(OffsetEntry(topic, partition[1], offset, -1, ""))
                 old = None if before is None else before.offset
-                rows.append(NewOffset(*place, old, offset, info.record, info.record - offset))
+                rows.append(NewOffset(*partition, old, offset, info.record, info.record - offset))
         if not rows:
             raise ResetRefused(
                 "none of the partitions has a committed offset to start from: name a place such as "
@@ -220,18 +220,18 @@ class GroupAdmin:
         return rows
 
     async def _wanted(self, wanted: Wanted, info: StreamInfo, before: int | None) -> int | None:
-        """Return the offset of a place in a partition, cut to what is there. None: it counts from
-        the committed offset, and there is none."""
-        if wanted.place == Place.TIME:
+        """Resolve a reset target to an existing offset. None: a relative target, and nothing is
+        committed."""
+        if wanted.target == Target.TIME:
             return await self._offset_of_time(self._service, info, wanted.number)
-        if wanted.place == Place.SHIFT and before is None:
+        if wanted.target == Target.SHIFT and before is None:
             return None
         at = {
-            Place.EARLIEST: info.first_record,
-            Place.LATEST: info.record,
-            Place.OFFSET: wanted.number,
-            Place.SHIFT: (before or 0) + wanted.number,
-        }[wanted.place]
+            Target.EARLIEST: info.first_record,
+            Target.LATEST: info.record,
+            Target.OFFSET: wanted.number,
+            Target.SHIFT: (before or 0) + wanted.number,
+        }[wanted.target]
         return min(max(at, info.first_record), info.record)
 
     async def delete(self, id_: str) -> None:
@@ -256,21 +256,21 @@ class GroupAdmin:
         ]
 
     async def _facts_of(
-        self, topics: Iterable[Topic], places: Iterable[tuple[str, int]]
+        self, topics: Iterable[Topic], partitions: Iterable[tuple[str, int]]
     ) -> dict[tuple[str, int], StreamInfo]:
         """Return the facts of partitions that exist, in order."""
         gate, known = asyncio.Semaphore(_AT_ONCE), {topic.name: topic for topic in topics}
 
-        async def one(place: tuple[str, int]) -> tuple[tuple[str, int], object]:
-            stream = known[place[0]].stream(place[1])
+        async def one(partition: tuple[str, int]) -> tuple[tuple[str, int], object]:
+            stream = known[partition[0]].stream(partition[1])
             async with gate:
-                return place, await self._service.info(stream)
+                return partition, await self._service.info(stream)
 
-        found = await asyncio.gather(*map(one, (each for each in places if each[0] in known)))
-        return {place: info for place, info in found if isinstance(info, StreamInfo)}
+        found = await asyncio.gather(*map(one, (each for each in partitions if each[0] in known)))
+        return {partition: info for partition, info in found if isinstance(info, StreamInfo)}
 
 
-def _places_of(spelled: str, known: dict[str, Topic]) -> list[tuple[str, int]]:
+def _partitions_of(spelled: str, known: dict[str, Topic]) -> list[tuple[str, int]]:
     """Return the partitions that `orders` or `orders:0,2` names. Raises ResetRefused."""
     name, colon, listed = spelled.partition(":")
     topic = known.get(name)

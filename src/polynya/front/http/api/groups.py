@@ -16,8 +16,8 @@ from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.service.consumer_groups.admin import (
     GroupAdmin,
     GroupRefused,
-    Place,
     ResetRefused,
+    Target,
     Wanted,
 )
 from polynya.stream.features.consumer_groups.calls import GroupError
@@ -42,19 +42,19 @@ class _Reset(msgspec.Struct, forbid_unknown_fields=True):
         if sum(each is not None for each in (self.to, self.time, self.shift_by)) != 1:
             raise Failure("INVALID_REQUEST", "expected one of 'to', 'time' and 'shift_by'")
         if self.shift_by is not None:
-            return Wanted(Place.SHIFT, self.shift_by)
+            return Wanted(Target.SHIFT, self.shift_by)
         if self.time is not None:
             try:
-                return Wanted(Place.TIME, parse_instant_ms(self.time))
+                return Wanted(Target.TIME, parse_instant_ms(self.time))
             except BadField:
                 raise Failure(
                     "INVALID_REQUEST",
                     f"'time' is '{self.time[:64]}'; expected a time such as 2026-11-01T00:00:00Z",
                 ) from None
         if isinstance(self.to, int) and self.to >= 0:
-            return Wanted(Place.OFFSET, self.to)
-        if self.to in (Place.EARLIEST.value, Place.LATEST.value):
-            return Wanted(Place(self.to))
+            return Wanted(Target.OFFSET, self.to)
+        if self.to in (Target.EARLIEST.value, Target.LATEST.value):
+            return Wanted(Target(self.to))
         raise Failure(
             "INVALID_REQUEST",
             f"'to' is '{str(self.to)[:64]}'; expected 'earliest', 'latest' or an offset",
