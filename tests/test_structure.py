@@ -18,23 +18,14 @@ RECORDS = {  # settings, and records of files, wires and states: their fields ma
     "polynya.stream.state.model:Stream",
 }
 LARGE = {  # classes that are still to be divided
-    "polynya.cold.flusher:Flusher",
     "polynya.embedded.log:Log",
     "polynya.embedded.reader:LogReader",
-    "polynya.embedded.writing:LogWriter",
     "polynya.engine.replicated:ReplicatedEngine",
-    "polynya.engine.snapshots.snapshotter:Snapshotter",
     "polynya.engine.standalone:StandaloneEngine",
-    "polynya.front.http.routes.append_request:RequestTemplate",
-    "polynya.front.http.routes.sse:Subscriber",
     "polynya.raft.progress:Progress",
     "polynya.raft.raft:Raft",
     "polynya.raft.state:RaftState",
-    "polynya.service.consumer_groups.coordinator:ConsumerGroupCoordinator",
-    "polynya.stream.features.consumer_groups.classic:ClassicGroup",
     "polynya.transport.link:FrameLink",
-    "polynya.transport.raft_links:RaftLinks",
-    "polynya.wal.journal:Journal",
 }
 CIRCLES = {  # what the modules of a circle have in common: why they may import each other
     "polynya.raft.": "one protocol: a reaction to a message begins others, and all change one state",

@@ -14,7 +14,7 @@ from scripted_server import DROP, scripted
 from polynya.cli.app import cli
 from polynya.cli.remote import client
 from polynya.cli.streams import append
-from polynya.cli.tables import commands
+from polynya.cli.tables import commands, pipeline
 from polynya.cli.terminal import exits
 
 TAIL = "0000000000000003_0000000000000021"
@@ -472,7 +472,7 @@ def test_a_sync_prints_milestones_and_with_verbose_every_step(
         ("pointer", "job 1 is in Iceberg"),
     )
     for verbose in (False, True):
-        show = commands.told(verbose=verbose)
+        show = pipeline.told(verbose=verbose)
         for step, said in steps:
             show(step, said)
     assert capsys.readouterr().err.splitlines() == [

@@ -136,7 +136,8 @@ async def test_the_chain_stays_short_and_small(world: World) -> None:
 
 @story
 async def test_slices_go_on_while_the_log_does(world: World) -> None:
-    """Streams that change, come and go while others are encoded are what they are at the end."""
+    """Change, create and delete streams while others are encoded: the result has their final
+    state."""
     for name in NAMES:
         await world.create(name)
     old, encoding.SLICE_BYTES = encoding.SLICE_BYTES, 1
@@ -244,7 +245,7 @@ def test_nothing_is_lost_and_nothing_comes_back(steps: list[tuple[str, int]], fa
 
 @pytest.mark.process
 def test_parts_are_merged_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real one. What it cannot read fails, and changes nothing."""
+    """Merge in the real process. An unreadable part fails the merge and changes nothing."""
     monkeypatch.setenv("PYTHONPATH", str(Path(merge_process.__file__).parents[2]))
     machine = Machine(1, 4)
     machine.apply(Create(NAMES[0], 1, "text/plain", Encoding.BYTES))

@@ -1,5 +1,5 @@
-"""A state that is captured in slices while the log goes on is that of one moment, and the snapshots
-miss nothing of it."""
+"""A state captured in slices while the log continues is that of one moment, and the snapshots miss
+nothing of it."""
 
 from __future__ import annotations
 

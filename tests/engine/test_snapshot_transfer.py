@@ -1,5 +1,4 @@
-"""A snapshot on its way to another node: what is in memory does not grow with it, and whatever is
-damaged is found."""
+"""A snapshot on its way to another node: memory is bounded, and any damage is detected."""
 
 from __future__ import annotations
 

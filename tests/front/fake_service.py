@@ -18,7 +18,7 @@ GROUPS = 2
 
 
 class MemoryTurns:
-    """Applies what was proposed on the next pass of the loop; while `held`, keeps it in flight."""
+    """Applies proposals on the next pass of the loop; while `held`, keeps them in flight."""
 
     def __init__(self, machines: dict[int, Machine]) -> None:
         self.local: LocalGroups

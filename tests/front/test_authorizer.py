@@ -1,5 +1,5 @@
-"""The authorizer: who may do what over HTTP, on the short way as on the general one, and what
-limits do."""
+"""The authorizer: permissions over HTTP, on the fast path and the general one, and the effect of
+limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from polynya.front.http.protocol.extension import Request, Response
 
 
 class Gate:
-    """Tokens by name, the access that knows them, and what was noted."""
+    """Tokens by name, the access that knows them, and the recorded calls."""
 
     def __init__(self, folder: Path) -> None:
         self.tokens = TokenFile(folder)

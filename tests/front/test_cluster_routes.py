@@ -1,4 +1,4 @@
-"""`/v1/cluster`: who may send what, where it goes, and what a refusal looks like."""
+"""`/v1/cluster`: permissions, routing, and the form of a refusal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JSON = {"content-type": "application/json; charset=utf-8"}
 
 
 class Acts:
-    """Writes down what it was asked for."""
+    """A recorder of requested operations."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []

@@ -1,4 +1,4 @@
-"""No condition is passed over: what is not judged is refused by its name, and nothing is applied."""
+"""Conditions on appends: one that is not supported is refused by its name, and nothing is applied."""
 
 from __future__ import annotations
 

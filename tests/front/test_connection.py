@@ -51,7 +51,7 @@ STATUSES = [201, 204, 204, 400, 200, 204, 404, 400]
 
 
 class _Memory(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that keeps its output."""
 
     def __init__(self) -> None:
         super().__init__()

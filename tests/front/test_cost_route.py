@@ -1,4 +1,4 @@
-"""`GET /v1/cost`: its parameter, and what it answers."""
+"""`GET /v1/cost`: its parameter and its response."""
 
 from __future__ import annotations
 

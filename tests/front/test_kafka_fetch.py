@@ -59,7 +59,7 @@ async def until(reached: Callable[[], object]) -> None:
 
 
 async def parked(world: KafkaWorld, count: int = 1) -> None:
-    """Return when so many fetches wait."""
+    """Wait until that many fetches are parked."""
     await until(
         lambda: sum(each.session.parked is not None for each in world.front.connections) == count
     )
@@ -186,7 +186,7 @@ def test_a_waiting_fetch_ends_with_its_connection_and_with_the_front() -> None:
 def test_an_offset_behind_the_end_is_waited_for_and_refused_by_the_leader_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A consumer resets its position when it is told that an offset is out of range."""
+    """Wait instead of an error: a consumer resets its position on an out-of-range offset."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)

@@ -520,7 +520,7 @@ def test_an_unknown_version_of_api_versions_gets_the_list_in_version_0() -> None
 
 
 def test_a_client_id_may_be_any_bytes() -> None:
-    """Kafka's decoder puts U+FFFD in place of what is not UTF-8."""
+    """Accept any bytes: Kafka's decoder replaces invalid UTF-8 by U+FFFD."""
 
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()

@@ -112,7 +112,7 @@ def without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def together(world: KafkaWorld, *joins: Awaitable[None], id_: str = "g") -> None:
-    """End the wait of the first rebalance when so many have come."""
+    """End the wait of the first rebalance once that many members have joined."""
     coming = asyncio.gather(*joins)
     groups = world.core.engine.group_coordinator
     all_led = groups._led

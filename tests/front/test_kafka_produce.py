@@ -176,7 +176,7 @@ async def given_ids(world: KafkaWorld, count: int) -> list[int]:
 
 
 def test_a_topic_is_deleted_and_created_again_under_an_idempotent_producer() -> None:
-    """The producer goes on, and one that comes later begins at 0."""
+    """Continue with the producer; a later one starts at 0."""
 
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()

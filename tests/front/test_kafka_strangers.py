@@ -32,7 +32,8 @@ def uvarint(value: int) -> bytes:
 
 
 def many_topics(count: int) -> bytes:
-    """A Produce request of version 9 with so many topics without a name and without partitions."""
+    """Return a Produce request of version 9 with that many topics without a name and without
+    partitions."""
     head = bytes.fromhex("0000 0009 00000001 0000 00") + bytes.fromhex("00 ffff 00001000")
     body = head + uvarint(count + 1) + b"\1\1\0" * count + b"\0"
     return len(body).to_bytes(4) + body

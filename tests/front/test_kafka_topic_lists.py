@@ -30,7 +30,7 @@ def front_of(world: World) -> KafkaFront:
 
 
 async def listed(front: KafkaFront) -> list[str]:
-    """The topics in Metadata of all of them."""
+    """Return the topics in Metadata of all of them."""
     header = Header(3, VERSION, 7, "test", 0)
     call: Any = SimpleNamespace(
         context=front.context,
@@ -64,7 +64,7 @@ async def test_either_core_lists_what_the_other_one_has_just_created_or_dropped(
 
 
 class Replicas:
-    """The meta group, with a leader that answers when it is told to."""
+    """The meta group, with a leader that answers on command."""
 
     def __init__(self) -> None:
         self.asked: list[bool] = []  # each question: whether a local answer would do

@@ -83,7 +83,7 @@ async def abandon(world: KafkaWorld) -> None:
 
 
 async def settled(other: TopicCatalog) -> str:
-    """Let another core finish what it finds. Return the topic's profile."""
+    """Let another core finish the change. Return the topic's profile."""
     finishing = asyncio.ensure_future(other.finish_all())
     try:
         while True:

@@ -1,4 +1,4 @@
-"""`/v1/segments/NAME`: who may look and who may close a segment, and what is refused."""
+"""`/v1/segments/NAME`: permissions to read and to close a segment, and refusals."""
 
 from __future__ import annotations
 

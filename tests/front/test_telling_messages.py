@@ -1,4 +1,4 @@
-"""Errors that say what came, what was expected and what to do: the message of each names both."""
+"""Error messages that name the received value, the expected one and the remedy."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ print(*sorted(names & set(sys.argv[2:])))
 
 @pytest.mark.process
 def test_executors_import_tasks_from_the_code_that_is_sent() -> None:
-    """Neither Delta nor Spark is needed for that, and no package beside those that are checked."""
+    """Import task code without Delta, Spark or any package beside the checked ones."""
     shipment = Shipment()
     try:
         others = ("deltalake", "duckdb", "httpx", "pyspark", "pandas", *PACKAGES)

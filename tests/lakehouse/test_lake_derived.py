@@ -29,7 +29,7 @@ class Killed(BaseException):
 
 
 class Unclosed:
-    """The shared runner, which outlives the one shot that uses it."""
+    """The shared runner, which outlives a single run."""
 
     def __init__(self, runner: Any) -> None:
         self.whole = runner

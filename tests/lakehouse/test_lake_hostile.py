@@ -1,5 +1,5 @@
-"""A hundred hostile statements: each layer of the guard alone against those that reach outside, and
-the process against endless ones."""
+"""A hundred hostile statements: each layer of the guard alone against external access, and the
+process against endless ones."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ NESTED = [
 
 @pytest.fixture
 def places(tmp_path: Path) -> dict[str, str]:
-    """A folder that may be read and one that may not, and a link from the one into the other."""
+    """Create a readable folder and a forbidden one, and a link from the first into the second."""
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
     (tmp_path / "in" / "open.csv").write_text("n\n1\n")

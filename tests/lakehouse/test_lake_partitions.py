@@ -1,5 +1,5 @@
-"""Partitioned tables: one file for each value, kept by merges and by new columns, and what readers
-skip by it."""
+"""Partitioned tables: one file for each value, kept by merges and by new columns, and skipped by
+readers."""
 
 from __future__ import annotations
 

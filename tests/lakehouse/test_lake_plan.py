@@ -1,4 +1,4 @@
-"""Layout of tasks, checks of plans, and what is sampled."""
+"""Layout of tasks, checks of plans, and sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of a task: many at once, in order, and so many bytes at most."""
+"""Reads of a task: parallel, in order, and with a limit of bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 100.0  # that a read waits at most for those beside it
 
 
 class Abreast:
-    """Reads that end together: none before so many run."""
+    """Reads that end together, once that many are in progress."""
 
     def __init__(self, count: int) -> None:
         self._barrier = threading.Barrier(count, timeout=SECONDS)
@@ -31,8 +31,8 @@ class Abreast:
 
 
 class FarBlobs:
-    """A store that answers so many range reads at a time, when it has all of them; it notes how
-    many and how many bytes run at once."""
+    """A store that answers that many range reads at once, when it has all of them. It records the
+    parallel reads and their bytes."""
 
     def __init__(self, abreast: int = 1, fails: str = "") -> None:
         self._abreast, self.fails = Abreast(abreast), fails

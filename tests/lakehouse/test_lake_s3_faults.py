@@ -1,5 +1,5 @@
-"""An S3 server that refuses, is slow, or answers after a write happened: each record is in both
-formats once, whatever a driver was told."""
+"""An S3 server that refuses, is slow, or answers after a completed write. Each record is in both
+formats once, whatever response a driver got."""
 
 from __future__ import annotations
 

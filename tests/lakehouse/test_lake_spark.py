@@ -1,5 +1,5 @@
-"""The whole pipeline on a real Spark session, and what Spark's own Iceberg and Delta readers say
-about its tables."""
+"""The whole pipeline on a real Spark session, and the view of Spark's own Iceberg and Delta
+readers."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_streaming_readers_across_merges_see_each_row_once(
 
 
 class Unclosed:
-    """The shared runner, which outlives the one shot that uses it."""
+    """The shared runner, which outlives a single run."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner

@@ -357,7 +357,7 @@ def test_a_folder_of_another_machine_is_told_as_such(
 
 
 def test_the_worker_goes_on_after_faults(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is away, then Spark breaks, then all is well; in the end it stops."""
+    """Stop the server, break Spark, and heal both; the worker continues and finally stops."""
     lake.source.append("a", [b'{"n":1}'])
     stop, told, calls = threading.Event(), Told(), []
     real = lake.coordinator.plan

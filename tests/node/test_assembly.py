@@ -15,7 +15,7 @@ from polynya.node.periodic_work import PeriodicWork
 def test_time_passes_for_streams_while_what_crosses_groups_waits_for_another_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Live readers keep a stream alive by what is logged for them about every second."""
+    """Keep streams alive by live readers, which are logged about every second."""
     monkeypatch.setattr(periodic_work, "SWEEP_SECONDS", 0.0)
     monkeypatch.setattr(periodic_work, "SETTLE_SECONDS", 0.0)
 

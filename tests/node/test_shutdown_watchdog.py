@@ -56,7 +56,7 @@ sys.exit(code)
 
 
 def ended(hangs: str) -> tuple[int, dict[str, list[str]], str]:
-    """Exit code, the last line of the log, and what was printed."""
+    """Return the exit code, the last line of the log, and the output."""
     environ = os.environ | {"HANGS": hangs, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", CORE],

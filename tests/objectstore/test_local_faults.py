@@ -1,5 +1,5 @@
-"""The local store's disk: every operation fails once, the power goes at every moment, and what was
-acknowledged is there."""
+"""The local store's disk: every operation fails once, the power is cut at every moment, and
+acknowledged data stays."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ for _name in OPERATIONS:
 
 
 async def until_done(attempt: Callable[[], Any]) -> Any:
-    """Repeat what may be repeated, as callers do."""
+    """Repeat an idempotent operation, as callers do."""
     for _ in range(3):
         try:
             return await attempt()
@@ -187,7 +187,7 @@ class PowerCutFiles(Files):
 
 
 def play(root: str, files: PowerCutFiles) -> tuple[dict[str, bytes], set[str]]:
-    """(what was acknowledged, keys that may or may not be there) when the power went."""
+    """Return (acknowledged objects, keys of unknown outcome) at the power cut."""
     acknowledged: dict[str, bytes] = {}
     pending: set[str] = set()
     try:

@@ -68,7 +68,7 @@ def test_a_broken_store_is_refused_with_the_reason(kind: type[MemoryStore], reas
 
 
 class Silent(MemoryStore):
-    """Takes what it is asked, and answers nothing."""
+    """A server that accepts requests and never answers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Settings: what is missing is said, the AWS chain is followed, secrets are not shown."""
+"""Settings of stores: a missing one is reported, the AWS chain is followed, secrets are not shown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The wheel and the sdist: what is in them and what is not, the commit, and that a bare environment
-with the wheel serves."""
+"""The wheel and the sdist: their content, the commit, and a server in a bare environment with the
+wheel."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
 
 
 def install(place: Path, wheel: Path) -> None:
-    """A fresh environment with the wheel and what it needs, from the registry."""
+    """Create a fresh environment with the wheel and its dependencies from the registry."""
     if uv := shutil.which("uv"):
         steps = [
             [uv, "venv", "--quiet", "--python", sys.executable, str(place)],

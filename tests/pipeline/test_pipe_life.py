@@ -1,5 +1,5 @@
-"""Streams and tables over several jobs on a real server: fields that come and clash, forks, other
-lives of a name, longer prefixes."""
+"""Streams and tables over several jobs on a real server: new and conflicting fields, forks, other
+incarnations of a name, longer prefixes."""
 
 from __future__ import annotations
 

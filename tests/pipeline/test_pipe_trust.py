@@ -30,7 +30,7 @@ def values(world: PipeWorld, name: str) -> list[bytes]:
 
 
 def flushed(world: PipeWorld) -> set[Path]:
-    """The packs that there are once all is flushed."""
+    """Flush everything and return the packs."""
     world.http.post(f"{world.node.admin}/v1/admin/flush").raise_for_status()
     return {
         path

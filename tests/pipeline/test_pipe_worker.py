@@ -1,4 +1,4 @@
-"""`polynya lake run`: by hand and as the server's child; it keeps tables fresh, outlives a restart
+"""`polynya lake run`, by hand and as the server's child: it keeps tables fresh, outlives a restart
 of the server, and leaves nothing behind."""
 
 from __future__ import annotations

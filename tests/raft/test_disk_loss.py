@@ -244,8 +244,8 @@ def test_it_has_no_voice_before_it_has_something_of_a_leader_that_was_elected_wi
 def test_one_that_learns_goes_on_though_its_acknowledgements_were_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of a window: the leader sends nothing more, and what it answers to heartbeats says
-    nothing of what it has."""
+    """Fill the window: the leader sends nothing more, and a heartbeat's response must not count as
+    stored data."""
     world, leader = begun(1, 2, 3)
     for number in range(40):
         leader.live.propose(commands(f"{number}" * 50), leader.now_ms)
@@ -310,8 +310,8 @@ def test_of_two_and_a_third_that_may_be_a_member_all_are_asked() -> None:
 
 
 def moved(*steps: tuple[int, ...]) -> World:
-    """A group of 1, 2 and 3 that has had these voters since, one after the other; who is out of it
-    in the end is gone with all it had."""
+    """Build a group of 1, 2 and 3 that has had these voters since, one after the other; removed
+    members lose all their data."""
     world = World(Configuration((1, 2, 3)))
     for node in sorted({1, 2, 3}.union(*steps)):
         world.add(node)
@@ -409,8 +409,8 @@ def test_a_change_that_may_come_to_nothing_lets_nobody_out() -> None:
 
 
 def test_who_is_only_on_its_way_into_the_group_is_asked_too() -> None:
-    """3 has heard that 4 is to come, 2 knows that the group goes on without 3: the word of 4 is
-    needed, that of 3 is not."""
+    """Tell 3 of the addition of 4, and 2 of the removal of 3: a response of 4 is needed, one of 3
+    is not."""
     lost = new_group().members[1]
     lost.live.step(
         RecoverVoteAnswer(

@@ -1,5 +1,5 @@
-"""Disks that are lost while a group is born, one after the other, and of a majority: when there
-must be a leader, and what there must never be."""
+"""Disk losses during a group's creation, one after the other, and of a majority: when there must
+be a leader, and which states must never occur."""
 
 from __future__ import annotations
 

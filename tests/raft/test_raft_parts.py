@@ -302,8 +302,8 @@ def test_of_two_snapshots_that_found_no_room_the_log_begins_behind_the_later_one
 
 
 def test_a_commit_counts_no_further_than_the_log_was_compared() -> None:
-    """A probe without entries tells a commit beyond what it compares: what is behind that here may
-    be another leader's."""
+    """Limit the commit to the compared index of an empty probe: entries behind it may be another
+    leader's."""
     raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
     raft.step(Append(2, 1, 1, 1, 0, 0, 0, [entry(1, 1), entry(2, 1), entry(3, 1)]), 10)
     raft.persisted(raft.take().ticket, 10)
@@ -377,8 +377,8 @@ def test_settings_that_cannot_work_are_refused(bad: dict[str, int]) -> None:
 
 
 def test_who_recalls_leads_no_more() -> None:
-    """A heartbeat of the leader's former life comes after its loss was told, and with it sleep: the
-    new life, which remembers nothing, ends it."""
+    """Deliver a heartbeat of the leader's former incarnation, with quiescence, after the report of
+    its disk loss. The new incarnation, which is amnesiac, ends the quiescence."""
     raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
     raft.step(Append(2, 1, 1, 1, 0, 0, 0, [entry(1, 1)]), 10)
     raft.persisted(raft.take().ticket, 10)
@@ -451,9 +451,8 @@ def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
 
 @pytest.mark.parametrize("chunk_ms", [200, 1000, 4000])
 def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -> None:
-    """One chunk after the other leaves a queue, each after so long. What is asked for again while
-    it waits there is behind all of that, and were the window asked for again and again, nothing new
-    would ever come through."""
+    """Send one chunk after the other through a slow queue. A repeated request waits behind all of
+    that; repeating the whole window again and again would block new chunks."""
     settings = Settings(chunk_bytes=10, chunk_window_bytes=80)
     peer, queue, kept, sent = Progress(1, 0), list[int](), 0, 0
     peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 600, 7), 0)

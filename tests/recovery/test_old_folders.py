@@ -151,8 +151,8 @@ def test_a_folder_of_a_member_opens() -> None:
 def test_snapshots_without_the_journal_that_they_were_written_beside_are_refused(
     which: str,
 ) -> None:
-    """A member that went on from them would have forgotten whom it voted for, and what it had said
-    that it has."""
+    """Refuse the snapshots: a member that continued from them would have lost its vote and its
+    acknowledgements."""
     disk = disk_of(which)
     for path in list(disk.files):
         if path.suffix == ".journal":

@@ -143,8 +143,7 @@ def test_there_and_back_and_on(tmp_path: Path) -> None:
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
-    """Every step that changes something is counted, and the one after `last` of them is the end of
-    the process."""
+    """Count every change, and end the process after `last` of them."""
     done: list[str] = []
 
     def counted(what: Any, name: str) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
-"""Subscriptions over several groups, of which one has no leader: what is pending in the others is
-worked on."""
+"""Subscriptions over several groups, of which one has no leader: pending work in the others
+continues."""
 
 from __future__ import annotations
 

@@ -341,7 +341,8 @@ def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_tha
 async def test_a_follower_goes_by_log_time_though_its_own_clock_is_an_hour_behind(
     world: World, leader: Node
 ) -> None:
-    """Reads there extend a TTL, and what the leader calls expired is not there, either."""
+    """Extend a TTL by reads at a follower; a stream that the leader considers expired is gone
+    there, too."""
     new = next(
         name
         for number in range(99)

@@ -1,4 +1,4 @@
-"""Two nodes that do not reach each other, and both reach a third: each of them goes on answering
+"""Two nodes that cannot reach each other, but both reach a third: each continues to answer
 everything."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def stale_readers(node: Node) -> StaleReaders:
 
 
 def bridged(world: World) -> tuple[Node, Node, Node]:
-    """The leader of A's group, the node that it does not reach from now on, and the one between
-    them."""
+    """Return the leader of A's group, the node that it cannot reach from now on, and the one
+    between them."""
     leader = world.leader(world.group_of(A))
     assert leader is not None
     far, between = (node for node in world.alive() if node is not leader)

@@ -1,5 +1,5 @@
-"""Seeds of a whole cluster under mishaps: what was acknowledged is there, what was refused is not,
-reads are linearizable, replicas equal."""
+"""Seeds of a whole cluster under mishaps: acknowledged data stays, refused requests have no
+effect, reads are linearizable, replicas equal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Leads go to where the writers are, and back when they are gone; never to a node that gives up
-what it leads."""
+"""Leaderships move to the writers and return when these are gone; never to a node that hands over
+its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Groups that have replicas on some nodes of many, and move while clients work: any node answers,
-nothing is lost, and what has left is gone."""
+"""Groups with replicas on some of many nodes, which move under load: any node answers, nothing is
+lost, and removed replicas are gone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Two nodes: what was acknowledged is on both, and either may lose its disk; the other brings it
-back, without anybody's help."""
+"""Two nodes: both have all acknowledged data, and either may lose its disk; the other restores it
+without an operator."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every way to ask sees what was acknowledged before it was asked, on whichever node: a replica
-that lags, a leader that is none any more, a node without a replica."""
+"""Every kind of read sees earlier acknowledged data, on any node: a lagging replica, a deposed
+leader, a node without a replica."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ async def in_a_ring(world: World, leader: Node) -> None:
 
 
 async def at_one_end_of_a_bridge(world: World, leader: Node) -> None:
-    """The one at the other end does not hear it; the one between hears both, and stays with whom it
-    follows."""
+    """Stand at one end of a bridge: the node at the other end hears nothing; the middle one hears
+    both, and keeps its leader."""
     middle, other = (node for node in world.alive() if node is not leader)
     before = term_of(world)
     await world.wait_equal()

@@ -14,7 +14,7 @@ LOOKS = 40  # more than the groups that one node is to lead
 
 
 async def at_home() -> tuple[World, Node]:
-    """All groups are led where they are to be; and who leads the group of A."""
+    """Wait until the preferred leaders lead; return the leader of A's group."""
     world, _ = await led()
     nodes = world.nodes
     await world.wait(

@@ -1,5 +1,5 @@
-"""Members that missed more than the logs hold: what they are sent goes through their disk, a little
-at a time, whatever happens on the way."""
+"""Members that lag beyond the logs: their snapshots go through the disk in small pieces, under all
+failures."""
 
 from __future__ import annotations
 

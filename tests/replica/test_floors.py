@@ -26,9 +26,8 @@ story = stories(four)
 
 @story
 async def test_no_entry_comes_before_the_floor_of_its_group(world: World) -> None:
-    """A floor that lies in what is only staged is no floor: the disk is full, and what is written
-    next lies before it. With a segment in between that one would go, and its entries, which a
-    member has acknowledged, with it."""
+    """Keep the floor on a full disk: one in staged data is no floor, as the next write lies before
+    it. The segment in between would be dropped with acknowledged entries."""
     group = world.group_of(A)
     await world.nodes[1].create(A)
     name = next(

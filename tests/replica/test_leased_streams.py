@@ -59,7 +59,7 @@ def segments_at(node: Node) -> LeasedSegments:
 
 
 async def appends(node: Node, mark: bytes, count: int) -> list[bytes]:
-    """Append one after the other; return those that were acknowledged."""
+    """Append one after the other; return the acknowledged records."""
     sent = [mark + b"%04d;" % number for number in range(count)]
     for payload in sent:
         await node.append(A, payload)

@@ -1,5 +1,5 @@
-"""Two releases side by side: what is new begins when every node knows it, in every group at one
-place of its log."""
+"""Two releases side by side: a new feature starts once every node supports it, in every group at
+one position of its log."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def test_a_pack_that_one_group_knows_is_looked_into_for_the_others(
     assert store is not None
 
     async def written(times: int) -> dict[str, object]:
-        """The store once what is appended now is in packs, and these in the copies of both
+        """Return the store once the current appends are in packs, and these in the copies of both
         groups."""
         for name in (A, other):
             for _ in range(times):

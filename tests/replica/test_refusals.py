@@ -32,7 +32,7 @@ def node(number: int) -> NodeRecord:
 
 
 class Town:
-    """A map, and who is up; every group that has a majority up is led by one of it."""
+    """A map and the nodes that are up; every group with a majority up has a leader in it."""
 
     def __init__(self, nodes: int, replicas: int = 3, groups: int = 6) -> None:
         self.machine = Machine(0, groups)

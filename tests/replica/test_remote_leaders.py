@@ -1,5 +1,5 @@
-"""Nodes of which each lacks the replicas of some groups: they learn the leaders and the epochs of
-these groups from nodes that have a replica, and forget what is old."""
+"""Nodes that each lack the replicas of some groups: they learn leaders and epochs of these from
+nodes with a replica, and drop old ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Leases, cursors, forks, producers and lives are the same after a failover as before: what decides
-them is in the log."""
+"""Leases, cursors, forks, producers and incarnations are unchanged by a failover: the log decides
+them."""
 
 from __future__ import annotations
 

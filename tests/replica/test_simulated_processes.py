@@ -1,5 +1,5 @@
-"""The tasks of simulated processes. One that is freed before its end is a defect of a process that
-lives, and nothing of one that died; and what dies ends in the order in which it began."""
+"""The tasks of simulated processes: one that is freed before its end is a defect, except in a dead
+process. Tasks of a dying process end in the order of their creation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A node that the object store refuses hands its leaderships to others, which flush what is recent
-there; and it gets them back."""
+"""A node that the object store refuses hands over its leaderships to others, which flush its
+recent data; later it gets them back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 
 
 async def begun() -> tuple[World, Node]:
-    """All groups are led where they are to be."""
+    """Wait until the preferred leaders lead."""
     loop = asyncio.get_running_loop()
     world, _ = await led(
         World(store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000))

@@ -32,7 +32,7 @@ Staged = tuple[int, Topic, int, int, int, int, bytes]
 
 
 class StagedWrite:
-    """What the next write has: frames, and the segment's offsets where they begin and end."""
+    """The content of the next write: frames, and the segment's offsets where they begin and end."""
 
     __slots__ = ("begin", "buffers", "created", "frames", "limit", "offset", "seed")
 

@@ -12,10 +12,9 @@ from typing import Any
 import click
 
 from polynya.cli.cluster.dev import dev_command
-from polynya.cli.cluster.operations import COMMANDS
+from polynya.cli.cluster.operations import cluster_command
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.terminal import exits, options, output
-from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.values import toml_text
 
 WATCH_SECONDS = 1.0
@@ -25,14 +24,7 @@ UNTOLD = (
 )
 
 
-@click.group("cluster", cls=CommandGroup)
-def cluster_command() -> None:
-    """Operate a cluster: nodes that act as one server. Every node accepts every request, and the
-    cluster survives the loss of a node."""
-
-
-for _command in (dev_command, *COMMANDS):
-    cluster_command.add_command(_command)
+cluster_command.add_command(dev_command)
 
 
 @cluster_command.command("status")

@@ -19,33 +19,7 @@ import msgspec
 from polynya.admin.lake_worker import check_lake
 from polynya.base.errors import ConfigError
 from polynya.base.names import DISKLESS, REPLICATED
-from polynya.cli.cluster.dev_folder import (
-    LAID,
-    SETTINGS_FILE,
-    Laid,
-    cluster_id,
-    joins,
-    numbers,
-    read_laid,
-    reads,
-    settings_of,
-)
-from polynya.cli.cluster.dev_nodes import (
-    OWN,
-    START_SCRIPT,
-    START_SCRIPT_MODE,
-    DevNode,
-    has_failed,
-    is_running,
-    kept_environment,
-    last_lines,
-    nodes_environment,
-    running_pid,
-    start_node,
-    start_script,
-    stop_nodes,
-    was_stopped,
-)
+from polynya.cli.cluster import dev_folder, dev_nodes
 from polynya.cli.cluster.dev_ports import STEP, addresses_of, ports_of, with_addresses
 from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
@@ -130,13 +104,13 @@ def dev_command(
     _refuse_running(nodes, folder)
     _refuse_taken(nodes, values)
     with running_s3(folder / S3_FOLDER) if s3 else nullcontext() as server:
-        laid = Laid(
+        laid = dev_folder.Laid(
             int(values["cores"] or 2),
             _flags(values),
             int(replicas or REPLICAS_DEFAULT),
             not s3 and _has_objects(values),
             server,
-            kept_environment(),
+            dev_nodes.kept_environment(),
         )
         _lay_out(nodes, folder, laid, values)
         if place is not None:
@@ -144,7 +118,12 @@ def dev_command(
         _run(nodes, folder, laid, values)
 
 
-def _run(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]) -> None:
+def _run(
+    nodes: list[dev_nodes.DevNode],
+    folder: Path,
+    laid: dev_folder.Laid,
+    values: Mapping[str, str | None],
+) -> None:
     """Start the nodes, run until a signal, and stop them."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # a background job of a shell starts with SIGINT ignored
@@ -152,7 +131,7 @@ def _run(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, st
     output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
     try:
         for node in nodes:
-            start_node(node)
+            dev_nodes.start_node(node)
         _wait_until_healthy(nodes)
         _say(nodes, folder, [_config(node, values) for node in nodes], laid.s3)
         _watch(nodes, folder)
@@ -161,7 +140,7 @@ def _run(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, st
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # a second one must not leave nodes behind
-        stop_nodes(nodes)
+        dev_nodes.stop_nodes(nodes)
 
 
 _HELP = {
@@ -179,7 +158,7 @@ for _option in dev_command.params:
 
 def _laid_out(
     folder: Path, wanted: tuple[int | None, int | None], values: Mapping[str, str | None]
-) -> list[DevNode]:
+) -> list[dev_nodes.DevNode]:
     """Return the nodes with their folders and ports, read replicas last. `wanted`: the numbers of
     nodes and of read replicas. Raises `exits.Misused`."""
     from polynya.config.model import split_listen
@@ -191,8 +170,8 @@ def _laid_out(
     ]
     if odd:
         raise exits.Misused(f"{odd[0]} is set per node by this command; leave it out")
-    known = numbers(folder)
-    reading = {number for number in known if reads(folder / f"node-{number}")}
+    known = dev_folder.numbers(folder)
+    reading = {number for number in known if dev_folder.reads(folder / f"node-{number}")}
     for flag, some, before in (
         ("--nodes", wanted[0], len(known) - len(reading)),
         ("--readers", wanted[1], len(reading)),
@@ -218,16 +197,16 @@ def _laid_out(
         )
     bracketed = f"[{host}]" if ":" in host else host
     return [
-        DevNode(
+        dev_nodes.DevNode(
             *(number, folder / f"node-{number}", bracketed, port + STEP * (number - 1)),
-            joins=joins(folder / f"node-{number}"),
+            joins=dev_folder.joins(folder / f"node-{number}"),
             reader=number in reading,
         )
         for number in known
     ]
 
 
-def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
+def _refuse_replicas(wanted: str | None, nodes: list[dev_nodes.DevNode]) -> None:
     """Check that each replica has a voting node. By default a small cluster has one replica per
     node. Raises `exits.Misused`."""
     voting = sum(not node.reader for node in nodes)
@@ -239,13 +218,15 @@ def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
         )
 
 
-def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
+def _refuse_running(nodes: list[dev_nodes.DevNode], folder: Path) -> None:
     """Refuse a folder whose cluster runs: two commands would manage the same nodes. Nodes of a
     killed command get a moment to stop."""
     deadline = time.monotonic() + LEAVE_SECONDS
-    while running := [node for node in nodes if is_running(node.folder)]:
+    while running := [node for node in nodes if dev_nodes.is_running(node.folder)]:
         if time.monotonic() > deadline:
-            said = ", ".join(f"{node.number} (pid {running_pid(node.folder)})" for node in running)
+            said = ", ".join(
+                f"{node.number} (pid {dev_nodes.running_pid(node.folder)})" for node in running
+            )
             raise exits.Refused(
                 f"the cluster in {folder} is already running: node {said}",
                 hint="Stop it first, or pass another --data.",
@@ -253,7 +234,7 @@ def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _refuse_taken(nodes: list[DevNode], values: Mapping[str, str | None]) -> None:
+def _refuse_taken(nodes: list[dev_nodes.DevNode], values: Mapping[str, str | None]) -> None:
     """Refuse ports in use: another cluster there would answer for this one."""
     for node in nodes:
         host = node.host.strip("[]")
@@ -269,7 +250,10 @@ def _refuse_taken(nodes: list[DevNode], values: Mapping[str, str | None]) -> Non
 
 
 def _lay_out(
-    nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]
+    nodes: list[dev_nodes.DevNode],
+    folder: Path,
+    laid: dev_folder.Laid,
+    values: Mapping[str, str | None],
 ) -> None:
     """Create the folders of all nodes. Invalid settings are refused first, so that no partial
     cluster is left. Raises `exits.Ended`."""
@@ -280,7 +264,7 @@ def _lay_out(
             _prepare(node, nodes, folder, laid)
         for node in nodes:
             _config(node, values)
-        write_whole(folder / LAID, msgspec.json.encode(laid))
+        write_whole(folder / dev_folder.LAID, msgspec.json.encode(laid))
     except OSError as error:
         raise exits.Refused(f"--data: {folder} cannot be used: {error.strerror}") from None
     except exits.Misused:
@@ -301,14 +285,14 @@ def _with_profile(profile: str | None, values: dict[str, str | None]) -> dict[st
 def _uses_s3(folder: Path, wanted: bool, values: Mapping[str, str | None]) -> bool:
     """Return True if the nodes use the S3 server of the folder, which a cluster keeps. Raises
     `exits.Misused`."""
-    known = numbers(folder)
+    known = dev_folder.numbers(folder)
     found = has_s3(folder / S3_FOLDER) if known else wanted
     if wanted and not found:
         raise exits.Misused(
             f"{folder} holds a cluster that does not use an S3 server; leave out --s3, or pass "
             "another --data"
         )
-    environment = nodes_environment()
+    environment = dev_nodes.nodes_environment()
     for key in ("backend", "root", *S3_SETTINGS) if found else ():
         if values.get(f"cold_{key}") or environment.get(f"POLYNYA_COLD_{key.upper()}"):
             raise exits.Misused(
@@ -323,7 +307,7 @@ def _has_objects(values: Mapping[str, str | None]) -> bool:
     name another store.
 
     Raises `exits.Misused` if each node would have a separate store."""
-    environment = nodes_environment()
+    environment = dev_nodes.nodes_environment()
     backend = values["cold_backend"] or environment.get("POLYNYA_COLD_BACKEND") or "local"
     root = values["cold_root"] or environment.get("POLYNYA_COLD_ROOT") or ""
     if backend == "local" and root and not os.path.isabs(root):
@@ -334,12 +318,12 @@ def _has_objects(values: Mapping[str, str | None]) -> bool:
     return backend == "local" and not root
 
 
-def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
+def _config(node: dev_nodes.DevNode, values: Mapping[str, str | None]) -> Config:
     """Load the settings that the node's start will read. Raises `exits.Misused`."""
     config = loaded_config(
-        str(node.folder / SETTINGS_FILE),
-        {**addresses_of(values, node.number), **dict.fromkeys(OWN)},
-        nodes_environment(),
+        str(node.folder / dev_folder.SETTINGS_FILE),
+        {**addresses_of(values, node.number), **dict.fromkeys(dev_nodes.OWN)},
+        dev_nodes.nodes_environment(),
     ).config
     try:
         check_lake(config)
@@ -362,14 +346,16 @@ def _flags(values: Mapping[str, str | None]) -> list[str]:
     found: list[str] = []
     for setting in SETTINGS:
         text = values[_variable(setting.key)] if setting.flag else None
-        if text is not None and setting.key not in OWN:
+        if text is not None and setting.key not in dev_nodes.OWN:
             found.append(
                 f"{setting.flag}" if setting.kind.startswith("true") else f"{setting.flag}={text}"
             )
     return found
 
 
-def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> None:
+def _prepare(
+    node: dev_nodes.DevNode, nodes: list[dev_nodes.DevNode], folder: Path, laid: dev_folder.Laid
+) -> None:
     """Write the node's folder, settings file and start.sh. Raises `exits.Misused`."""
     make_folder(node.folder)
     lines = [
@@ -383,20 +369,22 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     lines += _store_lines(folder, laid)
     lines += [
         "[cluster]",
-        f'id = "{cluster_id(folder)}"',
+        f'id = "{dev_folder.cluster_id(folder)}"',
         f"node = {node.number}",
         f"replicas = {laid.replicas}",
     ]
     lines += ["join = true", ""] if node.joins else [""]
     lines += [each.entry for each in nodes]
-    write_whole(node.folder / SETTINGS_FILE, "\n".join(lines).encode())
+    write_whole(node.folder / dev_folder.SETTINGS_FILE, "\n".join(lines).encode())
     # written last: it marks the node as ready to start
     write_whole(
-        node.folder / START_SCRIPT, start_script(node, laid).encode(), mode=START_SCRIPT_MODE
+        node.folder / dev_nodes.START_SCRIPT,
+        dev_nodes.start_script(node, laid).encode(),
+        mode=dev_nodes.START_SCRIPT_MODE,
     )
 
 
-def _store_lines(folder: Path, laid: Laid) -> list[str]:
+def _store_lines(folder: Path, laid: dev_folder.Laid) -> list[str]:
     """Return the lines of the object store that all nodes share, if this command chose it."""
     if laid.s3 is not None:
         settings = laid.s3.settings
@@ -411,11 +399,11 @@ def _store_lines(folder: Path, laid: Laid) -> list[str]:
 # --- one more -------------------------------------------------------------------------------------
 
 
-def next_place(folder: Path, number: int | None) -> DevNode:
+def next_place(folder: Path, number: int | None) -> dev_nodes.DevNode:
     """Choose the folder and ports of a node to add. Raises `exits.Misused`."""
     folder = folder.absolute()
     nodes = _nodes_of(folder)
-    if not nodes or not (folder / LAID).exists():
+    if not nodes or not (folder / dev_folder.LAID).exists():
         raise exits.Misused(f"{folder} holds no cluster that 'polynya cluster dev' created")
     known = [int(path.name[5:]) for path in folder.glob("node-*") if path.name[5:].isdigit()]
     number = number or max(known) + 1
@@ -428,31 +416,38 @@ def next_place(folder: Path, number: int | None) -> DevNode:
         has_listener(host, port + place) for place in range(PORTS)
     ):
         port = _free_ports(host, 1)
-    return DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
+    return dev_nodes.DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
 
 
-def lay_out_joining(folder: Path, node: DevNode) -> None:
+def lay_out_joining(folder: Path, node: dev_nodes.DevNode) -> None:
     """Write the node's folder; the running `cluster dev` then starts it."""
     folder = folder.absolute()
-    laid = read_laid(folder)
+    laid = dev_folder.read_laid(folder)
     _prepare(node, [*_nodes_of(folder), node], folder, laid)
 
 
-def _nodes_of(folder: Path) -> list[DevNode]:
+def _nodes_of(folder: Path) -> list[dev_nodes.DevNode]:
     """Return the nodes according to their settings files."""
     found = []
-    for number in numbers(folder):
+    for number in dev_folder.numbers(folder):
         node = folder / f"node-{number}"
-        settings = settings_of(node)
+        settings = dev_folder.settings_of(node)
         if settings is not None:
             host, _, port = settings["listen"].rpartition(":")
             found.append(
-                DevNode(number, node, host, int(port), joins=joins(node), reader=reads(node))
+                dev_nodes.DevNode(
+                    number,
+                    node,
+                    host,
+                    int(port),
+                    joins=dev_folder.joins(node),
+                    reader=dev_folder.reads(node),
+                )
             )
     return found
 
 
-def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None]) -> None:
+def _restore(place: str, nodes: list[dev_nodes.DevNode], values: Mapping[str, str | None]) -> None:
     """Restore all nodes' folders from the same backup. Raises `exits.Ended`."""
     from polynya.cli.storage.backup import restore_into
 
@@ -462,7 +457,7 @@ def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None])
 # --- while it runs --------------------------------------------------------------------------------
 
 
-def _wait_until_healthy(nodes: list[DevNode]) -> None:
+def _wait_until_healthy(nodes: list[dev_nodes.DevNode]) -> None:
     """Wait, and print what is missing when it changes. Raises `exits.Refused` when a node exits or
     time runs out."""
     deadline = time.monotonic() + START_SECONDS
@@ -470,12 +465,12 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
     with Client(nodes[0].url) as client:
         while True:
             for node in nodes:
-                if has_failed(node):
+                if dev_nodes.has_failed(node):
                     raise exits.Refused(
-                        f"node {node.number} exited:\n{last_lines(node)}",
+                        f"node {node.number} exited:\n{dev_nodes.last_lines(node)}",
                         hint=f"Its log: {node.folder / 'node.log'}",
                     )
-                if was_stopped(node):  # by the user: `_watch` reports it
+                if dev_nodes.was_stopped(node):  # by the user: `_watch` reports it
                     return
             problems = _problems(client)
             if not problems:
@@ -513,7 +508,9 @@ def _level_problems(told: dict[str, Any]) -> list[str]:
     return [f"the groups are raised to feature level {min(supported)}"]
 
 
-def _say(nodes: list[DevNode], folder: Path, configs: list[Config], server: S3Place | None) -> None:
+def _say(
+    nodes: list[dev_nodes.DevNode], folder: Path, configs: list[Config], server: S3Place | None
+) -> None:
     click.echo(f"a cluster of {output.counted(len(nodes), 'node')}; each accepts every request:")
     for node in nodes:
         click.echo(
@@ -552,17 +549,17 @@ def _interrupted(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
 
-def _watch(nodes: list[DevNode], folder: Path) -> None:
+def _watch(nodes: list[dev_nodes.DevNode], folder: Path) -> None:
     """Run until a signal: report nodes that stop or restart, and start nodes that were added."""
     while True:
         known = {node.number for node in nodes}
         for node in _nodes_of(folder):
-            if node.number not in known and (node.folder / START_SCRIPT).exists():
+            if node.number not in known and (node.folder / dev_nodes.START_SCRIPT).exists():
                 output.notice(f"node {node.number} was added: {node.url}")
                 nodes.append(node)
-                start_node(node)
+                dev_nodes.start_node(node)
         for node in nodes:
-            alive = is_running(node.folder) or (
+            alive = dev_nodes.is_running(node.folder) or (
                 node.process is not None and node.process.poll() is None
             )
             if alive == node.down:
@@ -571,12 +568,12 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _state_of(node: DevNode) -> str:
+def _state_of(node: dev_nodes.DevNode) -> str:
     if not node.down:
         return "up"
     if node.was_removed:
         return "no longer a member: it was removed from the cluster"
-    return f"down; restart it with: {node.folder / START_SCRIPT}"
+    return f"down; restart it with: {node.folder / dev_nodes.START_SCRIPT}"
 
 
 def _variable(key: str) -> Any:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from polynya.cli.cluster import dev as cluster_dev
+from polynya.cli.cluster import wait
 from polynya.cli.cluster.dev_nodes import DevNode
-from polynya.cli.cluster.wait import (
-    Left,
-    View,
-    arrival_left,
-    balance_left,
-    drain_left,
-    lead_left,
-    move_left,
-    reading_left,
-    removal_left,
-    wait_until,
-)
+from polynya.cli.cluster.wait import View
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.terminal import exits, options, output
+from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.values import Seconds
 
 _number = click.IntRange(1, 250)
@@ -57,6 +48,12 @@ def waiting(command: Callable[..., None]) -> Callable[..., None]:
     return _wait(_timeout(options.as_json(ended)))
 
 
+@click.group("cluster", cls=CommandGroup)
+def cluster_command() -> None:
+    """Operate a cluster: nodes that act as one server. Every node accepts every request, and the
+    cluster survives the loss of a node."""
+
+
 _id = options.value(
     "--id", "number", type=_number, default=None, help="The node's id. Default: the next free one."
 )
@@ -67,7 +64,7 @@ _dev = options.value(
 )
 
 
-@click.command("add")
+@cluster_command.command("add")
 @server_option
 @_id
 @options.value("--peer HOST:PORT", default="", help="Its address for the other nodes.")
@@ -112,11 +109,16 @@ def add_command(  # noqa: PLR0913
         f"node {node} is a member of the "
         f"cluster{' as a read replica' if reader else ''}{_start_of(place)}"
     )
-    left = reading_left(node) if reader else arrival_left(node, balanced=not no_rebalance)
+
+    def left(view: View) -> str:
+        if reader:
+            return wait.reading_left(view, node)
+        return wait.arrival_left(view, node, balanced=not no_rebalance)
+
     _finish(client, told, said, left, ending, settings=place is None)
 
 
-@click.command("promote")
+@cluster_command.command("promote")
 @server_option
 @click.argument("node", type=_number)
 @options.flag(
@@ -132,11 +134,11 @@ def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitM
     polynya cluster promote 4 --wait
     """
     told = _act(client, f"nodes/{node}/promote", {"rebalance": not no_rebalance})
-    left = arrival_left(node, balanced=not no_rebalance)
+    left = partial(wait.arrival_left, node=node, balanced=not no_rebalance)
     _finish(client, told, f"node {node} becomes a voting member", left, ending)
 
 
-@click.command("replace-disk")
+@cluster_command.command("replace-disk")
 @server_option
 @click.argument("node", type=_number)
 @_id
@@ -167,19 +169,19 @@ def replace_disk_command(  # noqa: PLR0913
     wanted = {"peer": peer, "http": http, "replaces": node, "rebalance": False}
     told, place = _new_node(client, number, wanted, dev)
     new = int(told["node"]["id"])
-    gone, there = removal_left(node), arrival_left(new, balanced=False)
 
     def left(view: View) -> str:
-        return there(view) or gone(view)
+        there = wait.arrival_left(view, new, balanced=False)
+        return there or wait.removal_left(view, node)
 
     said = f"node {new} replaces node {node}{_start_of(place)}"
     _finish(client, told, said, left, ending, settings=place is None)
 
 
-def _state_command(verb: str, said: str, about: str) -> click.Command:
-    """Return a command that sets a node's scheduling state; it moves nothing."""
+def _add_state_command(verb: str, said: str, about: str) -> None:
+    """Add a command that sets a node's scheduling state; it moves nothing."""
 
-    @click.command(verb, help=f"{about}\n\n\b\npolynya cluster {verb} 3")
+    @cluster_command.command(verb, help=f"{about}\n\n\b\npolynya cluster {verb} 3")
     @server_option
     @click.argument("node", type=_number)
     @options.as_json
@@ -187,20 +189,16 @@ def _state_command(verb: str, said: str, about: str) -> click.Command:
         told = _act(client, f"nodes/{node}/{verb}", {})
         _finish(client, told, f"node {node} {said}", lambda view: "", WaitMode(as_json=as_json))
 
-    return command
 
-
-cordon_command = _state_command(
+_add_state_command(
     "cordon",
     "gets no new replicas or leaders",
     "Assign no new replicas or leaders to a node; it keeps those it has.",
 )
-uncordon_command = _state_command(
-    "uncordon", "is active", "Undo 'cordon', 'drain' and an unfinished 'remove'."
-)
+_add_state_command("uncordon", "is active", "Undo 'cordon', 'drain' and an unfinished 'remove'.")
 
 
-@click.command("drain")
+@cluster_command.command("drain")
 @server_option
 @click.argument("node", type=_number)
 @options.flag("--replicas", help="Also move all replicas off it; the empty node stays a member.")
@@ -219,10 +217,10 @@ def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -
         if replicas
         else f"node {node} transfers its leaders to other nodes"
     )
-    _finish(client, told, said, drain_left(node, replicas=replicas), ending)
+    _finish(client, told, said, partial(wait.drain_left, node=node, replicas=replicas), ending)
 
 
-@click.command("remove")
+@cluster_command.command("remove")
 @server_option
 @click.argument("node", type=_number)
 @waiting
@@ -237,12 +235,11 @@ def remove_command(client: Client, node: int, ending: WaitMode) -> None:
     polynya cluster remove 3 --wait
     """
     told = _act(client, f"nodes/{node}/remove", {})
-    _finish(
-        client, told, f"node {node} is being removed from the cluster", removal_left(node), ending
-    )
+    said = f"node {node} is being removed from the cluster"
+    _finish(client, told, said, partial(wait.removal_left, node=node), ending)
 
 
-@click.command("move")
+@cluster_command.command("move")
 @server_option
 @click.argument("group", type=_group)
 @options.value(
@@ -258,10 +255,11 @@ def move_command(client: Client, group: int, source: int, target: int, ending: W
     """
     told = _act(client, f"groups/{group}/move", {"from": source, "to": target})
     said = f"group {group} moves from node {source} to node {target}"
-    _finish(client, told, said, move_left(group, target, source), ending)
+    left = partial(wait.move_left, group=group, target=target, source=source)
+    _finish(client, told, said, left, ending)
 
 
-@click.command("transfer")
+@cluster_command.command("transfer")
 @server_option
 @click.argument("group", type=_group)
 @options.value("--to", "target", type=_number, required=True, help="The node to become leader.")
@@ -278,16 +276,12 @@ def transfer_command(client: Client, group: int, target: int, ending: WaitMode) 
         if told.get("pending")
         else ""
     )
-    _finish(
-        client,
-        told,
-        f"leadership of group {group} moves to node {target}{pending}",
-        lead_left(group, target),
-        ending,
-    )
+    said = f"leadership of group {group} moves to node {target}{pending}"
+    left = partial(wait.lead_left, group=group, target=target)
+    _finish(client, told, said, left, ending)
 
 
-@click.command("rebalance")
+@cluster_command.command("rebalance")
 @server_option
 @options.value(
     "--replicas", type=int, default=0, help="Also set the number of replicas per group: 1, 3 or 5."
@@ -302,21 +296,7 @@ def rebalance_command(client: Client, replicas: int, ending: WaitMode) -> None:
     polynya cluster rebalance --replicas 5
     """
     told = _act(client, "rebalance", {"replicas": replicas})
-    _finish(client, told, "rebalancing replicas and leaders", balance_left, ending)
-
-
-COMMANDS = (
-    add_command,
-    promote_command,
-    cordon_command,
-    uncordon_command,
-    drain_command,
-    remove_command,
-    move_command,
-    transfer_command,
-    rebalance_command,
-    replace_disk_command,
-)
+    _finish(client, told, "rebalancing replicas and leaders", wait.balance_left, ending)
 
 
 def _new_node(
@@ -378,7 +358,7 @@ def _finish(  # noqa: PLR0913
     client: Client,
     told: dict[str, Any],
     said: str,
-    left: Left,
+    left: wait.Left,
     ending: WaitMode,
     *,
     settings: bool = False,
@@ -390,7 +370,7 @@ def _finish(  # noqa: PLR0913
     if settings and not ending.as_json:
         click.echo(settings_of(told), nl=False)
     if ending.wait:
-        wait_until(client, told["epoch"], left, seconds=ending.timeout)
+        wait.wait_until(client, told["epoch"], left, seconds=ending.timeout)
     if ending.as_json:
         output.json_line({**told, "done": ending.wait})
     elif ending.wait:

@@ -89,99 +89,69 @@ def balance_left(view: View) -> str:
     return "rebalancing replicas and leaders" if view["rebalancing"] else ""
 
 
-def arrival_left(node: int, *, balanced: bool) -> Left:
+def arrival_left(view: View, node: int, *, balanced: bool) -> str:
     """Report until a new node is up and has its share."""
-
-    def left(view: View) -> str:
-        found = node_of(view, node)
-        if found is None or not found["up"]:
-            return f"node {node} is not up yet: start it"
-        return balance_left(view) if balanced else ""
-
-    return left
+    found = node_of(view, node)
+    if found is None or not found["up"]:
+        return f"node {node} is not up yet: start it"
+    return balance_left(view) if balanced else ""
 
 
-def reading_left(node: int) -> Left:
+def reading_left(view: View, node: int) -> str:
     """Report until a read replica is up and has every group."""
-
-    def left(view: View) -> str:
-        found = node_of(view, node)
-        if found is None or not found["up"]:
-            return f"node {node} is not up yet: start it"
-        if found["replicas"] < len(view["groups"]):
-            return f"node {node} has {found['replicas']} of {len(view['groups'])} groups"
-        return (
-            f"node {node}: {output.counted(found['behind_entries'], 'entry', 'entries')} behind"
-            if found["behind_entries"]
-            else ""
-        )
-
-    return left
+    found = node_of(view, node)
+    if found is None or not found["up"]:
+        return f"node {node} is not up yet: start it"
+    if found["replicas"] < len(view["groups"]):
+        return f"node {node} has {found['replicas']} of {len(view['groups'])} groups"
+    return (
+        f"node {node}: {output.counted(found['behind_entries'], 'entry', 'entries')} behind"
+        if found["behind_entries"]
+        else ""
+    )
 
 
-def drain_left(node: int, *, replicas: bool) -> Left:
+def drain_left(view: View, node: int, *, replicas: bool) -> str:
     """Report until a node leads nothing (and with `replicas` holds nothing)."""
-
-    def left(view: View) -> str:
-        found = node_of(view, node)
-        if found is None:
-            return ""
-        leaderless = sum(not group["leader"] for group in view["groups"])
-        if leaderless and not found["up"]:  # it may lead them: it only failed to respond
-            return (
-                f"node {node} does not respond and may lead {output.counted(leaderless, 'group')}"
-            )
-        votes = found["votes"] if replicas else 0
-        parts = [output.counted(found["leader_of"], "group") + " led"] if found["leader_of"] else []
-        parts += [output.counted(votes, "replica") + " held"] if votes else []
-        return f"node {node}: {', '.join(parts)}" if parts else ""
-
-    return left
+    found = node_of(view, node)
+    if found is None:
+        return ""
+    leaderless = sum(not group["leader"] for group in view["groups"])
+    if leaderless and not found["up"]:  # it may lead them: it only failed to respond
+        return f"node {node} does not respond and may lead {output.counted(leaderless, 'group')}"
+    votes = found["votes"] if replicas else 0
+    parts = [output.counted(found["leader_of"], "group") + " led"] if found["leader_of"] else []
+    parts += [output.counted(votes, "replica") + " held"] if votes else []
+    return f"node {node}: {', '.join(parts)}" if parts else ""
 
 
-def removal_left(node: int) -> Left:
+def removal_left(view: View, node: int) -> str:
     """Report until the node is no longer a member."""
-
-    def left(view: View) -> str:
-        found = node_of(view, node)
-        return (
-            ""
-            if found is None
-            else f"node {node}: {output.counted(found['votes'], 'replica')} held"
-        )
-
-    return left
+    found = node_of(view, node)
+    return "" if found is None else f"node {node}: {output.counted(found['votes'], 'replica')} held"
 
 
-def move_left(group: int, target: int, source: int) -> Left:
+def move_left(view: View, group: int, target: int, source: int) -> str:
     """Report until the group has moved."""
-
-    def left(view: View) -> str:
-        placed = view["groups"][group]
-        arrived = (
-            target in placed["voters"]
-            and source not in placed["voters"]
-            and placed["voters"] == placed["goal"]
-        )
-        lag = placed["behind"].get(str(target))
-        copied = "" if lag is None else f", {output.counted(lag, 'entry', 'entries')} to catch up"
-        return "" if arrived else f"group {group}: from node {source} to node {target}{copied}"
-
-    return left
+    placed = view["groups"][group]
+    arrived = (
+        target in placed["voters"]
+        and source not in placed["voters"]
+        and placed["voters"] == placed["goal"]
+    )
+    lag = placed["behind"].get(str(target))
+    copied = "" if lag is None else f", {output.counted(lag, 'entry', 'entries')} to catch up"
+    return "" if arrived else f"group {group}: from node {source} to node {target}{copied}"
 
 
-def lead_left(group: int, target: int) -> Left:
+def lead_left(view: View, group: int, target: int) -> str:
     """Report until the node is the leader."""
-
-    def left(view: View) -> str:
-        leader = view["groups"][group]["leader"]
-        return (
-            ""
-            if leader == target
-            else f"group {group}: {f'node {leader} is the leader' if leader else 'no leader'}"
-        )
-
-    return left
+    leader = view["groups"][group]["leader"]
+    return (
+        ""
+        if leader == target
+        else f"group {group}: {f'node {leader} is the leader' if leader else 'no leader'}"
+    )
 
 
 def node_of(view: View, node: int) -> dict[str, Any] | None:

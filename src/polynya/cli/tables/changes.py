@@ -13,7 +13,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables.shared import coordinator_of, explained, path_of, shown
+from polynya.cli.tables.shared import coordinator_of, explained, path_of, shown, table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_table
 
@@ -74,7 +74,7 @@ schema_option = options.value(
 SKIPPED_TOLD = 10  # fields of a schema file that a notice names
 
 
-@click.command("schema")
+@table_command.command("schema")
 @click.argument("name", shell_complete=complete_table)
 @options.as_json
 @server_option
@@ -89,7 +89,7 @@ def schema_command(client: Client, name: str, as_json: bool) -> None:
     output.listing(columns, ("column", "type"), ("name", "type"), nothing, as_json=as_json)
 
 
-@click.command("history")
+@table_command.command("history")
 @click.argument("name", shell_complete=complete_table)
 @options.as_json
 @server_option
@@ -112,7 +112,7 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
     )
 
 
-@click.command("alter")
+@table_command.command("alter")
 @click.argument("name", shell_complete=complete_table)
 @columns_option
 @schema_option
@@ -149,7 +149,7 @@ def alter_command(
     _alter(client, name, wanted, f"table {name} altered", as_json=as_json)
 
 
-@click.command("rename")
+@table_command.command("rename")
 @click.argument("name", shell_complete=complete_table)
 @click.argument("new_name")
 @options.as_json
@@ -164,7 +164,7 @@ def rename_command(client: Client, name: str, new_name: str, as_json: bool) -> N
     _alter(client, name, {"name": new_name}, said, as_json=as_json)
 
 
-@click.command("drop")
+@table_command.command("drop")
 @click.argument("name", shell_complete=complete_table)
 @options.flag("--yes", help="Skip the confirmation.")
 @server_option
@@ -183,9 +183,6 @@ def drop_command(client: Client, name: str, yes: bool) -> None:
         output.confirm(question, "nothing was dropped")
     client.call("DELETE", path_of(name))
     output.notice(f"table {name} dropped; its files are deleted later")
-
-
-CHANGES = (schema_command, history_command, alter_command, rename_command, drop_command)
 
 
 def declared_columns(columns: tuple[str, ...], schema: tuple[Path, str] | None) -> dict[str, str]:

@@ -13,30 +13,8 @@ import click
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables.changes import (
-    CHANGES,
-    columns_option,
-    declared_columns,
-    derive,
-    partitions_option,
-    python_option,
-    schema_option,
-    shortened,
-    sql_option,
-    transform_of,
-)
-from polynya.cli.tables.pipeline import (
-    merge_command,
-    narrated,
-    rebuild_command,
-    replay_command,
-    spark_options,
-    stoppable,
-    told,
-    told_outcome,
-    verbose_option,
-)
-from polynya.cli.tables.shared import behind, coordinator_of, explained, path_of, shown
+from polynya.cli.tables import changes, pipeline, shared
+from polynya.cli.tables.shared import table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_table
@@ -51,16 +29,6 @@ if TYPE_CHECKING:
 SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server reports itself
 
 
-@click.group("table", cls=CommandGroup)
-def table_command() -> None:
-    """Create, list, sync and change tables: every stream under a prefix, as rows, in Iceberg and in
-    Delta."""
-
-
-for _change in (*CHANGES, merge_command, rebuild_command, replay_command):
-    table_command.add_command(_change)
-
-
 @table_command.command("create")
 @click.argument("name")
 @options.value(
@@ -73,12 +41,12 @@ for _change in (*CHANGES, merge_command, rebuild_command, replay_command):
         "that name."
     ),
 )
-@columns_option
-@schema_option
-@partitions_option
+@changes.columns_option
+@changes.schema_option
+@changes.partitions_option
 @options.flag("--hold", help="Retention and expiry wait until the table has a stream's records.")
-@sql_option
-@python_option
+@changes.sql_option
+@changes.python_option
 @options.as_json
 @server_option
 def table_create_command(
@@ -111,19 +79,19 @@ def table_create_command(
                 "a derived table has the columns of its transform and holds no records: leave out "
                 "--column, --schema and --hold"
             )
-        source = transform_of(statement, function)
-        derive(client, name, prefix, source, partitions, as_json=as_json)
+        source = changes.transform_of(statement, function)
+        changes.derive(client, name, prefix, source, partitions, as_json=as_json)
         return
     wanted: dict[str, Any] = {"prefix": prefix}
     wanted |= {"hold": True} if hold else {}
-    types = declared_columns(columns, schema)
+    types = changes.declared_columns(columns, schema)
     wanted |= {"columns": types} if types else {}
     wanted |= {"partitions": partitions} if partitions else {}
-    answer = client.call("PUT", path_of(name), body=wanted)
+    answer = client.call("PUT", shared.path_of(name), body=wanted)
     told = answer.json()
     if as_json:
         more = {key: told[key] for key in ("covered", "taken_by", "taken_from") if key in told}
-        output.json_line(shown(told["table"]) | more)
+        output.json_line(shared.shown(told["table"]) | more)
     else:
         made = "created" if answer.status_code == 201 else "already exists"
         output.notice(f"table {name} {made}; 'polynya table sync {name}' fills it")
@@ -169,7 +137,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
     \b
     polynya table describe flights
     """
-    table = shown(client.call("GET", path_of(name)).json()["table"])
+    table = shared.shown(client.call("GET", shared.path_of(name)).json()["table"])
     if as_json:
         output.json_line(table)
         return
@@ -179,7 +147,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "streams": table["streams"],
         "rows": table["rows"],
         "dead letters": table["dead_rows"],
-        "lag": behind(table),
+        "lag": shared.behind(table),
         "jobs": table["job"],
         "last job took": None if table["job_seconds"] is None else f"{table['job_seconds']:,.1f} s",
         "files": table["files"],
@@ -195,7 +163,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         if without is None
         else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
         "partitions": ", ".join(table.get("partitions", ())) or "none",
-        "transform": shortened(table.get("transform", "")) or "none",
+        "transform": changes.shortened(table.get("transform", "")) or "none",
         "last fault": table.get("fault") or "none",
         "holds": "yes" if table["hold"] else "no",
         "Iceberg": table["iceberg"] or "no job yet",
@@ -217,7 +185,7 @@ def table_failures_command(client: Client, name: str, as_json: bool) -> None:
     \b
     polynya table failures flights
     """
-    failures = client.call("GET", f"{path_of(name)}/failures").json()["failures"]
+    failures = client.call("GET", f"{shared.path_of(name)}/failures").json()["failures"]
     heads = ("state", "stream", "record", "records", "failures", "object", "offset", "reason")
     keys = ("state", "stream", "record", "records", "failures", "pack", "offset", "reason")
     nothing = f"table {name} has read all of its ranges"
@@ -234,7 +202,7 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
     \b
     polynya table retry flights && polynya table sync flights
     """
-    told = client.call("POST", f"{path_of(name)}/retry").json()
+    told = client.call("POST", f"{shared.path_of(name)}/retry").json()
     if as_json:
         output.json_line({"table": name, "ranges": told["ranges"]})
     elif told["ranges"]:
@@ -256,13 +224,13 @@ def table_ls_command(client: Client, as_json: bool) -> None:
     polynya table ls
     polynya table ls --json | jq -r '.[] | .iceberg'
     """
-    tables = [shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
+    tables = [shared.shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
     heads = ("name", "prefix", "streams", "rows", "dead letters", "set aside", "files")
     keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
     output.listing(
         tables,
         (*heads, "lag", "iceberg", "delta"),
-        lambda row: (*(row[key] for key in keys), behind(row), row["iceberg"], row["delta"]),
+        lambda row: (*(row[key] for key in keys), shared.behind(row), row["iceberg"], row["delta"]),
         "no tables yet: 'polynya table create NAME --prefix PREFIX' creates one",
         as_json=as_json,
     )
@@ -285,8 +253,8 @@ def _lacks(table: dict[str, Any]) -> Iterator[str]:
 
 @table_command.command("sync")
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
-@spark_options
-@verbose_option
+@pipeline.spark_options
+@pipeline.verbose_option
 @options.as_json
 @server_option
 def sync_command(
@@ -302,15 +270,18 @@ def sync_command(
     polynya table sync
     polynya table sync flights --master spark://HOST:7077 --conf spark.executor.memory=2g
     """
-    with explained():
+    with shared.explained():
         check_packages()
         from polynya.lakehouse.jobs.worker import TablesFailed, compact
 
         failed: TablesFailed | None = None
         try:
-            with stoppable(), steps("requesting a plan") as doing:
+            with pipeline.stoppable(), steps("requesting a plan") as doing:
                 outcomes = compact(
-                    coordinator_of(client), tables, spark, narrated(doing, verbose=verbose)
+                    shared.coordinator_of(client),
+                    tables,
+                    spark,
+                    pipeline.narrated(doing, verbose=verbose),
                 )
         except TablesFailed as fault:
             outcomes, failed = fault.outcomes, fault
@@ -329,9 +300,9 @@ def sync_command(
     elif not outcomes and failed is None:
         output.notice("nothing new: the tables have all records that can be read")
     for done in outcomes:
-        output.notice(told_outcome(done))
+        output.notice(pipeline.told_outcome(done))
     if failed is not None:
-        with explained():
+        with shared.explained():
             raise failed if len(failed.faults) > 1 else _alone(failed)
 
 
@@ -369,8 +340,8 @@ def lake_command() -> None:
     default="1min",
     help="The time from the start of a sync to the start of the next.",
 )
-@spark_options
-@verbose_option
+@pipeline.spark_options
+@pipeline.verbose_option
 @server_option
 def lake_run_command(
     client: Client, tables: tuple[str, ...], interval: float, spark: RunnerFactory, verbose: bool
@@ -382,16 +353,16 @@ def lake_run_command(
     \b
     polynya lake run --interval 30s
     """
-    with explained():
+    with shared.explained():
         check_pipeline()
         from polynya.lakehouse.jobs.worker import run_worker
 
-        coordinator = coordinator_of(client, secrets.token_hex(8))
+        coordinator = shared.coordinator_of(client, secrets.token_hex(8))
         run_worker(
             coordinator,
             tables,
             spark,
-            told(verbose=verbose),
+            pipeline.told(verbose=verbose),
             interval_seconds=interval,
             leases=coordinator,
         )
@@ -436,19 +407,19 @@ def _ask_server(client: Client, statement: str, *, as_json: bool) -> None:
             "where the tables' files can be read"
         )
     for table in answer["tables"]:
-        output.notice(f"{table['name']} is {behind(table)}")
+        output.notice(f"{table['name']} is {shared.behind(table)}")
 
 
 def _ask_here(client: Client, statement: str, *, as_json: bool) -> None:
-    with explained():
+    with shared.explained():
         from polynya.lakehouse.sql.query import ask
 
         told = client.call("GET", "/v1/tables").json()["tables"]
-        with ask(coordinator_of(client).tables(), statement) as found:
+        with ask(shared.coordinator_of(client).tables(), statement) as found:
             _print_rows(found.columns, found.blocks, as_json=as_json)
     for table in told:
         if re.search(rf"\b{re.escape(table['name'])}(__dlq)?\b", statement, re.IGNORECASE):
-            output.notice(f"{table['name']} is {behind(table)}")
+            output.notice(f"{table['name']} is {shared.behind(table)}")
 
 
 def _print_rows(

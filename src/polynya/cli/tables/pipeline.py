@@ -19,7 +19,7 @@ from polynya.cli.tables.changes import (
     partitions_option,
     schema_option,
 )
-from polynya.cli.tables.shared import coordinator_of, explained
+from polynya.cli.tables.shared import coordinator_of, explained, table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_table
 from polynya.cli.terminal.progress import steps
@@ -117,7 +117,7 @@ def told_outcome(done: JobOutcome) -> str:
     return f"{job} added {output.counted(done.rows, 'row')}{dead}"
 
 
-@click.command("merge")
+@table_command.command("merge")
 @click.argument("name", shell_complete=complete_table)
 @spark_options
 @verbose_option
@@ -184,7 +184,7 @@ def told(*, verbose: bool) -> Callable[[str, str], None]:
     return show
 
 
-@click.command("rebuild")
+@table_command.command("rebuild")
 @click.argument("name", shell_complete=complete_table)
 @partitions_option
 @options.flag("--no-partition", help="Divide the table no longer.")
@@ -236,7 +236,7 @@ def rebuild_command(
         output.notice(f"{name}: another driver took the job; run it again")
 
 
-@click.command("replay-dlq")
+@table_command.command("replay-dlq")
 @click.argument("name", shell_complete=complete_table)
 @spark_options
 @verbose_option

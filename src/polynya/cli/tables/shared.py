@@ -7,15 +7,24 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import click
+
 from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
 from polynya.lakehouse.machine.needs import INSTALL, NotInstalled
 
 if TYPE_CHECKING:
     from polynya.lakehouse.server.coordinator import HttpCoordinator
 
 NEEDS_LAKE = f"tables need additional packages: {INSTALL}"
+
+
+@click.group("table", cls=CommandGroup)
+def table_command() -> None:
+    """Create, list, sync and change tables: every stream under a prefix, as rows, in Iceberg and in
+    Delta."""
 
 
 def coordinator_of(client: Client, worker: str = "") -> HttpCoordinator:

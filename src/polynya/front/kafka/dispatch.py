@@ -8,7 +8,7 @@ from typing import Any
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
-from polynya.front.kafka.admin import cluster, partitions, settings, topics
+from polynya.front.kafka.admin import cluster, partitions, refused, settings, topics
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, TokenCaller
 from polynya.front.kafka.auth.handlers import (
     admit,
@@ -55,23 +55,17 @@ _HANDLERS: dict[int, Handler] = {
     21: partitions.delete_records,
     22: produce.init_producer_id,
     23: partitions.offset_for_leader_epoch,
-    29: cluster.acls,
-    30: cluster.new_acls,
-    31: cluster.no_acls,
     32: settings.describe_configs,
     33: settings.alter_configs,
     35: cluster.log_dirs,
     36: sasl_authenticate,
     37: topics.create_partitions,
     42: group_admin.delete_groups,
-    43: cluster.elections,
     44: settings.incremental_alter_configs,
-    46: cluster.reassignments,
     47: group_offsets.offset_delete,
-    48: cluster.quotas,
     60: cluster.cluster,
-    68: membership.consumer_group_heartbeat,
     75: partitions.describe_topic_partitions,
+    **dict.fromkeys(refused.REFUSED, refused.refuse),
 }
 
 
@@ -146,7 +140,7 @@ async def _repeat(call: Call, repeated: RepeatedRequest) -> None:
 async def _run(call: Call, request: Any) -> None:
     try:
         if call.header.key in ADMINISTRATIVE and not call.caller.may_administer():
-            message = cluster.denied(call.header.key, request)
+            message = refused.denied(call.header.key, request)
         else:
             message = await _HANDLERS[call.header.key](call, request)
     except BaseException:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg import types
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import FileIO, InputFile, OutputFile
@@ -38,21 +39,6 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
 from pyiceberg.transforms import IdentityTransform, parse_transform
 from pyiceberg.typedef import EMPTY_DICT, Record
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IcebergType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.formats.parquet import ORDER, Change, File
@@ -65,14 +51,14 @@ KEPT_SNAPSHOTS = 20
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 EXPIRE_EVERY_JOBS = 10  # an expiry costs as many copies of the metadata as snapshots expire
 _LEAF = pa.types
-_TYPES: list[tuple[Any, IcebergType]] = [
-    (_LEAF.is_int64, LongType()),
-    (_LEAF.is_float64, DoubleType()),
-    (_LEAF.is_string, StringType()),
-    (_LEAF.is_timestamp, TimestamptzType()),
-    (_LEAF.is_date32, DateType()),
-    (_LEAF.is_boolean, BooleanType()),
-    (_LEAF.is_binary, BinaryType()),
+_TYPES: list[tuple[Any, types.IcebergType]] = [
+    (_LEAF.is_int64, types.LongType()),
+    (_LEAF.is_float64, types.DoubleType()),
+    (_LEAF.is_string, types.StringType()),
+    (_LEAF.is_timestamp, types.TimestamptzType()),
+    (_LEAF.is_date32, types.DateType()),
+    (_LEAF.is_boolean, types.BooleanType()),
+    (_LEAF.is_binary, types.BinaryType()),
 ]
 
 
@@ -387,23 +373,23 @@ def _widened(
     return transaction
 
 
-def _has_fields(known: StructType, wanted: Iterable[pa.Field]) -> bool:
+def _has_fields(known: types.StructType, wanted: Iterable[pa.Field]) -> bool:
     """Report whether a struct has all wanted fields, at any depth. Fields never change their
     type."""
     inner = {field.name: field.field_type for field in known.fields}
     return all(field.name in inner and _has_type(inner[field.name], field.type) for field in wanted)
 
 
-def _has_type(known: IcebergType, wanted: pa.DataType) -> bool:
-    if isinstance(known, StructType):
+def _has_type(known: types.IcebergType, wanted: pa.DataType) -> bool:
+    if isinstance(known, types.StructType):
         return _has_fields(known, wanted)
-    if isinstance(known, ListType):
+    if isinstance(known, types.ListType):
         return _has_type(known.element_type, wanted.value_type)
-    return not isinstance(known, MapType) or _has_type(known.value_type, wanted.item_type)
+    return not isinstance(known, types.MapType) or _has_type(known.value_type, wanted.item_type)
 
 
-def _nested_field(field: pa.Field, numbers: Any) -> NestedField:
-    return NestedField(
+def _nested_field(field: pa.Field, numbers: Any) -> types.NestedField:
+    return types.NestedField(
         field_id=next(numbers),
         name=field.name,
         field_type=_iceberg_type(field.type, numbers),
@@ -411,31 +397,31 @@ def _nested_field(field: pa.Field, numbers: Any) -> NestedField:
     )
 
 
-def _iceberg_type(kind: pa.DataType, numbers: Any) -> IcebergType:
+def _iceberg_type(kind: pa.DataType, numbers: Any) -> types.IcebergType:
     if pa.types.is_struct(kind):
-        return StructType(*[_nested_field(field, numbers) for field in kind])
+        return types.StructType(*[_nested_field(field, numbers) for field in kind])
     if pa.types.is_list(kind):
         number = next(numbers)
-        return ListType(
+        return types.ListType(
             element_id=number,
             element=_iceberg_type(kind.value_type, numbers),
             element_required=False,
         )
     if pa.types.is_map(kind):
         key, value = next(numbers), next(numbers)
-        return MapType(
+        return types.MapType(
             key_id=key,
-            key_type=StringType(),
+            key_type=types.StringType(),
             value_id=value,
             value_type=_iceberg_type(kind.item_type, numbers),
             value_required=False,
         )
     if pa.types.is_decimal(kind):
-        return DecimalType(kind.precision, kind.scale)
+        return types.DecimalType(kind.precision, kind.scale)
     return next(made for test, made in _TYPES if test(kind))
 
 
-def _identified(field: pa.Field, known: NestedField) -> pa.Field:
+def _identified(field: pa.Field, known: types.NestedField) -> pa.Field:
     return pa.field(
         field.name, _identified_type(field.type, known.field_type), metadata=_id(known.field_id)
     )
@@ -513,7 +499,7 @@ def _statistics(footer: Any, plan: dict[int, Any], mapping: dict[str, int]) -> A
         counts = MetricsMode(MetricModeTypes.COUNTS)
         timeless = {
             number: replace(one, mode=counts)
-            if isinstance(one.iceberg_type, TimestamptzType | DateType)
+            if isinstance(one.iceberg_type, types.TimestamptzType | types.DateType)
             else one
             for number, one in plan.items()
         }

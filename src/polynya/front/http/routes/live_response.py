@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from polynya.access import Principal
+from collections.abc import Callable
+
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_CACHE
@@ -10,7 +11,6 @@ from polynya.front.http.routes.decoded_pages import is_json_stream
 from polynya.front.http.routes.pages import json_form
 from polynya.front.http.routes.read_request import END_SUFFIX
 from polynya.local.api import StreamInfo
-from polynya.routing.handle import StreamHandle
 from polynya.wire.cursor import current_interval, next_cursor
 from polynya.wire.headers import RECORDS, format_event_id, media_type
 from polynya.wire.kafka.values import values_type
@@ -27,60 +27,56 @@ from polynya.wire.sse import (
 
 
 class LiveResponse:
-    """The response to one reader. Once open it has the connection to itself, until it is
-    `_finished`. What to send is for `Subscriber` to decide."""
+    """The response to one reader: its framing, its keep-alives and its end. Once open it has the
+    connection to itself, until it is `finished`. What to send is for `Subscriber` to decide."""
 
     __slots__ = (
         "_chunked",
         "_context",
-        "_cursor",
-        "_encoding",
         "_ends_at",
         "_exchange",
-        "_finished",
-        "_form",
         "_history",
-        "_meter",
+        "_on_end",
         "_peer",
-        "_responses",
-        "_uid",
-        "_wrote",
         "_wrote_at",
+        "cursor",
+        "encoding",
+        "finished",
+        "form",
+        "uid",
+        "wrote",
     )
 
     def __init__(self, exchange: Exchange) -> None:
         self._context = context = exchange.context
         self._exchange = exchange
         self._peer = exchange.peer
-        self._responses = exchange.peer.responses
         self._chunked = exchange.head.minor == 1
-        self._cursor = next_cursor(
+        self.cursor = next_cursor(
             exchange.query.get("cursor"), context.service.now_ms(), context.random.random()
         )
-        self._encoding = SseEncoding.BASE64
-        self._form = Form(json_form(exchange) == RECORDS, is_json=False)
-        self._uid = self._history = 0
-        self._wrote = True
-        self._wrote_at = 0
-        self._ends_at = 0
-        self._finished = False
-        meter = exchange.peer.meter
-        self._meter = meter if meter is not None and meter.limits_bytes else None
+        self.encoding = SseEncoding.BASE64
+        self.form = Form(json_form(exchange) == RECORDS, is_json=False)
+        self.uid = self._history = 0
+        self.wrote = True  # since the last sweep
+        self._wrote_at = self._ends_at = 0
+        self.finished = False
+        self._on_end: Callable[[], None] | None = None
 
     @property
-    def principal(self) -> Principal | None:
-        return self._exchange.principal
+    def frame_key(self) -> str:
+        """The key of the frames of all readers with the same form and framing."""
+        key = "sse-records" if self.form.records else "sse"
+        return f"{key}-chunk" if self._chunked else key
 
-    @property
-    def stream(self) -> StreamHandle:
-        return self._exchange.stream
-
-    def open(self, info: StreamInfo, more: Headers) -> None:
-        """Write the response head, with more headers, and take over the connection."""
-        self._uid, self._history = info.uid, info.history
-        self._form = Form(self._form.records, is_json_stream(info))
-        media = "application/json" if self._form.records else values_type(info.content_type)
-        self._encoding = sse_encoding(media_type(media))
+    def open(self, info: StreamInfo, more: Headers, on_end: Callable[[], None]) -> None:
+        """Write the response head, with more headers, and take over the connection. `on_end` is
+        called once, at the end of the response or of the connection."""
+        self._on_end = on_end
+        self.uid, self._history = info.uid, info.history
+        self.form = Form(self.form.records, is_json_stream(info))
+        media = "application/json" if self.form.records else values_type(info.content_type)
+        self.encoding = sse_encoding(media_type(media))
         headers: Headers = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", NO_CACHE),
@@ -88,7 +84,7 @@ class LiveResponse:
             ("Stream-Incarnation", str(info.uid)),
             *more,
         ]
-        if self._encoding == SseEncoding.BASE64:
+        if self.encoding == SseEncoding.BASE64:
             headers.append(("Stream-SSE-Data-Encoding", "base64"))
         if self._chunked:
             headers.append(("Transfer-Encoding", "chunked"))
@@ -99,67 +95,73 @@ class LiveResponse:
         seconds = context.settings.sse_recycle_seconds
         self._ends_at = context.ticks.now + int(seconds * (0.85 + 0.3 * context.random.random()))
         self._wrote_at = context.ticks.now
-        self._peer.on_lost = self._lost
-        self._responses.write(self._exchange.head_lines(200, headers) + b"\r\n")
+        self._peer.on_lost = self._end
+        self._peer.responses.write(self._exchange.head_lines(200, headers) + b"\r\n")
 
-    def _events(
+    def events(
         self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool
     ) -> bytes:
         """Return a data event, if there is data, and its control event."""
-        cursor = max(self._cursor, current_interval(self._context.service.now_ms()))
-        event_id = format_event_id(*at, (self._uid, self._history))
+        cursor = max(self.cursor, current_interval(self._context.service.now_ms()))
+        event_id = format_event_id(*at, (self.uid, self._history))
         last_id = event_id + END_SUFFIX if closed else event_id
         control = control_event(
             last_id, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed
         )
-        return data_event(event_id, payload, self._encoding) + control if payload else control
+        return data_event(event_id, payload, self.encoding) + control if payload else control
+
+    def framed(self, events: bytes) -> bytes:
+        """Return events as they are written."""
+        return chunk(events) if self._chunked else events
 
     def sweep(self, tick: int) -> None:
         """Send keep-alives, and end the response after its lifetime, so that clients
         redistribute."""
         if tick >= self._ends_at:
             self.finish()
-        elif self._wrote:
-            self._wrote, self._wrote_at = False, tick
+        elif self.wrote:
+            self.wrote, self._wrote_at = False, tick
         elif tick - self._wrote_at >= self._context.settings.sse_keepalive_seconds:
-            self._write(COMMENT)
+            self.write(COMMENT)
 
     def finish(self) -> None:
         """End the response; the client resumes from its last event."""
-        if self._finished:
+        if self.finished:
             return
-        self._release()
+        self._end()
         self._peer.on_lost = None
         self._exchange.send(b"0\r\n\r\n" if self._chunked else b"")
 
-    def _cut(self) -> None:
+    def _end(self) -> None:
+        self.finished = True
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
+
+    def cut(self) -> None:
+        """End with the error of a client that reads too slowly."""
         self._context.counters.live_cut += 1
         self._context.log_rate_limited(
             "disconnected a live reader: it was too slow for its stream",
             self._exchange.shown_target,
             self._peer,
         )
-        self._end_with_error("SLOW_READER")
+        self.end_with_error("SLOW_READER")
 
-    def _end_at_damage(self, shown: Shown) -> None:
+    def end_at_damage(self, shown: Shown) -> None:
         """End with the error of a batch that cannot be decoded. Its id lets the client resume
         behind the batch."""
-        at = format_event_id(shown.record, shown.byte, (self._uid, self._history))
+        at = format_event_id(shown.record, shown.byte, (self.uid, self._history))
         body = self._exchange.error_json("KAFKA_BATCH_UNREADABLE", shown.damage)
-        self._write(error_event(body, at))
+        self.write(error_event(body, at))
         self.finish()
 
-    def _end_with_error(self, code: str, message: str = "") -> None:
-        self._write(error_event(self._exchange.error_json(code, message)))
+    def end_with_error(self, code: str, message: str = "") -> None:
+        """End with an error event."""
+        self.write(error_event(self._exchange.error_json(code, message)))
         self.finish()
 
-    def _lost(self) -> None:
-        if not self._finished:
-            self._release()
-
-    def _release(self) -> None:
-        self._finished = True
-
-    def _write(self, data: bytes) -> None:
-        self._responses.write(chunk(data) if self._chunked else data)
-        self._wrote = True
+    def write(self, data: bytes) -> None:
+        """Write encoded events."""
+        self._peer.responses.write(self.framed(data))
+        self.wrote = True

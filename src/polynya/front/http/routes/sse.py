@@ -35,7 +35,7 @@ from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval
 from polynya.wire.kafka.primitives import Bytes
 from polynya.wire.record_pages import StoredSpan, is_plain, show
-from polynya.wire.sse import SseEncoding, chunk, error_event
+from polynya.wire.sse import SseEncoding, error_event
 
 log = logging.getLogger("polynya.http")
 
@@ -109,7 +109,7 @@ def _answer_end(exchange: Exchange, info: StreamInfo) -> None:
     )
 
 
-class Subscriber(LiveResponse):
+class Subscriber:
     """A live reader. It has written everything up to (`_record`, `_byte`). Until it is `_live`, it
     buffers events, up to a limit."""
 
@@ -117,19 +117,31 @@ class Subscriber(LiveResponse):
         "_byte",
         "_caught_up",
         "_charged",
+        "_context",
+        "_exchange",
         "_kept",
         "_kept_bytes",
         "_live",
         "_local",
+        "_meter",
         "_page_bytes",
         "_record",
+        "_response",
+        "_responses",
         "_seen",
         "_shared",
         "_skip_to",
+        "principal",
+        "stream",
     )
 
     def __init__(self, exchange: Exchange, *, local: bool = False) -> None:
-        super().__init__(exchange)
+        self._context, self._exchange = exchange.context, exchange
+        self._response = LiveResponse(exchange)
+        self._responses = exchange.peer.responses
+        self.stream, self.principal = exchange.stream, exchange.principal
+        meter = exchange.peer.meter
+        self._meter = meter if meter is not None and meter.limits_bytes else None
         self._local = local
         self._record = self._byte = 0
         self._skip_to = 0  # skip events before this record: the client's offset is beyond the tail
@@ -149,8 +161,17 @@ class Subscriber(LiveResponse):
         )
 
     def open(self, info: StreamInfo, more: Headers) -> None:
-        super().open(info, more)
+        """Open the response, with more headers."""
+        self._response.open(info, more, self._release)
         self._context.readers.add(self, is_metered=self._meter is not None)
+
+    def sweep(self, tick: int) -> None:
+        """Send keep-alives, and end the response after its lifetime."""
+        self._response.sweep(tick)
+
+    def finish(self) -> None:
+        """End the response; the client resumes."""
+        self._response.finish()
 
     # --- catching up ------------------------------------------------------------------------------
 
@@ -166,8 +187,8 @@ class Subscriber(LiveResponse):
             whole_records=True,
             beyond_tail_waits=True,
             local=self._local,
-            append_times=self._form.records,
-            batch_times=self._form.records,
+            append_times=self._response.form.records,
+            batch_times=self._response.form.records,
         )
         return self.stream.read_nowait(query) or await self.stream.read(query)
 
@@ -190,23 +211,23 @@ class Subscriber(LiveResponse):
     async def _catch_up(self, page: Page | Refusal, asked: int) -> None:
         """Write pages until live events continue."""
         await self._wait_for_budget()
-        while not self._finished:
+        while not self._response.finished:
             if isinstance(page, Refusal):
                 trimmed = page.code == Code.TRIMMED  # during catch-up
-                self._end_with_error(
+                self._response.end_with_error(
                     "TRIMMED" if trimmed else "GONE", trimmed_message(page) if trimmed else ""
                 )
                 return
-            if page.info.uid != self._uid:
-                self._end_with_error("STREAM_RECREATED")
+            if page.info.uid != self._response.uid:
+                self._response.end_with_error("STREAM_RECREATED")
                 return
             if asked > page.record:
                 self._skip_to = asked
             if page.spans or page.closed or not self._caught_up:
                 first = max(asked, page.first_record)
-                shown = await shown_of(page, first, self._form, self._page_bytes)
+                shown = await shown_of(page, first, self._response.form, self._page_bytes)
                 if shown.damage:
-                    self._end_at_damage(shown)
+                    self._response.end_at_damage(shown)
                     return
                 page = page_up_to(page, shown)
                 await self._write_page(page, shown.parts)
@@ -214,12 +235,12 @@ class Subscriber(LiveResponse):
                 await asyncio.sleep(0)  # the feed is ahead of what a read can return
             if self._context.connections.stopping:
                 self.finish()
-            if self._finished or self._go_live(page):
+            if self._response.finished or self._go_live(page):
                 return
             await asyncio.sleep(0)  # a client that reads fast leaves the loop to others too
             await self._responses.wait_writable()
             await self._wait_for_budget()
-            if not self._finished:
+            if not self._response.finished:
                 page = await self.read(self._record, self._byte)
 
     async def _write_page(self, page: Page, parts: Sequence[Bytes]) -> None:
@@ -227,7 +248,7 @@ class Subscriber(LiveResponse):
         if self._meter is not None:
             self._meter.charge(len(payload))
         events = partial(
-            self._events,
+            self._response.events,
             payload,
             (page.record, page.byte),
             up_to_date=page.has_all,
@@ -235,11 +256,11 @@ class Subscriber(LiveResponse):
         )
         # a whole record is larger, and may consist of line ends
         shown = events() if len(payload) <= _PAGE_BYTES else await asyncio.to_thread(events)
-        if self._finished:
+        if self._response.finished:
             return
         self._caught_up = page.up_to_date
         self._record, self._byte = page.record, page.byte
-        self._write(shown)
+        self._response.write(shown)
         if page.closed:
             self.finish()
 
@@ -257,17 +278,12 @@ class Subscriber(LiveResponse):
             return False
         self._live = True
         self._charged = self._byte
-        ahead = self._cursor > current_interval(self._context.service.now_ms())
-        self._shared = "" if ahead or self._skip_to > self._record else self._frame_key()
+        ahead = self._response.cursor > current_interval(self._context.service.now_ms())
+        self._shared = "" if ahead or self._skip_to > self._record else self._response.frame_key
         self._kept, self._kept_bytes = [], 0
         for event in kept:
             self.live(event)
         return True
-
-    def _frame_key(self) -> str:
-        """Return the key of the frames of all readers with the same form and framing."""
-        key = "sse-records" if self._form.records else "sse"
-        return f"{key}-chunk" if self._chunked else key
 
     # --- live -------------------------------------------------------------------------------------
 
@@ -285,18 +301,18 @@ class Subscriber(LiveResponse):
             if frame is not None and responses.transport is not None:
                 responses.transport.write(frame)
                 self._record, self._byte = event.record, event.byte
-                self._wrote = True
+                self._response.wrote = True
                 if not event.known:
                     self._request_confirmation()
                 return
         if self._live:
             self._live_slowly(event)
-        elif not self._finished:
+        elif not self._response.finished:
             self._keep(event)
 
     def _live_slowly(self, event: LiveEvent) -> None:
         if event.gone:
-            self._end_with_error("GONE")
+            self._response.end_with_error("GONE")
         elif event.cut:
             self.finish()
         elif _says_more(event, (self._record, self._byte)):
@@ -314,15 +330,15 @@ class Subscriber(LiveResponse):
             return None
         if not event.payload and event.record > event.begin_record:  # an ended transaction
             return None
-        if self._encoding == SseEncoding.TEXT and len(event.payload) > _PAGE_BYTES:
+        if self._response.encoding == SseEncoding.TEXT and len(event.payload) > _PAGE_BYTES:
             return None  # of very many lines: page by page
         span = StoredSpan(*begin, event.payload, event.encoding, time_ms=event.time_ms)
-        if not event.payload or is_plain((span,), self._form):
+        if not event.payload or is_plain((span,), self._response.form):
             return event.payload
         if len(event.payload) > AT_ONCE_BYTES or is_compressed(span):
             return None
         end = (event.record, event.byte)
-        shown = show((span,), end, first=0, form=self._form, bytes_max=self._page_bytes)
+        shown = show((span,), end, first=0, form=self._response.form, bytes_max=self._page_bytes)
         is_whole = not shown.damage and (shown.record, shown.byte) == end
         return b"".join(shown.parts) if is_whole else None
 
@@ -331,12 +347,12 @@ class Subscriber(LiveResponse):
         if transport is None:
             return
         if transport.get_write_buffer_size() > SSE_BACKLOG_BYTES_MAX:
-            self._cut()
+            self._response.cut()
             return
         self._record, self._byte = event.record, event.byte
         if event.record > self._skip_to or event.closed:
             transport.write(self._frame(event, payload))
-            self._wrote = True
+            self._response.wrote = True
             if not event.known:
                 self._request_confirmation()
         else:
@@ -348,14 +364,13 @@ class Subscriber(LiveResponse):
         """Return the encoded event. Common events cache it for the other subscribers."""
         frame = event.frames.get(self._shared)
         if frame is None:
-            frame = self._events(
+            events = self._response.events(
                 payload,
                 (event.record, event.byte),
                 up_to_date=event.known,
                 closed=event.closed,
             )
-            if self._chunked:
-                frame = chunk(frame)
+            frame = self._response.framed(events)
             if self._shared and not event.closed:
                 event.frames[self._shared] = frame
         return frame
@@ -372,10 +387,10 @@ class Subscriber(LiveResponse):
         if (
             self._live
             and isinstance(info, StreamInfo)
-            and info.uid == self._uid
+            and info.uid == self._response.uid
             and at == (info.record, info.byte)
         ):
-            self._write(self._events(b"", at, up_to_date=True, closed=False))
+            self._response.write(self._response.events(b"", at, up_to_date=True, closed=False))
 
     def _keep(self, event: LiveEvent) -> None:
         self._kept.append(event)
@@ -392,7 +407,7 @@ class Subscriber(LiveResponse):
 
     async def _read_on(self) -> None:
         await self._wait_for_budget()
-        if self._finished:
+        if self._response.finished:
             return
         try:
             page = await self.read(self._record, self._byte)
@@ -420,16 +435,15 @@ class Subscriber(LiveResponse):
     async def _wait_for_budget(self) -> None:
         if self._meter is None:
             return
-        while not self._finished and (seconds := self._meter.owed(self._context.now())):
+        while not self._response.finished and (seconds := self._meter.owed(self._context.now())):
             await asyncio.sleep(min(seconds, _PACE_SECONDS))
 
     def _release(self) -> None:
         self._count()
-        super()._release()
         self._live = False
         self._kept = []
         self._context.readers.discard(self)
-        self._context.service.detach(self._uid, self)
+        self._context.service.detach(self._response.uid, self)
 
 
 def _says_more(event: LiveEvent, at: tuple[int, int]) -> bool:

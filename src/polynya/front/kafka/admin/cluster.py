@@ -1,12 +1,8 @@
-"""DescribeCluster, DescribeLogDirs, and what Kafka's tools request and a cluster here does alone.
-
-Replicas and leaders are placed by the cluster, and access is by tokens: see docs/kafka.md.
-"""
+"""DescribeCluster and DescribeLogDirs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.call import Call, in_turns
@@ -14,21 +10,14 @@ from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error
 from polynya.local.api import StreamInfo
 from polynya.wire.kafka.generated import (
-    create_acls,
-    delete_acls,
-    describe_acls,
-    describe_client_quotas,
     describe_cluster,
     describe_log_dirs,
-    elect_leaders,
-    list_partition_reassignments,
 )
 
 LOG_DIR = "/polynya"  # a name: the data of a partition lies in several places
 LOG_DIR_PARTITIONS_MAX = 10_000  # in one response; each costs a look at its stream
 BROKERS = 1  # the kind of endpoints; 2 are controllers, which have none here
 MISMATCHED_ENDPOINT_TYPE = 114
-_NO_ACLS = "ACLs are not served: access is by tokens and their scopes, see docs/kafka.md"
 
 
 async def cluster(
@@ -92,107 +81,3 @@ async def _size(context: Context, name: str, number: int) -> int | None:
     except PolynyaError:
         return None
     return info.byte - info.first_byte if isinstance(info, StreamInfo) else None
-
-
-async def acls(
-    call: Call, request: describe_acls.DescribeAclsRequest
-) -> describe_acls.DescribeAclsResponse:
-    """Refuse, as a Kafka broker without an authorizer."""
-    return describe_acls.DescribeAclsResponse(
-        error_code=Error.SECURITY_DISABLED, error_message=_NO_ACLS
-    )
-
-
-async def new_acls(
-    call: Call, request: create_acls.CreateAclsRequest
-) -> create_acls.CreateAclsResponse:
-    """Refuse, as a Kafka broker without an authorizer."""
-    refused = create_acls.AclCreationResult(Error.SECURITY_DISABLED, _NO_ACLS)
-    return create_acls.CreateAclsResponse(results=[refused] * len(request.creations))
-
-
-async def no_acls(
-    call: Call, request: delete_acls.DeleteAclsRequest
-) -> delete_acls.DeleteAclsResponse:
-    """Refuse, as a Kafka broker without an authorizer."""
-    refused = delete_acls.DeleteAclsFilterResult(Error.SECURITY_DISABLED, _NO_ACLS)
-    return delete_acls.DeleteAclsResponse(filter_results=[refused] * len(request.filters))
-
-
-async def quotas(
-    call: Call, request: describe_client_quotas.DescribeClientQuotasRequest
-) -> describe_client_quotas.DescribeClientQuotasResponse:
-    """Answer that there are none: tokens have the quotas."""
-    return describe_client_quotas.DescribeClientQuotasResponse(error_message=None)
-
-
-async def elections(
-    call: Call, request: elect_leaders.ElectLeadersRequest
-) -> elect_leaders.ElectLeadersResponse:
-    """Answer that no election is needed: the cluster places its leaders."""
-    response = elect_leaders.ElectLeadersResponse()
-    for asked in request.topic_partitions or ():
-        results = [
-            elect_leaders.PartitionResult(number, Error.ELECTION_NOT_NEEDED, None)
-            for number in asked.partitions
-        ]
-        response.replica_election_results.append(
-            elect_leaders.ReplicaElectionResult(asked.topic, results)
-        )
-    return response
-
-
-async def reassignments(
-    call: Call, request: list_partition_reassignments.ListPartitionReassignmentsRequest
-) -> list_partition_reassignments.ListPartitionReassignmentsResponse:
-    """Answer that there are none: replicas move inside the cluster."""
-    return list_partition_reassignments.ListPartitionReassignmentsResponse(error_message=None)
-
-
-def denied(key: int, request: Any) -> Any:
-    """Return the answer to a request that needs `admin`, from a token without it."""
-    return _DENIED[key](request)
-
-
-def _denied_log_dirs(_: Any) -> describe_log_dirs.DescribeLogDirsResponse:
-    refused = describe_log_dirs.DescribeLogDirsResult(_UNAUTHORIZED, LOG_DIR)
-    return describe_log_dirs.DescribeLogDirsResponse(error_code=_UNAUTHORIZED, results=[refused])
-
-
-def _denied_elections(request: elect_leaders.ElectLeadersRequest) -> Any:
-    results = [
-        elect_leaders.ReplicaElectionResult(
-            asked.topic,
-            [elect_leaders.PartitionResult(each, _UNAUTHORIZED, _WHY) for each in asked.partitions],
-        )
-        for asked in request.topic_partitions or ()
-    ]
-    return elect_leaders.ElectLeadersResponse(
-        error_code=_UNAUTHORIZED, replica_election_results=results
-    )
-
-
-_UNAUTHORIZED = Error.CLUSTER_AUTHORIZATION_FAILED
-_WHY = "the token does not allow 'admin'"
-_DENIED: dict[int, Callable[[Any], Any]] = {
-    describe_acls.KEY: lambda _: describe_acls.DescribeAclsResponse(
-        error_code=_UNAUTHORIZED, error_message=_WHY
-    ),
-    create_acls.KEY: lambda request: create_acls.CreateAclsResponse(
-        results=[create_acls.AclCreationResult(_UNAUTHORIZED, _WHY)] * len(request.creations)
-    ),
-    delete_acls.KEY: lambda request: delete_acls.DeleteAclsResponse(
-        filter_results=[delete_acls.DeleteAclsFilterResult(_UNAUTHORIZED, _WHY)]
-        * len(request.filters)
-    ),
-    describe_log_dirs.KEY: _denied_log_dirs,
-    elect_leaders.KEY: _denied_elections,
-    list_partition_reassignments.KEY: lambda _: (
-        list_partition_reassignments.ListPartitionReassignmentsResponse(
-            error_code=_UNAUTHORIZED, error_message=_WHY
-        )
-    ),
-    describe_client_quotas.KEY: lambda _: describe_client_quotas.DescribeClientQuotasResponse(
-        error_code=_UNAUTHORIZED, error_message=_WHY, entries=None
-    ),
-}

@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the refusal of ConsumerGroupHeartbeat."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
 from polynya.stream.features.consumer_groups import calls
 from polynya.stream.features.consumer_groups.calls import Joined, Outcomes, Synced
-from polynya.wire.kafka.generated.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 from polynya.wire.kafka.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from polynya.wire.kafka.generated.join_group import (
     JoinGroupRequest,
@@ -153,16 +149,3 @@ async def leave_group(call: Call, request: LeaveGroupRequest) -> LeaveGroupRespo
 
 
 _OF_ALL = (Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE, Error.INVALID_GROUP_ID)
-
-
-_CLASSIC_ONLY = "group.protocol=consumer is not served here: set group.protocol=classic"
-
-
-async def consumer_group_heartbeat(
-    call: Call, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
-    """Refuse a member of the new protocol, as a Kafka without `group.version` does. The key is
-    advertised for that: librdkafka waits for a coordinator that has it, without an error."""
-    return ConsumerGroupHeartbeatResponse(
-        error_code=Error.UNSUPPORTED_VERSION, error_message=_CLASSIC_ONLY
-    )

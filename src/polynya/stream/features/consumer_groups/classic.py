@@ -46,7 +46,7 @@ class State(enum.Enum):
 
 
 class Request(enum.Enum):
-    """What a member wants of its group."""
+    """A member's request to its group."""
 
     CHANGE = "a join of a new member, or with another subscription"
     REPEAT = "a join again, with the same subscription"
@@ -58,7 +58,7 @@ class Request(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What a group does with a request."""
+    """The group's action on a request."""
 
     PREPARE = "wait, and begin a rebalance"
     GATHER = "wait for the others in the rebalance that runs"

@@ -1,0 +1,96 @@
+"""The keys that are only refused: what Kafka's tools request and a cluster here does alone, and the
+keys of the cluster for tokens without `admin`.
+
+Replicas and leaders are placed by the cluster, and access is by tokens: see docs/kafka.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from polynya.front.kafka.admin.cluster import LOG_DIR
+from polynya.front.kafka.call import Call
+from polynya.front.kafka.errors import Error
+from polynya.wire.kafka.generated import (
+    consumer_group_heartbeat,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_client_quotas,
+    describe_log_dirs,
+    elect_leaders,
+    list_partition_reassignments,
+)
+
+_NO_ACLS = "ACLs are not served: access is by tokens and their scopes, see docs/kafka.md"
+_CLASSIC_ONLY = "group.protocol=consumer is not served here: set group.protocol=classic"
+_DENIED = (Error.CLUSTER_AUTHORIZATION_FAILED, "the token does not allow 'admin'")
+_Build = Callable[[Any, Error, str | None], Any]  # a response with an error and its message
+
+
+def _elections(request: elect_leaders.ElectLeadersRequest, error: Error, why: str | None) -> Any:
+    results = [
+        elect_leaders.ReplicaElectionResult(
+            asked.topic,
+            [elect_leaders.PartitionResult(each, error, why) for each in asked.partitions],
+        )
+        for asked in request.topic_partitions or ()
+    ]
+    return elect_leaders.ElectLeadersResponse(
+        error_code=Error.NONE if error == Error.ELECTION_NOT_NEEDED else error,
+        replica_election_results=results,
+    )
+
+
+_BUILDS: dict[int, _Build] = {
+    describe_acls.KEY: lambda _, error, why: describe_acls.DescribeAclsResponse(
+        error_code=error, error_message=why
+    ),
+    create_acls.KEY: lambda request, error, why: create_acls.CreateAclsResponse(
+        results=[create_acls.AclCreationResult(error, why)] * len(request.creations)
+    ),
+    delete_acls.KEY: lambda request, error, why: delete_acls.DeleteAclsResponse(
+        filter_results=[delete_acls.DeleteAclsFilterResult(error, why)] * len(request.filters)
+    ),
+    describe_log_dirs.KEY: lambda _, error, why: describe_log_dirs.DescribeLogDirsResponse(
+        error_code=error, results=[describe_log_dirs.DescribeLogDirsResult(error, LOG_DIR)]
+    ),
+    elect_leaders.KEY: _elections,
+    list_partition_reassignments.KEY: lambda _, error, why: (
+        list_partition_reassignments.ListPartitionReassignmentsResponse(
+            error_code=error, error_message=why
+        )
+    ),
+    describe_client_quotas.KEY: lambda _, error, why: (
+        describe_client_quotas.DescribeClientQuotasResponse(
+            error_code=error, error_message=why, entries=None if error else []
+        )
+    ),
+    # advertised as a Kafka without `group.version` does: librdkafka waits for a coordinator that
+    # has the key, without an error
+    consumer_group_heartbeat.KEY: lambda _, error, why: (
+        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(error_code=error, error_message=why)
+    ),
+}
+REFUSED: dict[int, tuple[Error, str | None]] = {
+    # as a Kafka broker without an authorizer
+    describe_acls.KEY: (Error.SECURITY_DISABLED, _NO_ACLS),
+    create_acls.KEY: (Error.SECURITY_DISABLED, _NO_ACLS),
+    delete_acls.KEY: (Error.SECURITY_DISABLED, _NO_ACLS),
+    elect_leaders.KEY: (Error.ELECTION_NOT_NEEDED, None),  # the cluster places its leaders
+    list_partition_reassignments.KEY: (Error.NONE, None),  # replicas move inside the cluster
+    describe_client_quotas.KEY: (Error.NONE, None),  # tokens have the quotas
+    consumer_group_heartbeat.KEY: (Error.UNSUPPORTED_VERSION, _CLASSIC_ONLY),
+}
+
+
+async def refuse(call: Call, request: Any) -> Any:
+    """Answer a request of a key that is only refused."""
+    key = call.header.key
+    return _BUILDS[key](request, *REFUSED[key])
+
+
+def denied(key: int, request: Any) -> Any:
+    """Return the answer to a request that needs `admin`, from a token without it."""
+    return _BUILDS[key](request, *_DENIED)
