@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots.encode import (
-    decode_image,
-    machine_from,
-    snapshot_of,
-    write_image,
-)
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import EPOCH_JUMP, Survey, reborn
 
 

@@ -18,12 +18,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding, Producer
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import (
-    decode_image,
-    machine_from,
-    snapshot_of,
-    write_image,
-)
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage, whole_again
 from polynya.stream.state import index

@@ -26,12 +26,7 @@ from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer
 from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
 from polynya.stream.replies import Reply
 from polynya.stream.snapshots import deltas
-from polynya.stream.snapshots.encode import (
-    decode_image,
-    machine_from,
-    snapshot_of,
-    write_image,
-)
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.state import index
 from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 from polynya.stream.state.index import Index

@@ -76,7 +76,7 @@ _STREAMS = Image.__struct_fields__.index("streams")
 
 
 def snapshot_of(machine: Machine) -> bytes:
-    """Encode the snapshot: a function of the state alone."""
+    """Return the state without hot payloads; the same log gives the same bytes."""
     image = _whole_image_of(machine)
     image.streams = [without_payload(stream) for stream in machine.directory.in_order()]
     if machine.directory.evicted:
@@ -207,8 +207,8 @@ def without_payload(stream: Stream) -> Stream:
 
 
 def machine_from(data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-    """Rebuild the machine. `read_payload(place, uid)` returns the payload of a hot batch from the
-    journal. Raises CorruptData when `data` or a payload is damaged, ConfigError when
+    """Rebuild the machine of a snapshot. `read_payload(place, uid)` returns the payload of a hot
+    batch from the journal. Raises CorruptData when `data` or a payload is damaged, ConfigError when
     a newer release wrote it."""
     image = decode_image(data)
     check_level(image.level, image.group)
