@@ -1,10 +1,9 @@
-"""A node whose log time passes faster than the wall's: `python -m bench._fast_node FLAGS…` is its
-supervisor; `BENCH_SPEED` says how much faster.
+"""A node whose log time runs faster than wall time. `python -m bench._fast_node FLAGS…` is its
+supervisor; `BENCH_SPEED` is the factor.
 
-Log time is what everything that lives, expires and is collected goes by. Timers stay as they are,
-but the collector's, which would look once in half a day of such time, and that of the copies of
-states which it waits for.
-"""
+Log time is what everything that lives, expires and is collected goes by. Timers stay as they
+are, but the collector's, which would look once in half a day of such time, and that of the
+copies of states which it waits for."""
 
 from __future__ import annotations
 

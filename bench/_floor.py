@@ -1,9 +1,9 @@
-"""The least that three nodes in Python can do and be told by `ursula-bench` and `wrk` as a cluster:
-what `bench.clusters --servers floor` starts.
+"""The lower bound of a cluster of three in Python, as `ursula-bench` and `wrk` measure it:
+`bench.clusters --servers floor` starts it.
 
 One node takes appends and sends them to two others, which write and fsync them; it answers when two
-of the three have. No elections, limits, index, packs, recovery or errors. What is above its figures
-is what those cost; nothing that does more can be below them.
+of the three have. No elections, limits, index, packs, recovery or errors: the difference to a real
+cluster is their cost.
 
 `python -m bench._floor PORT JOURNAL [PORT OF A FOLLOWER]...`; a follower: `python -m bench._floor
 PORT JOURNAL follower`.
@@ -51,8 +51,7 @@ class Stream:
 
 
 class Disk:
-    """A file, written and synced by a thread; one write at a time, what comes meanwhile goes with
-    the next."""
+    """A file that a thread writes and syncs, one write at a time. Later data joins the next write."""
 
     def __init__(self, path: str) -> None:
         self.busy = False
@@ -74,7 +73,7 @@ class Disk:
 
 
 class Node:
-    """Either kind. What came in one pass of the loop is one turn."""
+    """A leader or a follower. The data of one loop pass form one turn."""
 
     def __init__(self, disk: Disk) -> None:
         self.streams: dict[bytes, Stream] = {}

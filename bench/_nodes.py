@@ -1,5 +1,5 @@
-"""A cluster of three on this machine, for the benchmarks: its start and end, and what its processes
-have used."""
+"""A benchmark cluster of three on this machine: start, stop, and the CPU and memory of its
+processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class ThreeNodes:
         return cpu_of(self.nodes)
 
     def memory(self) -> float:
-        """MiB of all nodes: each process's own pages and its part of those that it shares."""
+        """Return the memory of all nodes in MiB: each process's own pages and its share of shared
+        ones."""
         return (
             sum(process.memory_full_info().pss for node in self.nodes for process in node) / 2**20
         )

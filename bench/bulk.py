@@ -65,7 +65,7 @@ class Servers(NamedTuple):
         return sum(process.memory_info().rss for process in self.processes) / MIB
 
     def settle(self) -> None:
-        """Wait until the processes are idle: what they put off is done."""
+        """Wait until the processes are idle and have completed deferred work."""
         deadline = time.monotonic() + IDLE_SECONDS_MAX
         before = self.cpu()
         while time.monotonic() < deadline:
@@ -164,7 +164,7 @@ class Client(threading.Thread):
                     time.sleep(0.05)
 
     def read(self, until: float) -> None:
-        """Read the stream from its start to its end until the time is over."""
+        """Read the stream from start to end, repeatedly until the time is over."""
         room = memoryview(bytearray(MIB))
         with self._connect() as link:
             offset = "-1"
@@ -190,7 +190,7 @@ class Client(threading.Thread):
 
 
 def _answer_head(link: socket.socket) -> tuple[bytes, bytes]:
-    """Return the head of an answer, and what came behind it."""
+    """Return the head of a response and the bytes behind it."""
     data = b""
     while (end := data.find(b"\r\n\r\n")) < 0:
         more = link.recv(65536)

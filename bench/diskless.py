@@ -143,7 +143,7 @@ class Puts:
 
 
 def small_appends(servers: Servers, streams: int, seconds: float) -> Figures:
-    """Latency, and PUTs of a core in an interval, with so many streams."""
+    """Measure latency, and the PUTs of a core per interval, for a number of streams."""
     names = [f"small-{streams}/{number}" for number in range(streams)]
     writers = Writers(servers.ports, names, os.urandom(SMALL_BYTES))
     connections = min(CONNECTIONS_MAX, max(NODES, streams // IN_FLIGHT))
@@ -216,8 +216,8 @@ def large_appends(servers: Servers, seconds: float) -> Figures:
 
 
 def commit_cpu(streams: int) -> Figures:
-    """CPU of a commit of so many streams: encoded once, decoded and applied at each of three
-    nodes."""
+    """Measure the CPU of a commit for a number of streams: encoded once, decoded and applied at
+    each of three nodes."""
     machine_, now = Machine(1, 16), 1_700_000_000_000
     names = [f"commit/{number}" for number in range(streams)]
     for place, name in enumerate(names, 1):

@@ -55,7 +55,7 @@ class PacedWriters:
         self.refused = self.skipped = 0
 
     async def run(self, seconds: float) -> None:
-        """Append for so long, once an interval to each stream, and wait for the answers."""
+        """Append for `seconds`, once per interval to each stream, and wait for the responses."""
         connections = CONNECTIONS * len(self._ports)
         async with asyncio.TaskGroup() as tasks:
             for number in range(connections):

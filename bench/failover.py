@@ -137,7 +137,7 @@ class Three:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def shape(self, number: int, *what: str) -> None:
-        """`tc qdisc add dev eth0 root …` of a node's interface; nothing: as it was."""
+        """Set `tc qdisc add dev eth0 root …` on a node's interface; without arguments: reset it."""
         subprocess.run(
             [*self.network.inside(number), "tc", "qdisc", "del", "dev", "eth0", "root"],
             capture_output=True,

@@ -167,7 +167,7 @@ async def returned(engine: CoreRuntime, streams: int) -> None:
 
 async def snapshots(engine: CoreRuntime, what: str) -> None:
     """One round, and how long the loop stood still at most: each pass of it is timed."""
-    loop, passes, written = asyncio.get_running_loop(), [0.0], engine.snapshotter.bytes
+    loop, passes, written = asyncio.get_running_loop(), [0.0], engine.snapshotter.counters.bytes
 
     def passed(before: float) -> None:
         now = process_time()
@@ -181,7 +181,7 @@ async def snapshots(engine: CoreRuntime, what: str) -> None:
     await work
     elapsed = perf_counter() - begin
     print(
-        f"  {what}: {elapsed:.2f} s, {(engine.snapshotter.bytes - written) / 1e6:.2f} MB; the "
+        f"  {what}: {elapsed:.2f} s, {(engine.snapshotter.counters.bytes - written) / 1e6:.2f} MB; the "
         "loop stands still for at most"
         f" {max(passes) * 1e3:.1f} ms of CPU",
         flush=True,

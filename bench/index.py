@@ -20,6 +20,7 @@ from polynya.stream.features.pages.commands import PageEntries
 from polynya.stream.features.pages.rules import LATE_MS, mark_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Pack, Stream
 from polynya.wire.pack import pack_key
@@ -33,7 +34,7 @@ MIB = 1 << 20
 
 
 def entries_of(count: int) -> bytes:
-    """Return an index of so many entries, as a snapshot has it."""
+    """Return an index with that many entries, as a snapshot has it."""
     return b"".join(entry_of(number) for number in range(count))
 
 
@@ -120,16 +121,16 @@ def paged_state() -> tuple[bytes, int, int]:
     while (made := page_of(machine, stream, pages))[0]:
         pages, stored = pages + made[0], stored + made[1]
     machine.outbox.messages.clear()
-    return machine.snapshot(), pages, stored
+    return snapshot_of(machine), pages, stored
 
 
 def loaded_memory(path: Path) -> float:
     """Return the MiB that a state takes when it is read from its snapshot."""
-    Machine.restore(Machine(1).snapshot(), lambda place, uid: b"")  # imports what it needs
+    machine_from(snapshot_of(Machine(1)), lambda place, uid: b"")  # imports what it needs
     data = path.read_bytes()
     collect()
     before = resident()
-    machine = Machine.restore(data, lambda place, uid: b"")
+    machine = machine_from(data, lambda place, uid: b"")
     collect()
     return (resident() - before) / MIB + 0 * machine.directory.count
 

@@ -41,7 +41,7 @@ class Servers(Protocol):
     bootstrap: str
 
     def cpu(self) -> float:
-        """Seconds of all of them so far."""
+        """Return the CPU seconds of all servers so far."""
         ...
 
     def close(self) -> None: ...
@@ -124,7 +124,7 @@ def create(servers: Servers, topic: str, replicas: int) -> None:
 
 
 def consume(bootstrap: str, topic: str, count: int) -> float:
-    """Read so many records from the beginning; return the seconds from the first to the last."""
+    """Read that many records from the beginning; return the seconds from the first to the last."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -128,7 +128,7 @@ def server(data: Path, *flags: str) -> Iterator[tuple[str, str]]:
 async def fill(
     load: Load, public: str, admin: str, data: Path, *, seconds: float, every: float
 ) -> list[Sample]:
-    """Append for so long; a sample every so often, printed as it is taken."""
+    """Append for `seconds`; print a sample at each interval."""
     samples: list[Sample] = []
     loop = asyncio.get_running_loop()
     async with httpx.AsyncClient(timeout=60) as client:

@@ -1,11 +1,10 @@
-"""Everything at once on three nodes: writers at a fixed rate, readers that catch up, subscribers
-that follow. `python -m bench.mixed [--seconds N]`.
+"""A mixed load on three nodes: writers at a fixed rate, readers that catch up, subscribers that
+follow. `python -m bench.mixed [--seconds N]`.
 
 Open loop: a writer sends when its time has come, answered or not, and latency counts from that
 time. Writer N appends to its own stream; subscribers follow the writers' streams by server-sent
-events; readers read streams of 4 MiB from their start, page by page, again and again, with a pause
-after each. All are spread over the three nodes. Numbers as JSON on the last line.
-"""
+events; readers read streams of 4 MiB from their start, page by page, again and again, with a
+pause after each. All are spread over the three nodes. Numbers as JSON on the last line."""
 
 from __future__ import annotations
 

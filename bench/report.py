@@ -82,7 +82,7 @@ class Check(NamedTuple):
     to: str = ""
 
     def value(self, figures: dict[str, Figures]) -> float | None:
-        """Return what is compared; None where it was not measured."""
+        """Return the compared value; None where it was not measured."""
         found = figures.get(self.row, {}).get(self.figure)
         other = figures.get(self.to, {}).get(self.figure) if self.to else [1.0]
         return None if found is None or other is None else found[0] / other[0]
@@ -92,8 +92,7 @@ class Check(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """One section of the page. `goal` is what was aimed at, and `checks` say whether it is
-    reached."""
+    """One section of the page. `goal` is the target, and `checks` report whether it is met."""
 
     name: str
     title: str
@@ -291,7 +290,7 @@ def section(scenario: Scenario) -> str:
 
 
 def around(result: dict[str, Any]) -> str:
-    """Describe what ran beside a benchmark."""
+    """Describe other load during a benchmark."""
     if "conditions" not in result:
         return "taken before the page recorded the machine's load"
     found = msgspec.convert(result["conditions"], Conditions)

@@ -49,7 +49,7 @@ class Writers:
         self.stopping = asyncio.Event()
 
     async def run(self, seconds: float) -> None:
-        """Write for so long, or until `stopping`."""
+        """Write for `seconds`, or until `stopping`."""
         self.stopping.clear()
         async with asyncio.TaskGroup() as tasks:
             for number in range(self._connections):

@@ -1,12 +1,11 @@
-"""A month in ten minutes: log time passes 4,320 times as fast, everything is born and goes, and
+"""A month in ten minutes: log time runs 4,320 times as fast, all data is created and expires, and
 nothing may grow. `python -m bench.soak [--minutes M]`.
 
-A real node (`_fast_node`) is written to through its HTTP port, killed and restarted in the first
-part of the run. Writers repeat what was not answered, readers follow over restarts; every record of
-every stream is checked before the stream is deleted. In the second part memory, descriptors,
-journal, objects and what the node counts are compared with each other: what has grown fails the
-run.
-"""
+A real node (`_fast_node`) is written to through its HTTP port, killed and restarted in the
+first part of the run. Writers repeat what was not answered, readers follow over restarts; every
+record of every stream is checked before the stream is deleted. In the second part memory,
+descriptors, journal, objects and what the node counts are compared with each other: what has
+grown fails the run."""
 
 from __future__ import annotations
 
@@ -127,8 +126,8 @@ class Flow:
 
 
 def check_numbers(data: bytes, end: str, record_bytes: int, what: str) -> tuple[int, int]:
-    """The first record of `data`, and the one behind its last: whole records, each with its number
-    in it. `end` is the offset behind them."""
+    """Check whole records, each with its number in it; return the first record and the one behind
+    the last. `end` is the offset behind `data`."""
     count, odd = divmod(len(data), record_bytes)
     behind = int(end.partition("_")[0])
     numbers = (
@@ -143,8 +142,7 @@ def check_numbers(data: bytes, end: str, record_bytes: int, what: str) -> tuple[
 
 
 async def write(node: Node, flows: Sequence[Flow], pause: float, stop: asyncio.Event) -> None:
-    """One append to each flow at a time, all on their way together; what was not answered is
-    repeated."""
+    """Append once to each flow at a time, all in parallel; unanswered appends are retried."""
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
     while not (stop.is_set() and all(flow.sure for flow in flows)):
@@ -276,8 +274,8 @@ async def ask(
 
 
 async def keep_life(web: httpx.AsyncClient, flow: Flow, load: Load, stop: asyncio.Event) -> int:
-    """Ends the lives of a flow in time: what is left behind is read as a whole, and deleted.
-    Returns how many records were checked."""
+    """Retire the streams of a flow in time: read each as a whole, then delete it. Returns the
+    number of checked records."""
     checked = 0
     # the first ones end one after the other, and so do all others
     life = load.life_seconds * (flow.slot + 1) / load.flows

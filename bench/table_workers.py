@@ -1,9 +1,8 @@
-"""Workers that divide tables: how much faster are two of one core each than one?
-`python -m bench.table_workers [--tables 8] [--mb 64] [--rounds 3] [--save]`.
+"""Scaling of table workers: two of one core each against one. `python -m bench.table_workers
+[--tables 8] [--mb 64] [--rounds 3] [--save]`.
 
-Workers with warm sessions are stopped (SIGSTOP) while each table gets so many MB. The time is from
-their continuation until all tables have all rows. Each worker is pinned to a core.
-"""
+Workers with warm sessions are stopped (SIGSTOP) while each table gets so many MB. The time is
+from their continuation until all tables have all rows. Each worker is pinned to a core."""
 
 from __future__ import annotations
 

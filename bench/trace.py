@@ -134,7 +134,7 @@ def _changes(calls: list[str]) -> int:
 
 
 class Traced(msgspec.Struct):
-    """A request with the least of its traces, and what was counted."""
+    """A request with the smallest of its traces and the counts."""
 
     name: str
     trace: Trace

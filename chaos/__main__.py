@@ -1,10 +1,9 @@
-"""Three real nodes under load and under faults, and a checker of what clients were told: `python -m
-chaos --seed 7 --seconds 120`, or `make chaos`.
+"""Chaos tests: three real nodes under load and faults, and a checker of the clients' responses.
+`python -m chaos --seed 7 --seconds 120`, or `make chaos`.
 
-Exit code 1: something was lost, came twice, out of order or too late, or the cluster did not get
-well again. Everything that is started is taken away at the end, after Ctrl-C, and when this process
-is killed; the logs of a run that failed stay, and their folder is named.
-"""
+Exit code 1: something was lost, came twice, out of order or too late, or the cluster did not
+get well again. Everything that is started is taken away at the end, after Ctrl-C, and when this
+process is killed; the logs of a run that failed stay, and their folder is named."""
 
 from __future__ import annotations
 

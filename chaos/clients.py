@@ -57,8 +57,8 @@ class _Lines(dict[int, Connection]):
 
 
 class Clients:
-    """All of them, and what they were told. `now` is the clock of the history; `addresses`: where
-    each node serves now, by its number. `leased`: the streams that are chains of segments."""
+    """All HTTP clients and their responses. `now` is the clock of the history; `addresses`: the
+    current address of each node, by number. `leased`: the streams that are chains of segments."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Clients:
             self._spawn(self._read(number))
 
     async def stop(self) -> None:
-        """Writers and readers end with what they are at; the tails follow until `finish`."""
+        """Stop writers and readers after their current request; the tails follow until `finish`."""
         self._stopping.set()
         await asyncio.gather(*self._tasks)
 

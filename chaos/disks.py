@@ -57,8 +57,8 @@ class Disk:
             os.close(folder)
 
     def restore(self) -> None:
-        """Restore the power: the disk has what it had synced. Waits for processes that are still
-        ending, as none may use it meanwhile."""
+        """Restore the power: the disk has its synced content. Waits for ending processes, which
+        must not use it meanwhile."""
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
@@ -78,7 +78,7 @@ class Disk:
         self._mount()
 
     def fill(self, leave: int = 0) -> None:
-        """Take the room, but for so many bytes."""
+        """Fill the disk except for that many bytes."""
         free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
         with (self.path / "ballast").open("wb") as file, contextlib.suppress(OSError):
             os.posix_fallocate(file.fileno(), 0, max(1, free - leave))
@@ -141,7 +141,7 @@ def frames_of(segment: Path) -> list[tuple[int, int]]:
 
 
 def flip_in_the_middle(journal: Path, draw: Random) -> str:
-    """One bit of a frame that was acknowledged long ago; what was done. Empty when there is
+    """Flip one bit of a frame that was acknowledged long ago, and describe it. Empty when there is
     none."""
     segments = sorted(journal.glob("*.journal"))
     choices = [(segment, frame) for segment in segments for frame in frames_of(segment)[:-40]]

@@ -1,10 +1,11 @@
-"""The evidence page: runs every method in parts, and writes what they found to docs/reliability.md.
+"""The evidence page: run every method in parts and write the findings to docs/reliability.md.
+`python -m chaos.evidence --seconds 1500`, or `make evidence DURATION=1500`.
 
 `python -m chaos.evidence --seconds 1500`, or `make evidence DURATION=1500`. The time is divided
-among the parts that run, by their shares. After each part the numbers are in docs/reliability.json,
-so that a run that was stopped goes on with `--resume`: parts that ran on the present source on a
-quiet machine stay as they are. `--write` makes the pages of the numbers again.
-"""
+among the parts that run, by their shares. After each part the numbers are in
+docs/reliability.json, so that a run that was stopped goes on with `--resume`: parts that ran on
+the present source on a quiet machine stay as they are. `--write` makes the pages of the numbers
+again."""
 
 from __future__ import annotations
 

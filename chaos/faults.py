@@ -24,13 +24,13 @@ Inflicted = tuple[str, Mend | None]
 
 
 class Failed(Exception):
-    """A node did not do what it has to when this fault is met."""
+    """Raised when a node does not react to a fault as required."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at
-    least and at most. `dies`: it is the end of one node, for the others, and nothing else: what
-    that one led goes on soon."""
+    """A fault. `needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: its minimal
+    and maximal duration. `dies`: for the others it only means the end of one node, so that
+    another leader takes over soon."""
 
     name: str
     inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]
@@ -60,8 +60,8 @@ def fault(
 
 
 async def _one(cluster: Cluster, draw: Random) -> Node:
-    """Mostly one of those that what is going on is about, else half of the time the node that leads
-    the most."""
+    """Choose a node, mostly one involved in the current move, else half of the time the node that
+    leads the most."""
     # one may be just coming, or going
     able = [number for number in cluster.numbers if cluster.nodes[number].cores()]
     aims = [number for number in cluster.aims if number in able]
@@ -72,7 +72,7 @@ async def _one(cluster: Cluster, draw: Random) -> Node:
 
 
 def _some(cluster: Cluster, draw: Random, count: int) -> list[int]:
-    """Nodes, mostly with two of those that what is going on is about."""
+    """Choose nodes, mostly with two that are involved in the current move."""
     aims = [number for number in dict.fromkeys(cluster.aims) if number in cluster.nodes]
     chosen = draw.sample(aims, 2) if len(aims) > 1 and draw.random() < 0.7 else []
     return chosen + draw.sample(

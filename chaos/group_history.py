@@ -55,8 +55,8 @@ class GroupHistory(msgspec.Struct):
 
 
 def check_group(history: GroupHistory, final: dict[str, list[str]]) -> list[str]:
-    """Return what is not true, each with its kind before a colon; empty when all is true. `final`:
-    the records that each partition holds in the end."""
+    """Return the violations, each with its kind before a colon; empty when there are none.
+    `final`: the final records of each partition."""
     return [
         f"{stream}: {wrong}"
         for stream in sorted(final)
@@ -93,8 +93,8 @@ def _check_steps(deliveries: list[Delivery]) -> Iterator[str]:
 
 
 def _check_commits(commits: list[Commit], committed: list[Committed]) -> Iterator[str]:
-    """The committed offset never goes back: neither what is read, nor what is acknowledged, is
-    before what was acknowledged, or read, before it began."""
+    """Check that the committed offset never goes back: no read or acknowledged offset is before
+    one that was known when it began."""
     known = [
         (each.ended, each.offset, f"a commit of {each.member}")
         for each in commits

@@ -29,7 +29,7 @@ class Guard:
         )
 
     def finish(self, *, keep: bool) -> None:
-        """Clean up now. The folder stays if it is to be looked at."""
+        """Clean up now. `keep` leaves the folder for inspection."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b"keep" if keep else b"done")

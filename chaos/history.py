@@ -32,8 +32,8 @@ class Append(msgspec.Struct):
 
 
 class Read(msgspec.Struct):
-    """Records from the place `begin` on, as one node answered. `whole`: the answer said that
-    nothing follows, so it is linearizable."""
+    """Records from `begin` on in the response of one node. `whole`: the response reported the end
+    of the stream, so it is linearizable."""
 
     stream: str
     node: int
@@ -259,8 +259,8 @@ def _check_tail(tail: Tail, final: list[str]) -> Iterator[str]:
 def _check_halves(
     appends: list[Append], reads: list[Read], tails: list[Tail], places: dict[str, int]
 ) -> Iterator[str]:
-    """The records of one append are seen together: who is told that this is all, and who is handed
-    what is new, is not in between."""
+    """Check that the records of one append appear together: neither the end of a read nor a
+    delivery lies between them."""
     ends = {
         0,
         *(places[append.records[-1]] + 1 for append in appends if append.records[-1] in places),

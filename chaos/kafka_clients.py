@@ -119,7 +119,7 @@ class KafkaProcess:
 
 
 class KafkaClients:
-    """All of them, and what they were told, in their process."""
+    """All Kafka clients and their responses, in their own process."""
 
     def __init__(self, servers: Path, seed: int, now: Callable[[], float]) -> None:
         self.seed, self.now = seed, now
@@ -238,8 +238,8 @@ class KafkaClients:
     # --- producing --------------------------------------------------------------------------------
 
     def _produce(self, producer: int, pause: float) -> None:
-        """Send single records to all partitions with the settings that clients have by default, but
-        for a codec, until the run ends; then wait for all of them."""
+        """Send single records to all partitions with default client settings, apart from a codec,
+        until the run ends; then wait for all of them."""
         from confluent_kafka import Producer
 
         draw = Random(f"kafka producer {producer} {self.seed}")
@@ -416,7 +416,7 @@ class _Member:
         self._clients.group.deliveries.append(delivery)
 
     def _commit(self, client: Any) -> int:
-        """Commit what was read. Return 0: no record is left to commit, or the next try has it."""
+        """Commit the read offsets. Return 0: all is committed, or the next attempt will commit it."""
         from confluent_kafka import KafkaException, TopicPartition
 
         if not self._next:
@@ -449,8 +449,8 @@ def _served(client: Any, seconds: float) -> Any:
 
 
 def main() -> None:
-    """Run the clients as the lines of standard input say, and print what they did. The end of
-    standard input, as when the run was killed, is theirs."""
+    """Run the clients by commands on standard input and print the history. They end with standard
+    input, also when the run is killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("servers", type=Path)
     parser.add_argument("--seed", type=int, required=True)

@@ -24,7 +24,7 @@ Do = Callable[[Cluster, Random], Awaitable[Asked]]
 
 
 class Act(msgspec.Struct, frozen=True):
-    """`members`: it takes so many nodes at least."""
+    """An operator's request. `members`: the number of nodes that it needs."""
 
     name: str
     do: Do
@@ -45,7 +45,7 @@ def act(name: str, *, members: int = 3) -> Callable[[Do], Do]:
 
 
 def possible(cluster: Cluster) -> list[str]:
-    """The names of those that can be asked for now."""
+    """Return the names of the requests that are possible now."""
     staying = len(cluster.nodes) - len(cluster.leaving)
     full = staying >= MEMBERS_MAX or cluster.last >= NUMBERS_MAX
     return [

@@ -105,8 +105,8 @@ class Loopback:
 
 
 class Namespaces:
-    """A bridge in this namespace, a namespace for each node. Needs root and `TOOLS`. Node N is
-    NET.0.N, its door NET.1.N, and what comes to B for A comes from NET.(10 + A).B."""
+    """A bridge in this namespace, and a namespace for each node. Needs root and `TOOLS`. Node N is
+    NET.0.N, its public address NET.1.N; connections from A reach B from NET.(10 + A).B."""
 
     kind = "namespaces"
     loses = True

@@ -259,7 +259,7 @@ class Cluster:
         return await self._lay_out(number, [number, *before], joins=True)
 
     def begin_anew(self) -> None:
-        """All disks are lost, and those that belong are to be a cluster of their own."""
+        """Lose all disks, and start the members as a new cluster."""
         for number, node in self.nodes.items():
             node.wipe()
             node.config.write_text(self._settings(number, self.numbers, joins=False))
@@ -288,7 +288,7 @@ class Cluster:
         self.readers.discard(number)
 
     async def run(self, *words: str) -> str:
-        """A command of the product, and what it says."""
+        """Run a command of the product and return its output."""
         environment = os.environ | {"PYTHONPATH": str(SOURCE)}
         command = [sys.executable, "-m", "polynya", *words]
         done = await asyncio.to_thread(
@@ -407,8 +407,8 @@ class Cluster:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def unwell(self) -> str:
-        """Return what is wrong according to all nodes; empty when nothing is, no replica lags,
-        nothing moves, and the links carry everything."""
+        """Return the problems that the nodes report; empty when there is none, no replica lags, no
+        group moves, and all links work."""
         staying = set(self.nodes) - set(self.leaving)
         for number in sorted(staying):
             view = await self.view(number)
@@ -477,7 +477,7 @@ def odd_of(log: str) -> list[str]:
 
 
 def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
-    """Return what a node that reports no problem still has to do or to learn."""
+    """Return the unfinished work of a node that reports no problem."""
     there = {int(node["id"]) for node in view["nodes"]}
     if there != staying:
         return f"the nodes are {sorted(there)} instead of {sorted(staying)}"

@@ -189,7 +189,8 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 @contextlib.contextmanager
 def server() -> Iterator[dict[str, str]]:
-    """Settings of a real S3 server on loopback. Raises OSError with why there is none."""
+    """Run a real S3 server on loopback and return its settings. Raises OSError with the reason why
+    there is none."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     from missing import CannotStart
     from s3_server import running_server

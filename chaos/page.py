@@ -57,7 +57,7 @@ def written(results: Results) -> str:
 
 
 def appendix(results: Results) -> str:
-    """Counters of the last run, planted defects and what caught them, defects that were found."""
+    """Return counters of the last run, planted defects with their catches, and defects found."""
     return _joined([APPENDIX_HEAD, *_results(results), *_found()])
 
 
@@ -176,7 +176,7 @@ def _features(results: Results) -> str:
 
 
 def _seeds(results: Results) -> list[str]:
-    """Seeds that `make hunt` or an evidence run found failing, and what became of them."""
+    """Return the seeds that `make hunt` or an evidence run found failing, and their state."""
     if not results.again:
         return []
     rows = "\n".join(

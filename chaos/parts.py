@@ -1,5 +1,5 @@
-"""The parts of an evidence run: each runs commands that leave a report, and puts what they found
-into the results."""
+"""The parts of an evidence run: each runs commands that leave a report, and adds their findings to
+the results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Work:
         self._numbers = itertools.count()
 
     def run(self, *command: str) -> bytes:
-        """Return what it reported. Raises RuntimeError when it did not get that far."""
+        """Run the commands and return the report. Raises RuntimeError when there is none."""
         report = self._folder / f"report-{next(self._numbers)}.json"
         print(f"+ {' '.join(command)}", flush=True)
         _python(*command, f"--report={report}")
@@ -103,9 +103,9 @@ def _simulated(work: Work, world: str, step: int, seconds: float) -> Simulation:
 
 
 def disturb(work: Work, seconds: float, results: Results) -> None:
-    """Run real nodes, in turn one core a node against an S3 server and two cores against a folder;
-    of three runs or more the last one without namespaces. In all of them groups move, and all disks
-    are lost in the end."""
+    """Run real nodes, alternating between one core a node with an S3 server and two cores with a
+    folder. Of three runs or more the last one has no namespaces. In all of them groups move,
+    and all disks are lost in the end."""
     count = max(1, round(seconds / (CHAOS_SECONDS + CHAOS_BESIDE) + 0.4))
     one = min(CHAOS_SECONDS, max(CHAOS_LEAST, seconds / count - CHAOS_BESIDE))
     results.chaos = []

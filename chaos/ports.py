@@ -58,7 +58,7 @@ def hold_row(count: int, direct: int = 0) -> tuple[int, list[socket.socket]]:
 
 
 def keep_row(count: int) -> int:
-    """Hold so many neighbours until this process ends. Returns the first port."""
+    """Hold that many adjacent ports until this process ends. Returns the first port."""
     first, held = hold_row(count)
     _kept.extend(held)
     return first

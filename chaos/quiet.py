@@ -149,13 +149,13 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what was measured stays."""
+        """End the thread; the measurements stay."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def conditions(self) -> Conditions:
-        """Return what was measured so far."""
+        """Return the measurements so far."""
         cores = os.cpu_count() or 1
         ticks = max(time.monotonic() - self._began, 1 / TICKS) * TICKS * cores
         return Conditions(

@@ -100,7 +100,7 @@ class Chaos(msgspec.Struct, kw_only=True):
 
 
 class Mutant(msgspec.Struct):
-    """A planted defect, and what caught it; "": nothing did."""
+    """A planted defect and its catch; "": none."""
 
     list: str
     name: str
@@ -108,7 +108,7 @@ class Mutant(msgspec.Struct):
 
 
 class Fuzzed(msgspec.Struct, kw_only=True):
-    """One fuzzer: what it did, and how often."""
+    """The work and counts of one fuzzer."""
 
     name: str
     seed: int
@@ -118,7 +118,7 @@ class Fuzzed(msgspec.Struct, kw_only=True):
 
 
 class Upgraded(msgspec.Struct, kw_only=True):
-    """One rolling upgrade. `steps`: those that were taken, among them the way back."""
+    """One rolling upgrade. `steps`: the completed ones, downgrades included."""
 
     revision: str
     command: str = ""
@@ -136,8 +136,8 @@ class Upgraded(msgspec.Struct, kw_only=True):
 
 
 class Again(msgspec.Struct, kw_only=True):
-    """A seed that failed once, and is run again. `repair`: the commit that repaired its cause, and
-    what it did; `passes`: None where it is not run again."""
+    """A seed that failed once and is rerun. `repair`: the commit that fixed its cause, and its
+    effect; `passes`: None without a rerun."""
 
     kind: str
     seed: int
@@ -182,7 +182,7 @@ class Results(msgspec.Struct, kw_only=True):
         return [*self.chaos, *([self.soak] if self.soak is not None else [])]
 
     def repaired(self, kind: str, seed: int) -> Again | None:
-        """Return what is known of a seed that failed, if its cause is repaired and it passes."""
+        """Return the record of a failed seed, if its cause is fixed and it passes."""
         return next(
             (
                 each

@@ -386,7 +386,7 @@ class Run:
                 cluster.let_go(number)
 
     async def _until_well(self, cluster: Cluster, seconds: float) -> str:
-        """Return what is wrong after that time; empty as soon as the cluster is healthy and the
+        """Return the problems after that time; empty as soon as the cluster is healthy and the
         removed nodes have ended."""
         deadline = self._now() + seconds
         while True:

@@ -28,8 +28,8 @@ _NUMBERS = struct.Struct(f"{len(NAMES)}q")
 
 
 class Orders:
-    """The numbers of one node; what is not named is 0 from then on, but for the clocks, which stay
-    where they are."""
+    """The fault settings of one node. Unnamed ones return to 0, except the clocks, which keep
+    their offset."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,14 +49,14 @@ class Orders:
 
     @property
     def has_died(self) -> bool:
-        """A process has, as it was told to by `die_at`."""
+        """Report whether a process died by `die_at`."""
         return (
             bool(self._values["die_at"])
             and not _NUMBERS.unpack(self._map[: _NUMBERS.size])[NAMES.index("die_at")]
         )
 
     def heal(self) -> None:
-        """The disk is well; a clock that was set stays."""
+        """Heal the disk; a changed clock stays."""
         self.give()
 
     def variables(self, library: Path) -> dict[str, str]:
@@ -65,7 +65,7 @@ class Orders:
 
 
 def build(folder: Path) -> tuple[Path | None, str]:
-    """The library, or why there is none."""
+    """Build the library; return it or the error."""
     compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if not sys.platform.startswith("linux"):
         return None, "clocks and disks are disturbed by a preloaded library, on Linux alone"

@@ -45,7 +45,7 @@ TIERS = (
 
 
 class Took(msgspec.Struct):
-    """A tier in one run. `seconds`: from its beginning to its end; tests run side by side."""
+    """A tier in one run. `seconds`: from start to end; tests run in parallel."""
 
     name: str
     tests: int = 0

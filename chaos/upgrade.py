@@ -53,9 +53,9 @@ PARTS = ("readers", "commands", "leads", "wipes", "backups", "members", "back", 
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`kill`: nodes end by SIGKILL, else by SIGTERM. `hold`: seconds with nodes of the old release
-    alone; other waits in proportion. `s3`: a real S3 server is the object store, else a folder.
-    `parts`: what is done beside the upgrade itself, of PARTS."""
+    """Settings of an upgrade run. `kill`: nodes end by SIGKILL, else by SIGTERM. `hold`: seconds
+    with nodes of the old release alone; other waits in proportion. `s3`: a real S3 server is
+    the object store, else a folder. `parts`: additional steps, of PARTS."""
 
     kill: bool
     hold: float
@@ -66,7 +66,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Upgrade:
-    """One cluster from the old release to the new one. `wrong`: what was not as it has to be."""
+    """The upgrade of one cluster. `wrong`: the violations."""
 
     def __init__(
         self, old: Release, new: Release, folder: Path, name: str, options: Options
@@ -377,8 +377,8 @@ class Upgrade:
         await self._reader_answers()
 
     async def _reader_answers(self) -> None:
-        """The clients read and follow by it as by any node, which the checker judges. It has no
-        vote, and what it has is what the others have."""
+        """Check the read replica: the clients use it as any node, which the checker judges. It has
+        no vote, and its data equals the others'."""
         history, reader = self.clients.history, self.reader
         before = len(history.reads)
         await self._until(

@@ -1,10 +1,9 @@
-"""A headless Chromium for the tests: the system's, else the one that the npm package
-`@sparticuz/chromium` carries; spoken to through a pipe.
+"""A headless Chromium for the tests: the system's, else that of the npm package
+`@sparticuz/chromium`, driven through a pipe.
 
 Use it with `from chromium import browser` (a fixture); `browser.open(url)` is a page:
-`page.run("javascript")`, `page.wait("javascript")`, `page.screenshot(path)`. The protocol is the
-DevTools protocol, JSON messages that end with NUL.
-"""
+`page.run("javascript")`, `page.wait("javascript")`, `page.screenshot(path)`. The protocol is
+the DevTools protocol, JSON messages that end with NUL."""
 
 from __future__ import annotations
 

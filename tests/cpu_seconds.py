@@ -142,7 +142,7 @@ def kept() -> dict[str, Cost]:
 
 
 def keep(files: dict[str, Cost]) -> None:
-    """Replace what is known of these files; forget files that are gone."""
+    """Replace the record of these files; drop files that are gone."""
     root = KEPT.parents[1]
     known = {
         name: cost
@@ -154,7 +154,7 @@ def keep(files: dict[str, Cost]) -> None:
 
 
 def keep_slow(tests: dict[str, Cost]) -> None:
-    """Replace what is known of the files of these tests; forget files that are gone."""
+    """Replace the record of these tests' files; drop files that are gone."""
     root, files = SLOW.parents[1], by_file(tests)
     known = [
         name
@@ -170,7 +170,7 @@ def keep_slow(tests: dict[str, Cost]) -> None:
 
 
 def slow() -> frozenset[str]:
-    """The names of tests that are checked in: those that `make check` leaves out."""
+    """Return the checked-in names of slow tests, which `make check` leaves out."""
     return frozenset(SLOW.read_text().splitlines())
 
 

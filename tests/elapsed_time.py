@@ -20,8 +20,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def bounds(text: str) -> Iterator[int]:
-    """Yield the lines of the asserts, of tests without a mark for processes, in which a value of a
-    clock has to be small."""
+    """Yield the lines of asserts with an upper bound on a clock's value, in tests without a mark
+    for processes."""
     tree = ast.parse(text)
     if any(isinstance(node, ast.Assign) and _marks(node) for node in tree.body):
         return

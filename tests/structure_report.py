@@ -5,6 +5,7 @@ imports. It gates nothing."""
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,37 +15,88 @@ METHODS, ATTRIBUTES, FILES = 25, 20, 20
 
 
 class ClassSize(NamedTuple):
-    """A class: where it is, and how many methods and attributes of `self` it has."""
+    """A class: where it is, and how many methods and attributes of `self` it has, inherited ones
+    included."""
 
     name: str
     methods: int
     attributes: int
 
 
-def class_sizes(tree: ast.Module, place: str) -> Iterator[ClassSize]:
-    """Yield the size of each class of a module."""
+class ClassParts(NamedTuple):
+    """The names that one class body binds, and its base classes as the module names them."""
+
+    methods: frozenset[str]
+    attributes: frozenset[str]
+    bases: tuple[str, ...]
+
+
+def class_parts(node: ast.ClassDef) -> ClassParts:
+    """Return the methods of a class, and its attributes: fields, and what methods store on
+    `self`."""
+    methods = [
+        each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    fields = {
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign)
+        and isinstance(each.target, ast.Name)
+        and not ast.unparse(each.annotation).startswith("ClassVar")
+    }
+    stored = {
+        each.attr
+        for method in methods
+        for each in ast.walk(method)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "self"
+    }
+    bases = tuple(ast.unparse(each).partition("[")[0] for each in node.bases)
+    return ClassParts(frozenset(each.name for each in methods), frozenset(fields | stored), bases)
+
+
+def class_sizes(trees: Mapping[str, ast.Module]) -> Iterator[ClassSize]:
+    """Yield the size of each class of the modules, which are given by their dotted names."""
+    parts = {
+        f"{module}:{node.name}": class_parts(node)
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    names = {module: _names_of(tree, module, trees) for module, tree in trees.items()}
+
+    def inherited(name: str, seen: frozenset[str]) -> list[ClassParts]:
+        module = name.partition(":")[0]
+        found = [parts[name]]
+        for base in parts[name].bases:
+            place = names[module].get(base, f"{module}:{base}")
+            if place in parts and place not in seen:
+                found += inherited(place, seen | {place})
+        return found
+
+    for name in parts:
+        each = inherited(name, frozenset({name}))
+        yield ClassSize(
+            name,
+            len(frozenset().union(*(one.methods for one in each))),
+            len(frozenset().union(*(one.attributes for one in each))),
+        )
+
+
+def _names_of(tree: ast.Module, module: str, trees: Mapping[str, ast.Module]) -> dict[str, str]:
+    """Return the classes that a module names by import: `Base` or `module.Base` -> its place."""
+    found = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            methods = [
-                each
-                for each in node.body
-                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-            ]
-            fields = {
-                each.target.id
-                for each in node.body
-                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-            }
-            stored = {
-                each.attr
-                for method in methods
-                for each in ast.walk(method)
-                if isinstance(each, ast.Attribute)
-                and isinstance(each.ctx, ast.Store)
-                and isinstance(each.value, ast.Name)
-                and each.value.id == "self"
-            }
-            yield ClassSize(f"{place}:{node.name}", len(methods), len(fields | stored))
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name, other = alias.asname or alias.name, f"{node.module}.{alias.name}"
+                found[name] = f"{node.module}:{alias.name}"
+                for each in trees[other].body if other in trees else ():
+                    if isinstance(each, ast.ClassDef):
+                        found[f"{name}.{each.name}"] = f"{other}:{each.name}"
+    return found
 
 
 def imports_of(tree: ast.Module, known: frozenset[str]) -> set[str]:
@@ -80,29 +132,43 @@ def _reached(graph: Mapping[str, set[str]], begin: str) -> set[str]:
     return found
 
 
+class Structure(NamedTuple):
+    """What is large or goes in circles in a source tree."""
+
+    classes: list[ClassSize]
+    folders: dict[str, int]  # with their numbers of files
+    circles: list[list[str]]
+
+
+def structure(source: Path = SOURCE) -> Structure:
+    """Measure a source tree. Files of a folder `generated` do not count."""
+    paths = [each for each in sorted(source.rglob("*.py")) if "generated" not in each.parts]
+    trees = {_module(path.relative_to(source)): ast.parse(path.read_text()) for path in paths}
+    known = frozenset(trees)
+    large = (
+        size
+        for size in class_sizes(trees)
+        if size.methods > METHODS or size.attributes > ATTRIBUTES
+    )
+    files = Counter(path.parent.relative_to(source).as_posix() for path in paths)
+    return Structure(
+        sorted(large, key=lambda each: -each.methods - each.attributes),
+        {folder: count for folder, count in files.most_common() if count > FILES},
+        circles({name: imports_of(tree, known) for name, tree in trees.items()}),
+    )
+
+
 def report(source: Path = SOURCE) -> Iterator[str]:
     """Yield the lines of the list."""
-    trees = {path: ast.parse(path.read_text()) for path in sorted(source.rglob("*.py"))}
-    names = {path: _module(path.relative_to(source)) for path in trees}
-    known = frozenset(names.values())
-    sizes = [
-        size
-        for path, tree in trees.items()
-        for size in class_sizes(tree, str(path.relative_to(source)))
-        if size.methods > METHODS or size.attributes > ATTRIBUTES
-    ]
-    yield f"classes with more than {METHODS} methods or {ATTRIBUTES} attributes: {len(sizes)}"
-    for size in sorted(sizes, key=lambda each: -each.methods - each.attributes):
+    found = structure(source)
+    yield f"classes with more than {METHODS} methods or {ATTRIBUTES} attributes: {len(found.classes)}"
+    for size in found.classes:
         yield f"  {size.name}: {size.methods} methods, {size.attributes} attributes"
-    folders = {path.parent for path in trees if path.parent.name != "generated"}
-    many = {each: len(list(each.glob("*.py"))) for each in folders}
-    crowded = sorted((each for each in folders if many[each] > FILES), key=lambda each: -many[each])
-    yield f"folders with more than {FILES} files: {len(crowded)}"
-    for folder in crowded:
-        yield f"  {folder.relative_to(source)}: {many[folder]} files"
-    found = circles({names[path]: imports_of(tree, known) for path, tree in trees.items()})
-    yield f"circles of imports: {len(found)}"
-    for circle in found:
+    yield f"folders with more than {FILES} files: {len(found.folders)}"
+    for folder, count in found.folders.items():
+        yield f"  {folder}: {count} files"
+    yield f"circles of imports: {len(found.circles)}"
+    for circle in found.circles:
         yield f"  {len(circle)}: {', '.join(circle)}"
 
 

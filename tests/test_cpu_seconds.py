@@ -1,5 +1,4 @@
-"""The CPU seconds of a test are those of all that it started; files run in the order of what is
-recorded of them."""
+"""The CPU seconds of a test include all its processes; recorded times order the files."""
 
 from __future__ import annotations
 

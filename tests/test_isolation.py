@@ -23,7 +23,7 @@ def pytest_configure(config):
 
 
 def run(folder: Path, **files: str) -> tuple[int, str]:
-    """Run planted tests in a process of their own; return its exit code and what it said."""
+    """Run planted tests in a process of their own; return its exit code and output."""
     (folder / "conftest.py").write_text(CONFTEST)
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)

@@ -31,21 +31,21 @@ ROOMS = {  # room: the rooms that it may import
     ),
     "client": "base",
     "spark": "base client lakehouse objectstore wire",
-    "node": "admin backup base cluster config cost engine files front observability recovery replica routing service stream subscriptions system tiering transport wal",
+    "node": "admin backup base cluster config cost engine files front jobs observability recovery replica routing service stream subscriptions system tiering transport wal",
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
-    "admin": "access backup base cold config console cost engine files front lakehouse local objectstore observability routing service stream system tiering transport wire",
-    "cluster": "base config cost engine files front objectstore observability raft replica routing service stream system tiering transport wal wire",
+    "admin": "access backup base cold config console cost engine files front jobs lakehouse local objectstore observability routing service stream system tiering transport wire",
+    "cluster": "base config cost engine files front jobs objectstore observability raft replica routing service stream system tiering transport wal wire",
     "front": "access base cost local routing service stream subscriptions wire",
-    "subscriptions": "base local routing stream wal",
+    "subscriptions": "base jobs local routing stream wal",
     "tiering": (
-        "backup base cold config diskless engine objectstore observability service stream transport"
+        "backup base cold config diskless engine jobs objectstore observability service stream transport"
     ),
-    "service": "base cold engine local routing stream transport wal",
+    "service": "base cold engine jobs local routing stream transport wal",
     "routing": "base cold engine local replica stream transport wal",
     "local": "base cold stream",
     "engine": "backup base config files observability raft replica stream system transport wal wire",
     "backup": "base objectstore stream wire",
-    "cold": "base objectstore stream wire",
+    "cold": "base jobs objectstore stream wire",
     "console": "wire",
     "diskless": "base cold objectstore stream wire",
     "lakehouse": "base files objectstore stream wire",
@@ -63,6 +63,7 @@ ROOMS = {  # room: the rooms that it may import
     "embedded": "base files wal",
     "base": "",
     "files": "",
+    "jobs": "",
     "observability": "",
 }
 PLAIN = (
@@ -260,11 +261,12 @@ CIRCLES = {
         "features.appends.conditions features.appends.kafka features.appends.rules "
         "features.consumer_groups.rules features.forks.rules features.lifetimes.creation "
         "features.lifetimes.rules features.packs.rules features.pages.eviction "
-        "features.pages.rules features.profiles.commits features.profiles.rules "
+        "features.pages.rules features.placement.rules features.profiles.commits "
+        "features.profiles.rules features.settings.rules "
         "features.retention.rules features.retention.trimming features.segments.rules "
         "features.subscriptions.links features.subscriptions.rules features.tables.failures "
         "features.tables.lifetimes features.tables.rules features.tables.watches "
-        "features.topics.rules machine snapshots.encode",
+        "features.topics.rules machine",
         "the table of commands is in the machine, and the rules that it names change most of its "
         "parts; hints alone close the circle",
     ),

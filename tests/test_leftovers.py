@@ -1,4 +1,4 @@
-"""A run of the tests says what it leaves behind, and fails."""
+"""A test run reports its leftovers and fails."""
 
 from __future__ import annotations
 

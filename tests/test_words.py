@@ -185,8 +185,8 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each message of a module: strings of three words that are no docstrings, with
-    X for what is put in."""
+    """Yield (line, text) of each message of a module: strings of three words that are no
+    docstrings, with X for each placeholder."""
     nodes = nodes_of(path.read_text())
     left = {
         id(part)

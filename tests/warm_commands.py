@@ -72,7 +72,7 @@ class WarmCommands:
     def run(
         self, arguments: tuple[str, ...], environment: dict[str, str], stdin: bytes, seconds: float
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command to its end. Raises TimeoutExpired, when it has been killed."""
+        """Run a command to its end. Raises TimeoutExpired after killing it."""
         with contextlib.ExitStack() as files:
             pipes = [[files.enter_context(each) for each in _pipe()] for _ in range(3)]
             (to_read, feed), (out, to_out), (err, to_err) = pipes
@@ -90,8 +90,8 @@ class WarmCommands:
         goes_on: bool = False,
         tag: str = "",
     ) -> WarmProcess:
-        """Start a command with these standard streams. One that goes on is the leader of a session
-        and dies with this process; `tag` is the name of its processes."""
+        """Start a command with these standard streams. A long-running one leads a session and dies
+        with this process; `tag` is the name of its processes."""
         note_process()
         priority = os.getpriority(os.PRIO_PROCESS, 0)
         request = json.dumps([arguments, environment, os.getcwd(), goes_on, tag, priority])
@@ -214,7 +214,7 @@ def go_on(
     streams: tuple[int, int, int],
     tag: str = "",
 ) -> WarmProcess:
-    """Start what goes on until it is stopped, or until this process ends."""
+    """Start a command that runs until it is stopped, or until this process ends."""
     warm = commands_of(os.getpid())
     return warm.start(arguments, environment, *streams, goes_on=True, tag=tag)
 
@@ -245,7 +245,7 @@ def main() -> None:
 
 
 def _reap() -> None:
-    """Wait for those that have ended: what they used counts as used by this process, too."""
+    """Wait for ended children: their usage counts as that of this process, too."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -20,7 +20,7 @@ Every folder here is a room. From the top, each imports from lower lines only
 * `backup`, `cold` (packs), `console` (web), `lakehouse` (tables).
 * `replica` (a group's log joined to its state), `wire` (formats), `config`, `system`.
 * `raft`, `stream` (the state machine), `transport`, `wal`, `objectstore`, `access`, `cost`.
-* `base`, `files` (durable small files), `observability`.
+* `base`, `files` (durable small files), `jobs` (the loop of background work), `observability`.
 
 An append walks down: `front`, `service`, `local`, `engine`, `replica`, `wal`.
 """

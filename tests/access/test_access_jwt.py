@@ -1,4 +1,4 @@
-"""JWTs of a configured issuer: what is checked, what is refused, and how keys are rolled over."""
+"""JWTs of a configured issuer: checks, refusals and key rollover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens at rest, and what becomes of principals when they change."""
+"""Tokens at rest, and the effect of their changes on principals."""
 
 from __future__ import annotations
 

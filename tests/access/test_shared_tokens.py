@@ -1,5 +1,5 @@
-"""Tokens of a cluster: one truth in the meta group, a copy in each node's file, and what both come
-to."""
+"""Tokens of a cluster: the authoritative set in the meta group, a copy in each node's file, and
+their merge."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import version_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 NOW = int(time.time() * 1000)
 
@@ -206,7 +207,7 @@ def test_a_change_from_an_older_version_changes_nothing() -> None:
     assert machine.apply(MetaChange("b", 0, [("k", b"2")]), 2).detail == 1, "each scope has its own"
     late = machine.apply(MetaChange("a", 0, [("k", b"3")]), 3)
     assert (late.code, late.detail) == (Code.NOT_YET, 1)
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
     assert (
         again.meta.settings
         == machine.meta.settings

@@ -32,8 +32,7 @@ NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 
 
 class Asked:
-    """The admin port of a node, in place of `Client`: what is posted goes to the checks of that
-    node."""
+    """The admin port of a node, in place of `Client`: requests go to the checks of that node."""
 
     options = Options(servers=("http://127.0.0.1:1",))
 

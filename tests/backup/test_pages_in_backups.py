@@ -1,4 +1,5 @@
-"""Backups of paged indexes have the pages and what they name; so has what the store alone gives."""
+"""Backups of paged indexes include the pages and their packs; so does a recovery from the store
+alone."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from polynya.recovery.restore import RestoreOrigin
 from polynya.stream.features.pages.rules import LATE_MS
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAMES = [f"default/s{number}" for number in range(3)]
 
@@ -164,12 +166,12 @@ def test_the_store_alone_gives_paged_streams_back(tmp_path: Path, late: bool) ->
                     1,
                     7,
                     tier.world.now,
-                    len(machine.snapshot()),
-                    crc32c(machine.snapshot()),
+                    len(snapshot_of(machine)),
+                    crc32c(snapshot_of(machine)),
                     0,
                 )
                 await copies.write(
-                    tier.store, (CLUSTER, 1), header, [state[-len(machine.snapshot()) :]]
+                    tier.store, (CLUSTER, 1), header, [state[-len(snapshot_of(machine)) :]]
                 )
             await copies.mark(tier.store, whole)
 
@@ -199,7 +201,7 @@ def test_a_lost_page_costs_its_own_records_alone(tmp_path: Path) -> None:
         await tier.flusher.flush_now()
         await claim_root(tier.store, CLUSTER, 1, "lost")
         for number, machine in tier.world.machines().items():
-            state = machine.snapshot()
+            state = snapshot_of(machine)
             header = Header(number, 1, 7, tier.world.now, len(state), crc32c(state), 0)
             await copies.write(tier.store, (CLUSTER, 1), header, [state])
         await copies.mark(tier.store, CompleteMark(CLUSTER, 1, GROUPS))

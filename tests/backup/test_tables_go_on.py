@@ -27,7 +27,7 @@ from polynya.stream.features.tables.commands import (
 )
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
-from polynya.stream.snapshots.encode import decode_image
+from polynya.stream.snapshots.encode import decode_image, snapshot_of
 
 NAMES = {
     group: next(f"docs/{n}" for n in range(99) if group_of(f"docs/{n}", GROUPS) == group)
@@ -101,7 +101,7 @@ class Tabled:
 
     def copy(self, *groups: int) -> None:
         for group in groups or self.machines:
-            self.copies[group] = self.machines[group].snapshot()
+            self.copies[group] = snapshot_of(self.machines[group])
 
     async def state(self, group: int) -> RestoredState:
         return RestoredState(decode_image(self.copies[group]), {}, 9)

@@ -1,4 +1,4 @@
-"""Canonical names: which first segment is a bucket, and what stays in the bucket `default`."""
+"""Canonical names: which first segment is a bucket, and which names stay in the bucket `default`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Owners of streams: golden values, which all releases share, and what a change of nodes moves."""
+"""Owners of streams: golden values, shared by all releases, and the moves caused by a change of
+nodes."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def read_goes_back(story: Story) -> None:
 
 
 def stale_write(story: Story) -> None:
-    """An append is placed before what had been read when it began."""
+    """Place an append before data that had been read when it began."""
     append = story.acknowledged()[30]
     append.began = append.ended = story.now + 50
 

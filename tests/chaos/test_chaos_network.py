@@ -1,5 +1,5 @@
-"""The network of the nodes: who joins later does not cut off those that are there, and programs
-outside the run see none of it."""
+"""The network of the nodes: a later node does not cut off the others, and programs outside the run
+see none of it."""
 
 from __future__ import annotations
 

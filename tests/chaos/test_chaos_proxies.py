@@ -27,7 +27,7 @@ STORED = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 
 class Upstream:
-    """A store that says the same to everything, and remembers what it was asked."""
+    """A store that gives one response to everything and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []

@@ -98,7 +98,7 @@ def test_a_fault_was_met(some: Outcome, name: str) -> None:
 
 @pytest.mark.long
 def test_kafka_clients_and_their_group_lose_nothing_when_leaders_die(tmp_path: Path) -> None:
-    """One fault; the other chaos runs, but for the one above, have these clients too."""
+    """Run one fault; the other chaos runs, but for the one above, have these clients too."""
     outcome = run_of(tmp_path, "--only=kill a majority", "--pause=0.1")
     if "Kafka's clients" in outcome.skipped:
         left_out(outcome.skipped["Kafka's clients"])

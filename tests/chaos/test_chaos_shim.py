@@ -1,4 +1,4 @@
-"""The library that disturbs disks: where a process dies, and what it leaves of its writes."""
+"""The library that injects disk faults: where a process dies, and which of its writes survive."""
 
 from __future__ import annotations
 

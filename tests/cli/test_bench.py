@@ -1,4 +1,4 @@
-"""`polynya bench`: its figures add up, what it wrote is checked, and a wrong record is noticed."""
+"""`polynya bench`: its figures add up, its records are checked, and a wrong record is noticed."""
 
 from __future__ import annotations
 

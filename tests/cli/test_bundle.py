@@ -1,4 +1,4 @@
-"""The debug bundle: what helps is in it; what is secret, or in a stream, is not."""
+"""The debug bundle: it has the data for support, and no secrets or stream contents."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`polynya cluster`: what it shows, what it ends with, the certificates that it makes, and what
-`dev` refuses."""
+"""`polynya cluster`: its output, exit codes, certificates, and the refusals of `dev`."""
 
 from __future__ import annotations
 

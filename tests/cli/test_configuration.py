@@ -170,8 +170,8 @@ def test_check_lists_every_fault_of_a_cluster(tmp_path: Path) -> None:
 
 
 def test_check_blames_no_setting_for_another_that_cannot_be_read(tmp_path: Path) -> None:
-    """A name that is spelled wrong, or a value that is none, leaves its setting unknown: what it
-    does not fit with is not said."""
+    """Blame only the invalid setting: a misspelled name or invalid value leaves its setting
+    unknown, so no conflict with it is reported."""
     (typo,) = problems(tmp_path / "a.toml", '[cold]\nbackend = "s3"\ns3_buckets = "b"\n')
     assert "did you mean cold.s3_bucket?" in typo
     (switch,) = problems(tmp_path / "b.toml", 'listen = "0.0.0.0:1"\nunsafe_no_auth = "perhaps"\n')

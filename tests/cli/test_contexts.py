@@ -1,5 +1,5 @@
-"""Contexts: what is kept, who may read it, and which of flag, variable, context and default
-wins."""
+"""Contexts: their content, their permissions, and the precedence of flag, variable, context and
+default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`polynya cost`: what it asks, prints and refuses."""
+"""`polynya cost`: its requests, output and refusals."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The settings of `cluster dev` that flags or the environment name: addresses of each node, and a
-start.sh that starts a node as it was."""
+"""Settings of `cluster dev` from flags or the environment: the addresses of each node, and a
+start.sh that restarts a node unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor: what it says of things that are well, and of each that is not."""
+"""The doctor: its findings for a healthy system and for each problem."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Records on stdout: tables that fit and tell what they leave out, places to begin, and how the
-formats go together."""
+"""Records on stdout: tables that fit and report omissions, start positions, and combinations of
+formats."""
 
 from __future__ import annotations
 

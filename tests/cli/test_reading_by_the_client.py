@@ -1,5 +1,5 @@
-"""`read` and `tail` by the client library: what they say of failures, and which life of a stream
-they go on with."""
+"""`read` and `tail` by the client library: their reports of failures, and the incarnation with
+which they continue."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The client's verbs against a real node, blocking and asynchronous: what goes in comes out, and
-refusals have their types."""
+"""The client's verbs against a real node, blocking and asynchronous: data survives the round trip,
+and refusals have their types."""
 
 from __future__ import annotations
 

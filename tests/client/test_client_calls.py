@@ -1,4 +1,4 @@
-"""One request to its end: what is sent again, what is not, and what users are told."""
+"""One request to its end: which are retried, which are not, and the errors that users see."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Readers whose callers are cancelled go on where they were; those that were broken off say so, and
-never that they are at their end."""
+"""Readers after a cancellation: they continue at their position. Broken ones report it and never
+claim to be at the end."""
 
 from __future__ import annotations
 

@@ -181,8 +181,8 @@ def test_what_the_client_sets_itself_cannot_be_given(
 
 
 def test_a_custom_header_leaves_this_machine_no_more_than_a_token_does(server: Any) -> None:
-    """A hint of a node elsewhere, over plain HTTP, is not followed from loopback with what may be a
-    secret."""
+    """Ignore the hint: over plain HTTP a possible secret must not leave the loopback for another
+    node."""
     server.hint = "http://10.0.0.1:4437"
     with Client(server.url) as client:
         stream = client.stream("s").with_options(headers={"x-api-key": "secret"})

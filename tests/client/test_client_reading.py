@@ -25,7 +25,7 @@ LIFE = "42"
 
 
 class Source:
-    """A JSON stream of numbered records, and what a server says of it."""
+    """A JSON stream of numbered records, and a server's responses about it."""
 
     def __init__(self, count: int, content_type: str = "application/json") -> None:
         self.raws = [b'{"n":%d}' % number for number in range(count)]

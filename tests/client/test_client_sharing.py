@@ -28,7 +28,7 @@ PLAN = WorkerSettings(group="g", sources=("s",), lanes=1)
 
 
 class Server:
-    """One lane, one stream `s` of one-byte records; a script of what goes wrong."""
+    """A server with one lane and one stream `s` of one-byte records, and a script of faults."""
 
     def __init__(self, records: int) -> None:
         self.records = records

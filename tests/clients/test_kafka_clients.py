@@ -218,7 +218,7 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def kafka_jars(maven: str) -> Path:
-    """The tools and what they need, from Maven Central once; the folder appears whole."""
+    """Return the tools and their dependencies, from Maven Central once; the folder appears whole."""
     cached = JARS.with_name(f"{JARS.name}.{os.getpid()}")
     if JARS.is_dir():
         return JARS
@@ -425,7 +425,7 @@ def test_a_topic_is_created_again_after_a_restart_under_a_running_idempotent_pro
 def test_a_topic_is_deleted_and_created_again_under_a_running_idempotent_producer(
     node: RunningNode, by: str
 ) -> None:
-    """librdkafka's producer goes on; a gap in its sequence would be the end of it."""
+    """Continue with librdkafka's producer: a gap in its sequence would stop it."""
     topic = f"again-{by}"
     admin = AdminClient({"bootstrap.servers": node.kafka})
     fatal: list[str] = []

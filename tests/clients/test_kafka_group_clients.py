@@ -47,8 +47,8 @@ def made(node: RunningNode, topic: str, partitions: int = PARTITIONS) -> AdminCl
 def test_five_members_share_leave_and_come_back(
     node: RunningNode, library: str, strategy: str
 ) -> None:
-    """Each record is read once, though the partitions move; a static member that comes back moves
-    none. All is committed in the end."""
+    """Read each record once, although the partitions move; a returning static member moves none.
+    All is committed in the end."""
     topic = f"{library}-{strategy}"
     admin = made(node, topic)
     found = run("members", library, strategy, node.kafka, topic, PARTITIONS)

@@ -53,7 +53,7 @@ class Tables(PipeWorld):
 
 
 class Helper(threading.Thread):
-    """Repeats `step` until the test stops it. What it raises is raised again by `finish`."""
+    """A thread that repeats `step` until the test stops it. `finish` raises its error."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -196,8 +196,8 @@ def records(cluster: DevCluster) -> dict[str, list[tuple[str, int]]]:
 
 
 def written(cluster: DevCluster, libraries: Path, switches: int, kills: int) -> tuple[int, int]:
-    """Run the clients, and the changes of the profile beside the kills, at least so many. Return
-    what Java and HTTP wrote."""
+    """Run the clients, and at least that many changes of the profile beside the kills. Return the
+    records of Java and HTTP."""
     nodes = random.Random(7)
     with java_clients(cluster, libraries) as java:
         writer = HttpWriter(cluster)

@@ -1,5 +1,5 @@
-"""The official TypeScript client, the State protocol and Yjs from npm: each runs its own features
-against a node; the client lives through restarts."""
+"""The official TypeScript client, the State protocol and Yjs from npm. Each runs its own features
+against a node; the client survives restarts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_foreign_client_works(suite: str, cores: int, folder: Path, tmp_path: 
 
 
 class Script:
-    """A JavaScript program that runs while the test goes on; `lines` is what it has printed."""
+    """A running JavaScript program; `lines` is its output."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._process = subprocess.Popen(

@@ -1,5 +1,5 @@
-"""A node that was away while others came: one of those that it does not know may be all that is
-left of a majority with it."""
+"""A node that was down while others joined: an unknown node may be all that is left to form a
+majority with it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A core's folder that is a stale copy: it ends, says so at each start, and what others say of
-themselves is kept."""
+"""A core's folder that is a stale copy: the core exits and reports it at each start, and the
+peers' reports are kept."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, PackGone, PackVerifier, StateReader
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.pages.eviction import ghosts, slice_of, whole_of
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.wire.pack import damaged_slices, read_footer
 
 SETTINGS = EvictSettings(after_ms=1000, few=1, block_streams=3)
@@ -59,7 +60,7 @@ def test_idle_streams_go_in_blocks_of_their_group_and_come_back() -> None:
     async def story() -> None:
         tier = Tier()
         await idle(tier)
-        before = {group: machine.snapshot() for group, machine in tier.world.machines().items()}
+        before = {group: snapshot_of(machine) for group, machine in tier.world.machines().items()}
         packs = set(tier.store.objects)
         evictor = evictor_of(tier)
         assert await evictor.evict_due() == len(tier.written)

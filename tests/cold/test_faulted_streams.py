@@ -221,7 +221,7 @@ def test_a_stream_that_cannot_be_stored_is_set_aside_after_each_start() -> None:
             place = hot_of(world, A)[0].place
             await world.snapshot()
             assert hot_of(world, A)[0].place == place and place >> 32 in dict(
-                world.engine.core.journal.segments()
+                world.engine.core.journal.segments.sizes()
             )
             world.kill()
             assert not world.faults and not len(world.local.faulted)

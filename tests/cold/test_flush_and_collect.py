@@ -15,6 +15,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept, collector
 from polynya.cold.steps import WRITE_MS_MAX
+from polynya.jobs import pause_after
 from polynya.stream.features.packs.commands import PackWritten, PublishSlices, ReleasePack
 from polynya.stream.replies import Code
 from polynya.stream.state import pack_tables, sorted_rows
@@ -317,7 +318,7 @@ def test_a_store_that_is_down_keeps_all_in_memory_and_recovers() -> None:
         assert await tier.flusher.flush_due() == 0
         assert tier.flusher._failures == 1
         assert "packs cannot be written" in (tier.flusher.trouble() or "")
-        assert tier.flusher._pause() == 0.5
+        assert pause_after(tier.flusher._failures) == 0.5
         hot = tier.world.hot_bytes()
         assert hot == sum(map(len, tier.written.values()))
         assert not any(isinstance(command, PackWritten) for _, command in tier.world.proposed)
@@ -377,8 +378,8 @@ def test_a_stream_deleted_during_its_flush_leaves_nothing() -> None:
 
 
 def test_a_name_that_is_used_again_during_its_flush_has_its_own_data() -> None:
-    """Deleted and made again between any two steps, and the old data deleted with no grace: the new
-    life keeps what is its own."""
+    """Delete and re-create the stream between any two steps, and delete the old data without
+    grace: the new incarnation keeps its own."""
 
     async def story() -> None:
         for later in range(24):
@@ -447,8 +448,8 @@ def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
 
 
 def test_a_pack_that_was_so_slow_that_it_was_swept_is_not_named() -> None:
-    """The lead of its home group has moved meanwhile: who leads it now knows nothing of what is on
-    its way."""
+    """Move the leadership of the home group meanwhile: the new leader knows nothing of packs in
+    flight."""
 
     async def story() -> None:
         tier = Tier()
@@ -501,7 +502,7 @@ def test_age_goes_by_the_clock_of_the_store() -> None:
 
 
 def test_two_sweeps_at_the_same_time_do_not_disturb_each_other() -> None:
-    """The one of every hour, and an operator's."""
+    """Run the hourly sweep and an operator's."""
 
     async def story() -> None:
         for later in range(8):

@@ -78,7 +78,7 @@ class Idle:
             await self.bring(group, list(machine.directory.evicted))
 
     async def write(self, packs: int, streams: int = 60, *, evicts: bool = True) -> None:
-        """Store so many packs, each with a slice of three streams of many. Evict all after each."""
+        """Store that many packs, each with a slice of three streams of many. Evict all after each."""
         for number in range(packs):
             for stream in self._random.sample(range(streams), 3):
                 name = f"default/s{stream}"
@@ -97,14 +97,14 @@ class Idle:
         assert not any(machine.directory.streams for machine in machines)
 
     async def merge(self, merging: Merger | None = None, *, passes: int = 4) -> None:
-        """Let a core merge so many times. Evict all after each."""
+        """Let a core merge that many times. Evict all after each."""
         for _ in range(passes):
             await (merging or self.merger).merge_due()
             self.tier.world.deliver()
             await self.evict()
 
     def counted(self) -> tuple[int, int]:
-        """The objects that are alive, and those that the bytes justify."""
+        """Return the live objects and those that the bytes justify."""
         payload = sum(map(len, self.tier.written.values()))
         # a block of states for each group may be new, and another be about to be emptied
         groups = len(self.tier.world.machines())

@@ -71,7 +71,7 @@ def each_batch(runs: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes
 
 
 async def with_gaps(tier: Tier, batches: int) -> list[tuple[int, int, bytes]]:
-    """A stream of batches of two records, with small gaps, in packs; return what it holds."""
+    """Build a stream of batches of two records, with small gaps, in packs; return its content."""
     expected = []
     for number in range(batches):
         stream = stream_of(tier) if number else None

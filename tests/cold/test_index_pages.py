@@ -1,5 +1,4 @@
-"""Pages of long indexes: what is paged out reads as before, and is released as before, whatever
-fails."""
+"""Pages of long indexes: paged-out entries are read and released as before, under every failure."""
 
 from __future__ import annotations
 
@@ -24,6 +23,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 from polynya.wire.page import build_page, page_key, read_page
@@ -43,7 +43,7 @@ class Paged(Tier):
         self.merger = self.new_merger(PAGING)
 
     async def grow(self, slices: int = 30, names: Sequence[str] = (NAME,)) -> None:
-        """Each of the streams gets so many slices; those of a flush share a pack."""
+        """Give each of the streams that many slices; those of a flush share a pack."""
         for number in range(slices):
             self.world.now += 1000
             for name in names:
@@ -80,7 +80,8 @@ class Paged(Tier):
         assert found == self.written[NAME][at:]
 
     def check_nothing_leaks_but_pages(self) -> None:
-        """The store has what indexes and pages name, the group knows what is in no page."""
+        """Check that the store has exactly the objects of indexes and pages, and that the group
+        knows the slices outside pages."""
         whole = {
             cold.pack
             for machine in self.world.machines().values()
@@ -117,8 +118,8 @@ def test_closed_entries_become_pages_and_all_reads_back() -> None:
         await tier.settle_all()
         assert packs <= set(tier.store.objects), "a sweep leaves what a page names"
         await tier.check()
-        restored = Machine.restore(machine.snapshot(), lambda place, uid: b"")
-        assert restored.snapshot() == machine.snapshot()
+        restored = machine_from(snapshot_of(machine), lambda place, uid: b"")
+        assert snapshot_of(restored) == snapshot_of(machine)
         assert list(restored.packs.held.pages()) == [cold.pack for cold in tier.pages()]
 
     play(story)
@@ -136,7 +137,7 @@ def test_a_page_is_released_with_its_packs_when_all_of_it_is_trimmed() -> None:
         tier.trim(second.record)
         assert tier.pages()[0] == second
         assert list(tier.machine().packs.pages_gone) == [first.pack]
-        machine = Machine.restore(tier.machine().snapshot(), lambda place, uid: b"")
+        machine = machine_from(snapshot_of(tier.machine()), lambda place, uid: b"")
         assert machine.packs.pages_gone == tier.machine().packs.pages_gone
         await tier.settle_all()
         assert not named & set(tier.store.objects)
@@ -410,7 +411,7 @@ def test_packs_that_become_a_pages_own_during_a_sweep_stay(when: str) -> None:
             tier.store.objects[key] = (data, version, 0)
         packs = set(tier.store.objects)
         real = tier.store.list
-        stale = Machine.restore(Machine(machine.group, GROUPS).snapshot(), lambda *_: b"")
+        stale = machine_from(snapshot_of(Machine(machine.group, GROUPS)), lambda *_: b"")
         machines = tier.world.machines()
 
         async def listing(prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:

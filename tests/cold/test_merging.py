@@ -23,7 +23,7 @@ NAME = "default/s0"
 
 
 async def many_slices(tier: Tier, streams: int = 5, slices: int = 20) -> None:
-    """Each stream gets so many small slices, in as many packs."""
+    """Give each stream that many small slices, in as many packs."""
     for _ in range(slices):
         tier.fill(streams=streams, appends=1)
         await tier.flusher.flush_now()

@@ -29,7 +29,7 @@ def stream_of(tier: Tier) -> Stream:
 
 
 def produce(tier: Tier, records: int, payload: bytes) -> None:
-    """A Kafka batch of so many records."""
+    """Produce a Kafka batch of that many records."""
     if NAME not in tier.written:
         tier.world.create(NAME)
         tier.written[NAME] = b""

@@ -253,14 +253,14 @@ def test_a_backup_gives_the_records_of_parts(
 ) -> None:
     runs = StoredRuns(slices, encoding)
 
-    class Shelf:
+    class StubRepository:
         async def get_range(self, key: str, begin: int, size: int) -> bytes:
             assert key == f"objects/{PACK}"
             return runs.data[begin : begin + size]
 
     async def story() -> None:
         _, machine, stream = world_of(runs)
-        backup = BackupStreams(cast("RepositoryReader", Shelf()), cast("Any", None))
+        backup = BackupStreams(cast("RepositoryReader", StubRepository()), cast("Any", None))
         found = [each async for each in backup.pieces(machine, stream)]
         assert [(each.record, each.byte, each.records, each.payload) for each in found] == [
             (each.record, each.byte, each.records, each.payload) for each in runs.batches
@@ -299,11 +299,11 @@ def test_a_merge_over_gaps_is_read_and_backed_up(some: list[Run], encoding: Enco
         number = machine.packs.hold_slice(PACK, 1)
         stream.cold = index.packed(cold, number, cold.time_ms)
 
-        class Shelf:
+        class StubRepository:
             async def get_range(self, key: str, begin: int, size: int) -> bytes:
                 return b"".join(parts)[begin : begin + size]
 
-        backup = BackupStreams(cast("RepositoryReader", Shelf()), cast("Any", None))
+        backup = BackupStreams(cast("RepositoryReader", StubRepository()), cast("Any", None))
         pieces = [each async for each in backup.pieces(machine, stream)]
         assert [(each.record, each.byte, each.payload) for each in pieces] == [
             (each.record, each.byte, each.payload) for each in made.batches

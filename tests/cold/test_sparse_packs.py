@@ -22,7 +22,7 @@ SETTINGS = MergeSettings(slice_bytes_max=4000, pack_bytes_max=SIZE, packs_spare=
 
 
 async def rare_writes(tier: Tier, packs: int, streams: int = 60) -> None:
-    """Store so many packs, each with a slice of three streams of many."""
+    """Store that many packs, each with a slice of three streams of many."""
     random = Random("rare writes")
     for number in range(packs):
         for stream in random.sample(range(streams), 3):

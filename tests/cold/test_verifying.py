@@ -1,5 +1,4 @@
-"""The verifier finds every slice that is missing or not as it was written, and nothing else,
-whatever happens meanwhile."""
+"""The verifier finds exactly the missing and changed slices, under concurrent work."""
 
 from __future__ import annotations
 

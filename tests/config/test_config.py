@@ -6,7 +6,8 @@ import pytest
 
 from polynya.base.errors import ConfigError
 from polynya.config.model import Config, load, show, split_listen
-from polynya.config.settings import BY_ENV, SETTINGS, parse_millis, parse_seconds, parse_size
+from polynya.config.setting import parse_millis, parse_seconds, parse_size
+from polynya.config.settings import BY_ENV, SETTINGS
 
 
 def refusal(flags=None, environ=None, path=None, folder="/nonexistent") -> str:

@@ -1,4 +1,4 @@
-"""The console's files: what is served, how it is kept, and what they may never do."""
+"""The console's files: their serving, their caching, and their forbidden actions."""
 
 from __future__ import annotations
 

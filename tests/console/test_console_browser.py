@@ -1,5 +1,5 @@
-"""The console in a headless Chromium, over a running node: what a person sees and does, and what
-hostile streams cannot do."""
+"""The console in a headless Chromium, over a running node: a person's view and actions, and the
+limits of hostile streams."""
 
 from __future__ import annotations
 

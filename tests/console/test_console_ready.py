@@ -21,7 +21,7 @@ REASON = "[-] core 0 journal: the disk is full"
 
 
 class Node(BaseHTTPRequestHandler):
-    """A server that shows the console, and is as ready as it is told."""
+    """A server that shows the console with a scripted readiness."""
 
     assets = Assets()
     state = "ready"  # or "not ready", "silent"

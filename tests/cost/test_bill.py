@@ -1,4 +1,4 @@
-"""Money: what was counted, and the estimates of both profiles, by the formulas of docs/cost.md."""
+"""Money: measured counts, and the estimates of both profiles, by the formulas of docs/cost.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer of diskless streams: when a pack closes, what it has, and what clients are told."""
+"""The writer of diskless streams: when a pack closes, its content, and the clients' responses."""
 
 from __future__ import annotations
 

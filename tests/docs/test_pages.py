@@ -1,5 +1,5 @@
-"""Pages that are generated are what is written; links lead somewhere; every command and every error
-code has its place."""
+"""Generated pages are current; links lead somewhere; every command and every error code has its
+place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The quickstarts do what they say: their blocks are run as they stand, in order, against a node of
-this test."""
+"""The quickstarts: their blocks run as they stand, in order, against a node of this test."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ BATCH = 3  # records of an append: a half batch would show
 
 
 class Worker(threading.Thread):
-    """Repeats `step` until told to stop. What it raises is raised again by `finish`."""
+    """A worker that repeats `step` until it is stopped. `finish` raises its error."""
 
     def __init__(self, world: World) -> None:
         super().__init__(daemon=True)
@@ -71,7 +71,7 @@ class Worker(threading.Thread):
     def until(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> Answer | None:
-        """Repeat what is idempotent until it is answered."""
+        """Repeat an idempotent request until it is answered."""
         while not self.stopping.is_set():
             if (answer := self.ask(method, path, body, **headers)) is not None:
                 return answer
@@ -161,8 +161,8 @@ class Producer(Worker):
 
 
 class Lives(Worker):
-    """Creates streams with content, closes some, deletes some, and remembers what was acknowledged
-    of each."""
+    """A worker that creates streams with content, closes some, deletes some, and records
+    acknowledgements of each."""
 
     def __init__(self, world: World, prefix: str) -> None:
         super().__init__(world)
@@ -210,8 +210,8 @@ class Lives(Worker):
 
 
 class Tail(Worker):
-    """Reads a stream as it grows, resuming where it was. What it saw is a prefix of what is there
-    in the end."""
+    """A reader that follows a growing stream and resumes at its position. Its data is a prefix of
+    the final content."""
 
     def __init__(self, world: World, stream: str) -> None:
         super().__init__(world)
@@ -290,7 +290,7 @@ class Flushes(Worker):
 
 
 class Progress:
-    """Waits for workers; what one of them raised meanwhile is raised."""
+    """Waits for workers and raises their errors."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self._workers = workers

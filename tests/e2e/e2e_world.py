@@ -62,7 +62,7 @@ class World:
         return self.node
 
     def refused(self, *flags: str, seconds: float = 60.0, **variables: str) -> tuple[int, str]:
-        """A start that must not succeed: its exit code, and what it said."""
+        """Start a node that must refuse; return its exit code and output."""
         arguments = ("serve", "--listen", "127.0.0.1:0", "--data", str(self.data), *flags)
         done = polynya(*arguments, seconds=seconds, **{TAG: self.tag}, **variables)
         return done.code, done.out + done.err
@@ -112,7 +112,7 @@ class World:
         self.node.kill()
 
     def kill_all(self) -> None:
-        """Returns when all are gone, and with them what they held."""
+        """Kill all processes, and return when they and their resources are gone."""
         killed = self.processes()
         for process in killed:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -122,7 +122,7 @@ class World:
         wait_until(lambda: not any(map(alive, killed)), what="the killed processes to be gone")
 
     def wait_gone(self) -> None:
-        """Every process of this world has ended, and with it what it held is free."""
+        """Wait until every process of this world has ended and its resources are free."""
         ending: list[psutil.Process] = []
 
         def gone() -> bool:

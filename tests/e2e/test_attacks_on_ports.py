@@ -51,7 +51,7 @@ def framed(body: bytes) -> bytes:
 
 
 def api_versions(size: int) -> bytes:
-    """A request that anybody may send, of so many bytes of empty tagged fields."""
+    """Return an unauthenticated request with that many bytes of empty tagged fields."""
     count = size // 2
     return framed(
         bytes.fromhex("0012 0003 00000001 ffff 00 01 01") + uvarint(count) + b"\x7f\0" * count
@@ -59,7 +59,8 @@ def api_versions(size: int) -> bytes:
 
 
 def many_topics(count: int) -> bytes:
-    """A Produce request of version 9 with so many topics without a name and without partitions."""
+    """Return a Produce request of version 9 with that many topics without a name and without
+    partitions."""
     head = bytes.fromhex("0000 0009 00000001 0000 00") + bytes.fromhex("00 ffff 00001000")
     return framed(head + uvarint(count + 1) + b"\1\1\0" * count + b"\0")
 

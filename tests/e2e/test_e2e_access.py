@@ -31,7 +31,7 @@ JSON = {"Content_Type": "application/json"}
 
 
 class Guarded:
-    """A node of two cores with access control and TLS, and what its clients need."""
+    """A node of two cores with access control and TLS, and the credentials of its clients."""
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
@@ -568,8 +568,8 @@ def test_no_header_can_be_put_into_an_answer(guarded: Guarded, name: str, value:
 
 
 def test_compressed_bodies_are_never_unpacked(guarded: Guarded) -> None:
-    """A bomb is bytes like others: it costs what was sent, and as JSON it is none. As something to
-    be unpacked it is refused."""
+    """Store compressed bodies as bytes: a bomb costs only its sent size. As JSON or for unpacking
+    it is refused."""
     bomb = gzip.compress(b"[" + b"0," * (64 << 20) + b"0]")
     assert len(bomb) < 1 << 20
     for name, kind in (

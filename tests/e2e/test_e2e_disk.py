@@ -58,8 +58,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def remount(folder: Path, how: str) -> None:
-    """`ro` is refused ("busy") for as long as the server has a file open for writing, so it is
-    tried until it is granted."""
+    """Repeat the remount: `ro` is refused ("busy") while the server has a file open for writing."""
     said = [""]
 
     def granted() -> bool:
@@ -408,8 +407,8 @@ def answers(world: World) -> bool:
 
 @pytest.mark.long
 def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) -> None:
-    """Somebody removed a pack: its bytes cannot be read, which must not be answered with fewer
-    bytes; all else goes on."""
+    """Remove a pack: its bytes are unreadable, which must not shorten a response; everything else
+    continues."""
     world.start("--cores", "1")
     assert world.ask("PUT", "/v1/stream/lost/a", b"[1]", **JSON).status == 201
     assert world.flush().status == 200

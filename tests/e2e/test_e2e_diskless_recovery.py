@@ -73,7 +73,7 @@ def wait_until_stored(world: World) -> None:
 
 
 class Clicks:
-    """A diskless topic, its idempotent producer, and what it was told."""
+    """A diskless topic, its idempotent producer, and the producer's acknowledgements."""
 
     def __init__(self, address: str) -> None:
         from confluent_kafka import Producer

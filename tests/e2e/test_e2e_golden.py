@@ -165,7 +165,7 @@ def claimed(node: World, golden: Golden, subscription: str) -> tuple[int, list[s
 
 @pytest.fixture(params=["format-2"])
 def restored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Golden, World]]:
-    """A node of this release with what is in a backup of the older one."""
+    """Run a node of this release with the content of an older release's backup."""
     golden = unpack(GOLDEN / f"{request.param}.tar.xz", tmp_path)
     looked = polynya("verify", str(tmp_path / "backup"))
     assert looked.code == 0, looked

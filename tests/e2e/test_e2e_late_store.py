@@ -1,5 +1,5 @@
-"""A node whose object store is away, or is not its own, when it starts: it serves what it can, says
-so, and goes on as soon as it may."""
+"""A node whose object store is down, or foreign, at its start: it serves as much as possible,
+reports the problem, and continues once the store permits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 FLAGS = ("--cores", "2")
 
 
-class Door:
+class Switch:
     """A switchable proxy between a node and its S3 server, at a fixed address."""
 
     def __init__(self, endpoint: str) -> None:
@@ -67,12 +67,12 @@ def _pour(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextmanager
-def door_to(server: S3Server) -> Iterator[Door]:
-    door = Door(server.endpoint)
+def switch_to(server: S3Server) -> Iterator[Switch]:
+    switch = Switch(server.endpoint)
     try:
-        yield door
+        yield switch
     finally:
-        door.close()
+        switch.close()
 
 
 def fill(world: World) -> None:
@@ -154,21 +154,21 @@ def test_a_folder_that_cannot_be_used_at_start_is_used_once_it_can_be(world: Wor
 def test_s3_that_is_away_at_start_is_used_once_it_answers(
     world: World, s3_server: S3Server
 ) -> None:
-    with door_to(s3_server) as door:
+    with switch_to(s3_server) as switch:
         settings = {
             f"POLYNYA_COLD_{name.upper()}": value
-            for name, value in {**s3_server.settings(), "s3_endpoint": door.endpoint}.items()
+            for name, value in {**s3_server.settings(), "s3_endpoint": switch.endpoint}.items()
         }
         world.start(*FLAGS, **settings)
         fill(world)
         world.kill_all()
-        door.shut()
+        switch.shut()
         world.start(*FLAGS, **settings)
         check_without(world)
         world.kill_cores()  # one that dies meanwhile comes back, too
         wait_until(lambda: is_ready(world), what="the cores to be back", seconds=60)
         assert world.ask("GET", "/v1/stream/s?offset=now").status == 200
-        door.is_open = True
+        switch.is_open = True
         check_recovered(world)
         assert world.stop() == 0
 

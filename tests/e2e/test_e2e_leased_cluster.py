@@ -1,5 +1,5 @@
-"""A leased stream on three real nodes: segments roll over under writers at all of them, and a writer
-that dies is replaced. `bench.segments` measures both."""
+"""A leased stream on three real nodes: segments roll over under writers at all of them, and a
+crashed writer is replaced. `bench.segments` measures both."""
 
 from __future__ import annotations
 

@@ -220,8 +220,8 @@ def test_what_expires_while_nothing_runs_is_gone_at_the_start(world: World) -> N
 
 @pytest.mark.long
 def test_reading_keeps_a_stream_alive_across_restarts(world: World) -> None:
-    """A TTL slides with reads; what was read is in the log in time, so that a kill does not shorten
-    a life by more than a moment."""
+    """Extend a TTL by reads: they are logged in time, so that a kill shortens a life by a moment
+    at most."""
     world.start(*ONE)
     assert world.ask("PUT", "/v1/stream/ttl/slides", b"[1]", **JSON, Stream_TTL="15").status == 201
     with socket.create_connection(

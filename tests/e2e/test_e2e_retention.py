@@ -1,8 +1,7 @@
-"""A whole node, filled, trimmed and measured: memory, journal, object store and disk give back what
-was trimmed, on both stores.
+"""A whole node, filled, trimmed and measured: memory, journal, object store and disk return the
+trimmed space, on both stores.
 
-Run with `-s` it prints what it measured.
-"""
+Run with `-s` it prints what it measured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tables on a cluster of real processes: a table is known to every node, and what it lacks is seen
-at one of them."""
+"""Tables on a cluster of real processes: every node knows a table, and one node shows its lag."""
 
 from __future__ import annotations
 

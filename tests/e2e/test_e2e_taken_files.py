@@ -18,7 +18,8 @@ pytestmark = pytest.mark.process
 
 
 class Writer:
-    """Appends one record after the other; `acknowledged` are those that were."""
+    """A writer that appends one record after the other; `acknowledged` lists the acknowledged
+    ones."""
 
     def __init__(self, node: RunningNode) -> None:
         self._stream = f"{node.url}/v1/stream/kept"

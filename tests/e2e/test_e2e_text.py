@@ -85,8 +85,8 @@ def test_a_node_answers_walrus_clients_byte_for_byte(tmp_path: Path) -> None:
 
 
 def check_the_other_side(url: str, place: str) -> None:
-    """Messages are JSON strings over HTTP; other records come as their JSON; what is trimmed is
-    skipped."""
+    """Check over HTTP: messages are JSON strings; other records arrive as their JSON; trimmed ones
+    are skipped."""
     with urlopen(f"{url}/v1/stream/logs?offset=-1") as answer:
         assert json.load(answer)[:2] == ["two  spaces, a\nline and trailing", '{"a": 1}']
     assert ask("POST", f"{url}/v1/stream/logs", b'"from http"')[0] == 204

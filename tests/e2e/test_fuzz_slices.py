@@ -42,7 +42,7 @@ def test_nonsense_is_borne(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["http", "admin", "text"])
 def test_a_long_turn_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any turn is too long for this one, so that the fuzzer has to say it."""
+    """Set a limit that every turn exceeds, so that the fuzzer must report it."""
     monkeypatch.setattr(play, "TURN_SECONDS_MAX", 0.0)
     outcome = SLICES[name][0](SEED, tmp_path, rounds=play.EVERY_ACTS)
     assert any("a turn of the loop took" in line for line in outcome.wrong), outcome.wrong

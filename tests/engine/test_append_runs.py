@@ -25,6 +25,7 @@ from polynya.stream.features.appends.commands import (
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.wal import Journal, JournalEntry
 
 GROUP = 1
@@ -76,13 +77,13 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         group = storage.core_replicas.groups[GROUP]
         assert group.applied_index == 2 + 3, "four appends, a delete, two appends"
         assert core.counters.entries == 2 + 7
-        before = group.machine.snapshot()
+        before = snapshot_of(group.machine)
         core.close()
         storage.journal.close()
 
         again = opened(tmp_path)
         machine = again.core_replicas.groups[GROUP].machine
-        assert machine.snapshot() == before and again.log_ms == 9
+        assert snapshot_of(machine) == before and again.log_ms == 9
         batches = machine.directory.streams["test/a"].hot or []
         assert [batch.payload for batch in batches] == [b"one", b"three", b"five"]
         assert [payload_at(again.journal, batch.place, 1) for batch in batches] == [
@@ -137,13 +138,13 @@ def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: P
         ]
         assert storage.core_replicas.groups[GROUP].applied_index == 1 + 1
         await turn(core, [produced[0], append("a", 1, b"two")])
-        before = storage.core_replicas.groups[GROUP].machine.snapshot()
+        before = snapshot_of(storage.core_replicas.groups[GROUP].machine)
         core.close()
         storage.journal.close()
 
         again = opened(tmp_path)
         machine = again.core_replicas.groups[GROUP].machine
-        assert machine.snapshot() == before
+        assert snapshot_of(machine) == before
         batches = machine.directory.streams["test/a"].hot or []
         read = PayloadReader(again.journal)
         assert [read(batch.place, 1) for batch in reversed(batches)] == [

@@ -93,7 +93,7 @@ async def measure() -> None:
     kept = sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(FAKES).traces)
     tracemalloc.stop()
     assert sizes(world) == dict.fromkeys(sizes(world), 0)
-    assert len(world.engine.core.journal.segments()) <= 2
+    assert len(world.engine.core.journal.segments.sizes()) <= 2
     assert kept < 600_000, f"{kept} bytes more than before 8,000 appends (their payload: 800,000)"
     await world.stop()
 

@@ -1,5 +1,5 @@
-"""A whole core, killed and failed anywhere: what was acknowledged stays, what was seen stays, what
-was refused never happened."""
+"""A whole core, killed and failed anywhere: acknowledged and seen data stays, refused requests
+never happened."""
 
 from __future__ import annotations
 
@@ -298,8 +298,8 @@ def test_every_call_of_the_object_store_fails_once(after: bool) -> None:
 
 @pytest.mark.parametrize("seed", [*range(6), *long(range(6, 40))])
 def test_a_core_dies_at_any_moment(seed: int) -> None:
-    """Killed, or its machine's power cut, between any two steps of the loop, several lives in a
-    row."""
+    """Kill the core, or cut its machine's power, between any two steps of the loop, several times
+    in a row."""
 
     async def run() -> None:
         random = Random(seed)

@@ -25,6 +25,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import deltas
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.wal.snapshots import SnapshotLink, SnapshotStore
 
 NAMES = [name_in(group, hint=f"s{number}-") for number in range(30) for group in (1, 2)]
@@ -36,7 +37,7 @@ def links(world: World, group: int = 1) -> list[SnapshotLink]:
 
 
 def written(world: World) -> int:
-    return world.engine.snapshotter.bytes
+    return world.engine.snapshotter.counters.bytes
 
 
 @story
@@ -125,9 +126,9 @@ async def test_the_chain_stays_short_and_small(world: World) -> None:
             await world.service.flush("")
         chain = links(world)
         assert len(chain) < 8 and sum(link.length for link in chain) < 3 * len(
-            world.local.machines[1].snapshot()
+            snapshot_of(world.local.machines[1])
         )
-    assert world.engine.snapshotter.folded > 50
+    assert world.engine.snapshotter.counters.folded > 50
     state = world.state()
     world.kill()
     assert world.state() == state
@@ -248,7 +249,7 @@ def test_parts_are_merged_in_a_process(tmp_path: Path, monkeypatch: pytest.Monke
     machine = Machine(1, 4)
     machine.apply(Create(NAMES[0], 1, "text/plain", Encoding.BYTES))
     store = SnapshotStore(tmp_path)
-    store.write(1, 1, 1, machine.snapshot())
+    store.write(1, 1, 1, snapshot_of(machine))
     machine.take_changes()
     machine.apply(Create(NAMES[2], 2, "text/plain", Encoding.BYTES))
     machine.apply(Delete(NAMES[0], 3))
@@ -258,7 +259,7 @@ def test_parts_are_merged_in_a_process(tmp_path: Path, monkeypatch: pytest.Monke
     store.write_delta(1, 1, 3, [head, streams], 1)
     asyncio.run(fold_beside(store, [(1, 2)]))
     (snapshot,) = store.chain(1)
-    assert snapshot.body == machine.snapshot() and not snapshot.delta
+    assert snapshot.body == snapshot_of(machine) and not snapshot.delta
     store.write_delta(1, 1, 4, [b"no delta"], 3)
     with pytest.raises(
         OSError, match=r"(?s)snapshots could not be merged, exit code 1: .*CorruptData"

@@ -25,6 +25,7 @@ from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
 from polynya.stream.snapshots import deltas
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.stream.state.changes import SinceCopy
 
 NAMES = [name for name in (f"docs/s{number}" for number in range(2000)) if group_of(name, 4) == 1][
@@ -134,7 +135,7 @@ def test_the_next_snapshot_has_all_that_changed_before_and_meanwhile(
             ]
         )
 
-    assert asyncio.run(story()) == busy.group.machine.snapshot()
+    assert asyncio.run(story()) == snapshot_of(busy.group.machine)
 
 
 @pytest.mark.parametrize("times", [1, 40])
@@ -147,13 +148,13 @@ def test_the_changes_since_a_copy_are_all_of_one_moment(
     head = deltas.encode_head
 
     def seen(machine: Machine, *changes: Any, whole: bool) -> bytes:
-        states.append(machine.snapshot())
+        states.append(snapshot_of(machine))
         return head(machine, *changes, whole=whole)
 
     async def story() -> bytes:
         machine = busy.group.machine
         machine.take_changes()
-        base = machine.snapshot()
+        base = snapshot_of(machine)
         since = machine.kept.since_copy = SinceCopy(0)
         for _ in range(60):
             busy.happen()
@@ -188,4 +189,4 @@ def test_an_empty_group_has_a_state_too() -> None:
     machine = Machine(2, 4)
     group: Any = SimpleNamespace(number=2, machine=machine, term=0, applied_index=0)
     found = asyncio.run(captured(group, asyncio.Lock(), hot=True))
-    assert b"".join(found.state) == machine.snapshot() and found.hot == []
+    assert b"".join(found.state) == snapshot_of(machine) and found.hot == []

@@ -21,6 +21,7 @@ from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, Encoding
 from polynya.stream.snapshots import deltas
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.wal import Journal, SnapshotStore
 from polynya.wal.scratch import Scratch
 
@@ -42,7 +43,7 @@ class Sender:
         self.apply(Create("a", 1, "text/plain", Encoding.BYTES))
         self.apply(Create("gone", 1, "text/plain", Encoding.BYTES))
         self.append("a", batches // 2, payload)
-        self.store.write(1, 1, self.index, self.machine.snapshot())
+        self.store.write(1, 1, self.index, snapshot_of(self.machine))
         base, _ = self.index, self.machine.take_changes()
         self.apply(Create("b", 2, "text/plain", Encoding.BYTES))
         self.apply(Delete("gone", 3))
@@ -100,7 +101,7 @@ def test_what_arrives_is_what_was_sent() -> None:
     file = sender.packed()
     assert file.size == sender.chain.transfer[0]
     machine = unpack_transfer(file, sender.chain.transfer[1])
-    assert machine.snapshot() == sender.machine.snapshot()
+    assert snapshot_of(machine) == snapshot_of(sender.machine)
     assert [
         [batch.payload for batch in hot] for _, hot in machine.directory.flush_candidates()
     ] == [
@@ -110,7 +111,7 @@ def test_what_arrives_is_what_was_sent() -> None:
 
 def of_the_first_clusters(sender: Sender) -> tuple[bytes, int]:
     """Return the snapshot stream of a node of the first clusters, and its identity."""
-    body = sender.machine.snapshot()
+    body = snapshot_of(sender.machine)
     hot = [batch for _, batches in sender.machine.directory.flush_candidates() for batch in batches]
     pieces = [
         piece
@@ -126,7 +127,7 @@ def test_what_a_node_of_the_first_clusters_sends_arrives() -> None:
     file = sender.store.scratch()
     file.append(data)
     machine = unpack_transfer(file, identity)
-    assert machine.snapshot() == sender.machine.snapshot()
+    assert snapshot_of(machine) == snapshot_of(sender.machine)
     assert [
         [batch.payload for batch in hot] for _, hot in machine.directory.flush_candidates()
     ] == [

@@ -37,7 +37,7 @@ async def grow(world: World, name: str, bytes_count: int) -> bytes:
 
 
 def segments(world: World) -> list[int]:
-    return [number for number, _ in world.engine.core.journal.segments()]
+    return [number for number, _ in world.engine.core.journal.segments.sizes()]
 
 
 @story
@@ -93,9 +93,9 @@ async def test_quiet_groups_do_not_hold_the_journal(world: World) -> None:
         await world.service.flush("")
         await world.snapshot()
     assert len(segments(world)) <= 2
-    count = world.engine.snapshotter.count
+    count = world.engine.snapshotter.counters.count
     await world.snapshot()
-    assert world.engine.snapshotter.count == count, "nothing has changed"
+    assert world.engine.snapshotter.counters.count == count, "nothing has changed"
 
 
 @story

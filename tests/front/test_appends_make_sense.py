@@ -92,7 +92,7 @@ def proposed_by(body: bytes, headers: dict[str, str]) -> list[Append]:
     template = compile_template(peer.last_append, block)
     found = template.read(block + b"\r\n\r\n" + body) if template is not None else None
     if template is not None and found is not None:
-        template.propose(*found, template.done)
+        template.request.propose(*found, template.done)
         assert context.proposed[0] == context.proposed[1]
     return context.proposed
 

@@ -494,7 +494,7 @@ def test_requests_over_the_limit_are_told_when_to_come_back(tmp_path: Path) -> N
 async def paced_world(world: World, gate: Gate, now: list[float]) -> Wire:
     """A live reader of 100 kB a second that was just sent 120 kB, uncounted as yet."""
     gate.access.now = world.front.context.now = lambda: now[0]  # type: ignore[assignment, method-assign]
-    gate.access.on_settle.append(world.front.readers.settle)
+    gate.access.on_settle.append(world.front.readers.charge)
     await world.put("a", **gate.bearer("writer"))
     live = await world.sse("a", **gate.bearer("slow"))
     assert b"upToDate" in await live.chunk()

@@ -204,6 +204,6 @@ def test_a_local_live_reader_is_told_what_comes_and_asks_nobody() -> None:
         await world.post("s", b"4")
         page = await wire.answer()
         assert page.body == b"[4]" and "stream-up-to-date" not in page.headers
-        assert elsewhere.asked == 0 and not world.front.readers.tail_confirmation._doubters
+        assert elsewhere.asked == 0 and not world.front.readers.tail_confirmation._unconfirmed
 
     play(story)

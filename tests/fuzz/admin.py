@@ -19,12 +19,12 @@ PARTS = (b"[[[[]]]]", b'"["', b"1", b"{}", b'{"name":"x","allow":["all"]}')
 
 
 class AdminVandal(Vandal):
-    """One client without manners at the admin ports. `token`: what it knows, now and then."""
+    """A misbehaving client of the admin ports. `token`: its token, sent now and then."""
 
     token = ""
 
     def requests(self) -> list[bytes]:
-        """Make what it sends on a connection."""
+        """Make the requests of one connection."""
         return [self._request() for _ in range(self.chance.choice((1, 1, 1, 2, 5)))]
 
     def _request(self) -> bytes:

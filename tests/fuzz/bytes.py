@@ -99,7 +99,7 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
 
 class Shapes:
     """Values that fit types, as plain data for msgpack; `wrong`: how often a part fits none.
-    `known`: what is true of the one under test, by the name of the field."""
+    `known`: real values of the tested node, by field name."""
 
     def __init__(
         self,

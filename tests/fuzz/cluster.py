@@ -29,7 +29,7 @@ ODD = re.compile(
 
 
 class FuzzCluster:
-    """`nodes` are those that run, by number."""
+    """A cluster under test. `nodes`: the running ones, by number."""
 
     def __init__(self, folder: Path, nodes: int = 3) -> None:
         self.folder, self.cluster = folder, secrets.token_hex(16)

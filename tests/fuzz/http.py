@@ -215,7 +215,7 @@ class Keeper:
             self._finish(stream)
 
     def finish(self) -> None:
-        """All of every stream is what is known of it."""
+        """Check the full content of every stream."""
         for stream in list(self.streams):
             self._finish(stream)
 
@@ -528,7 +528,7 @@ class Vandal:
             line.close()
 
     def requests(self) -> list[bytes]:
-        """Make what it sends on a connection."""
+        """Make the requests of one connection."""
         chance = self.chance
         made = [
             request(chance, ["fuzz/a", "fuzz/b", "x"])

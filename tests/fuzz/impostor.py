@@ -1,5 +1,5 @@
-"""A member of a cluster that talks nonsense: it has the certificate and the greeting of a node, and
-both asks the others and answers what they ask."""
+"""A malicious member of a cluster: it has the certificate and the handshake of a node, and both
+calls the others and answers their calls."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ CONNECT_SECONDS = 5.0
 
 
 class Impostor:
-    """Node `own.node`. `places`: peer ports, by node. `known`: what is true of the cluster, for
+    """Node `own.node`. `places`: peer ports, by node. `known`: real values of the cluster, for
     fields of that name."""
 
     def __init__(

@@ -1,6 +1,5 @@
-"""Clients that act side by side on nodes, and what must hold of the nodes meanwhile and afterwards:
-no turn of a loop takes long, no core ends, and memory and connections come back.
-"""
+"""Clients that act in parallel on nodes, and the invariants of the nodes: no long turn of a loop,
+no crashed core, and memory and connections are released."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _METRIC = b"polynya_loop_turn_max_seconds "
 
 
 class Wrong(Exception):
-    """The server did what it must not."""
+    """Raised when the server violates a rule."""
 
 
 class Client(Protocol):
@@ -49,7 +48,7 @@ def play_all(
     *,
     token: str = "",
 ) -> None:
-    """Let clients act side by side, so many acts of each or for so long, and look at the turns of
+    """Run clients in parallel, for a number of actions each or for a time, and watch the turns of
     the nodes `watched`, with a token."""
     end = time.monotonic() + seconds
 
@@ -98,14 +97,14 @@ def silence(urls: list[str], token: str = "") -> list[str]:
 
 
 class Cores:
-    """The core processes of supervisors `pids`, with what they have before the clients come."""
+    """The core processes of supervisors `pids`, with their resources before the clients start."""
 
     def __init__(self, *pids: int) -> None:
         self._cores = [core for pid in pids for core in psutil.Process(pid).children()]
         self._before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in self._cores}
 
     def aftermath(self, *logs: list[str]) -> list[str]:
-        """Return defects: cores that are gone or have kept something, and what the logs say."""
+        """Return defects: crashed cores, unreleased resources, and errors in the logs."""
         found = []
         for core in self._cores:
             if not core.is_running() or core.status() == psutil.STATUS_ZOMBIE:

@@ -41,8 +41,8 @@ TRACE = re.compile(r"Traceback \(most recent call last\)|AssertionError|has no h
 
 
 class Kept:
-    """The folders that are damaged, and what was acknowledged: `records` by stream, in the node and
-    in the backup of before."""
+    """The damaged folders and the acknowledged data: `records` by stream, in the node and in the
+    earlier backup."""
 
     def __init__(self, folder: Path) -> None:
         self.data, self.backup = folder / "kept" / "data", folder / "kept" / "backup"
@@ -253,7 +253,7 @@ def _compare(
 
 
 def _verify(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
-    """`polynya verify` names what is damaged."""
+    """Check that `polynya verify` names the damage."""
     shutil.copytree(kept.backup, place)
     act, path = harm(chance, place)
     said = f"{act} {path.relative_to(place)}"
@@ -279,7 +279,7 @@ def _verify(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) ->
 
 
 def _restore(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
-    """`polynya restore` refuses in words, or makes what was there."""
+    """Check that `polynya restore` refuses with an explanation, or restores the original."""
     backup, data = place / "backup", place / "data"
     shutil.copytree(kept.backup, backup)
     act, path = harm(chance, backup)

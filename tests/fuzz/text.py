@@ -1,7 +1,5 @@
-"""A node under clients of the text protocol that know what must be answered, and others that send
-nonsense: lines at the edges, many at once, damaged frames, pieces, and silence; before AUTH and
-after it.
-"""
+"""A node under clients of the text protocol: correct ones with known responses, and vandals. These
+send edge cases, pipelines, damaged frames, pieces, and silence, before AUTH and after it."""
 
 from __future__ import annotations
 

@@ -17,17 +17,16 @@ from worlds.lakehouse import Lake, quiet
 from polynya.lakehouse.decoding.decode import Schema, decode
 from polynya.lakehouse.jobs.commit import load_result
 from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.columns import (
-    KEYS_MAX,
-    LEAVES_MAX,
     Column,
     FieldProfile,
     adopt,
+    chosen,
     leaves,
     observe,
     wish,
 )
-from polynya.lakehouse.schema.shares import chosen
 from polynya.lakehouse.sql.query import query
 
 REGISTRY = Path(__file__).parent / "registry"
@@ -44,7 +43,7 @@ def grown(columns: list[Column], *values: Any) -> list[Column]:
     return adopt(columns, wish(columns, seen(*values)))
 
 
-def types(columns: list[Column]) -> dict[str, str]:
+def types_of(columns: list[Column]) -> dict[str, str]:
     return {column.name: column.type for column in columns}
 
 
@@ -78,10 +77,10 @@ def packages() -> list[dict[str, Any]]:
 
 
 def test_an_object_with_many_keys_is_a_map() -> None:
-    few = {str(number): number for number in range(KEYS_MAX)}
-    assert types(grown([], {"x": few})) == {"x": "struct"}
+    few = {str(number): number for number in range(types.KEYS_MAX)}
+    assert types_of(grown([], {"x": few})) == {"x": "struct"}
     columns = grown([], {"x": {**few, "more": 1}})
-    assert types(columns) == {"x": "map"} and leaves(columns) == 2
+    assert types_of(columns) == {"x": "map"} and leaves(columns) == 2
     found, dead = rows_of(columns, {"x": {"a": 1, "b": None, "c": "odd"}}, {"x": {}}, {"x": 7}, {})
     assert [row["x"] for row in found] == [[("a", 1)], [], None, None]
     assert dead == ["x.c", "x"]
@@ -90,7 +89,7 @@ def test_an_object_with_many_keys_is_a_map() -> None:
 def test_a_struct_whose_keys_keep_growing_gets_a_map_beside_it() -> None:
     columns = grown([], {"x": {f"k{number}": 1 for number in range(60)}})
     columns = grown(columns, {"x": {f"l{number}": 1 for number in range(10)}})
-    assert types(columns) == {"x": "struct", "x__map": "map"} and len(columns[0].children) == 60
+    assert types_of(columns) == {"x": "struct", "x__map": "map"} and len(columns[0].children) == 60
     found, dead = rows_of(columns, {"x": {"k1": 1}}, {"x": {"k1": 1, "new": 2}})
     assert not dead and found[0]["x"]["k1"] == 1 and found[0]["x__map"] is None
     assert found[1] == {"x": None, "x__map": [("k1", 1), ("new", 2)]}
@@ -120,9 +119,9 @@ def test_an_escaped_name_is_a_map_too() -> None:
 def test_iso_dates_are_dates() -> None:
     days = [{"d": f"2024-02-{number:02}"} for number in range(1, 30)]
     columns = grown([], *days)
-    assert types(columns) == {"d": "date"}
-    assert types(grown([], *days, {"d": "soon"})) == {"d": "string"}
-    assert types(grown([], {"d": "0000-01-01"}, {"d": "2024-13-01"})) == {"d": "string"}
+    assert types_of(columns) == {"d": "date"}
+    assert types_of(grown([], *days, {"d": "soon"})) == {"d": "string"}
+    assert types_of(grown([], {"d": "0000-01-01"}, {"d": "2024-13-01"})) == {"d": "string"}
     found, dead = rows_of(columns, *days, {"d": "2023-02-29"}, {"d": "2024-1-1"}, {"d": None})
     assert [row["d"] for row in found][:29] == [date(2024, 2, number) for number in range(1, 30)]
     assert [row["d"] for row in found][29:] == [None] * 3 and dead == ["d", "d"]
@@ -135,26 +134,26 @@ def test_streams_share_the_columns_that_there_are() -> None:
     greedy = seen({f"g{number}": {f"h{at}": 1 for at in range(50)} for number in range(40)})
     modest = seen({"id": 1, "g0": {"h0": 1, "own": "text"}})
     columns = chosen([], [greedy, modest])
-    assert leaves(columns) <= LEAVES_MAX
+    assert leaves(columns) <= types.LEAVES_MAX
     found, dead = rows_of(columns, {"id": 5, "g0": {"h0": 1, "own": "text"}})
     assert not dead and found[0]["id"] == 5
-    assert set(types(columns)) == {"id", "g0__map", *(f"g{number}" for number in range(40))}
+    assert set(types_of(columns)) == {"id", "g0__map", *(f"g{number}" for number in range(40))}
 
 
 def test_the_majority_owns_a_name_though_streams_share_the_columns() -> None:
     """The streams with the fewest fields get their columns first."""
     few = seen(*[{"status": "ok", "inner": {"at": "now"}}] * 30)
-    many = {f"f{number}": {"x": 1, "y": 2} for number in range(LEAVES_MAX)}
+    many = {f"f{number}": {"x": 1, "y": 2} for number in range(types.LEAVES_MAX)}
     most = seen(*[{"status": {"code": 1}, "inner": {"at": {"day": 1}}} | many] * 70)
     found = {column.name: column for column in chosen([], [few, most])}
     assert (found["status"].type, found["status__string"].type) == ("struct", "string")
-    inner = types(found["inner"].children)
+    inner = types_of(found["inner"].children)
     assert inner == {"at": "struct", "at__string": "string"}
 
 
 def test_maps_are_read_alike_everywhere(lake: Lake) -> None:
     rows = packages()
-    assert sum(len(row["sizes"]) > KEYS_MAX for row in rows) > 5
+    assert sum(len(row["sizes"]) > types.KEYS_MAX for row in rows) > 5
     days = [{"d": f"2024-02-{number:02}"} for number in range(1, 30)]
     lake.source.append("packages", [json.dumps(row).encode() for row in rows])
     lake.source.append("days", [json.dumps(row).encode() for row in days])
@@ -199,7 +198,7 @@ def test_wide_data_of_others_finds_its_columns(lake: Lake) -> None:
     compact(lake.coordinator, [], lambda: lake.runner, quiet)
     lake.check_exactly_once()
     columns = load_result(lake.blobs, lake.coordinator.table.result).columns
-    assert leaves(columns) <= LEAVES_MAX
+    assert leaves(columns) <= types.LEAVES_MAX
     names: dict[str, list[str]] = {}
     for column in columns:
         names.setdefault(column.field, []).append(column.name)

@@ -169,8 +169,7 @@ def test_a_prefix_means_what_was_typed(world: PipeWorld) -> None:
 def test_what_a_table_lacks_is_seen_everywhere(
     world: PipeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.schema.columns.LEAVES_MAX", 3)
-    monkeypatch.setattr("polynya.lakehouse.jobs.prepare.LEAVES_MAX", 3)
+    monkeypatch.setattr("polynya.lakehouse.schema.types.LEAVES_MAX", 3)
     world.start()
     make(world, "wide", "wide/")
     world.append("wide/a", {"a": 1, "b": 2, "c": 3, "d": {"e": 4}}, {"b": "odd"}, 5)

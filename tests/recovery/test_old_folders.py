@@ -20,6 +20,7 @@ from polynya.engine.snapshots.chain import SnapshotChain
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.storage import Storage, open_storage
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import machine_from
 from polynya.wal import FrameKind
 
 FOLDERS = json.loads(
@@ -120,7 +121,7 @@ def test_a_folder_of_a_lone_node_opens() -> None:
     )
     chain = storage.chains[machine.group]
     assert isinstance(chain, SnapshotChain) and [link.delta for link in chain.links] == [False]
-    restored = Machine.restore(
+    restored = machine_from(
         merge(storage.snapshots.chain(machine.group)), lambda place, uid: b'{"n":2},'
     )
     assert (restored.directory.lookup("test/a") or stream).next_record == 2

@@ -146,13 +146,13 @@ async def test_terms_outlive_the_segments_in_which_they_were_written(
     other = next(node for node in world.alive() if node is not leader)
     quiet = next(number for number in other.core.members if number != group)
     term = other.core.members[quiet].raft.term
-    first = other.core.journal.segments()[0][0]
+    first = other.core.journal.segments.sizes()[0][0]
     for _ in range(12):
         for _ in range(4):
             await leader.append(A, b"x" * 3000)
         for node in world.alive():
             await node.snapshot()
-    assert other.core.journal.segments()[0][0] > first, "the segment of the election is gone"
+    assert other.core.journal.segments.sizes()[0][0] > first, "the segment of the election is gone"
     for node in list(world.alive()):
         node.kill(power=0.0)
     other.start()

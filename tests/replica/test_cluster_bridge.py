@@ -9,7 +9,7 @@ import pytest
 from long_tests import every_nth
 from sim.cluster import Node, World
 from sim.loop import run_simulated
-from sim.moves import Ear
+from sim.moves import LiveReader
 from stories.cluster import A, led
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -152,8 +152,8 @@ def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_o
     run_simulated(run())
 
 
-async def attached(node: Node, *, local: bool = False) -> Ear:
-    ear = Ear()
+async def attached(node: Node, *, local: bool = False) -> LiveReader:
+    ear = LiveReader()
     assert isinstance(await node.engine.service.attach(A, ear, local=local), StreamInfo)
     return ear
 

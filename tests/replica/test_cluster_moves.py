@@ -126,10 +126,10 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
         await leaving.snapshot()
     frames = [
         (frame.group, frame.kind)
-        for frame in leaving.core.journal.entries()
+        for frame in leaving.core.journal.segments.entries()
         if frame.group == group and frame.kind == 1
     ]
-    first = leaving.core.journal.segments()[0][0]
+    first = leaving.core.journal.segments.sizes()[0][0]
     assert not frames or first > 1, "the journal lets go of what nobody reads"
     leaving.kill(power=0.0)
     leaving.start()
@@ -244,12 +244,12 @@ async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World
     await outsider.create(A)
     heard: list[LiveEvent] = []
 
-    class Ear:
+    class LiveReader:
         def live(self, event: LiveEvent) -> None:
             heard.append(event)
 
     service = outsider.engine.service
-    first, second = Ear(), Ear()
+    first, second = LiveReader(), LiveReader()
     info = await service.attach(A, first)
     assert isinstance(info, StreamInfo)
     await service.attach(A, second)
@@ -261,7 +261,7 @@ async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World
     await world.wait(lambda: len(heard) == 4)
     assert heard[2].cut and heard[3].cut
     await world.wait_leaders()
-    third = Ear()
+    third = LiveReader()
     assert isinstance(await service.attach(A, third), StreamInfo)
     await outsider.append(A, b"2")
     await world.wait(lambda: len(heard) == 5)

@@ -18,13 +18,13 @@ from polynya.service.node_service import NodeService
 story = stories(led)
 
 
-class Ear:
+class LiveReader:
     def live(self, event: LiveEvent) -> None:
         pass
 
 
 async def _attach(service: NodeService, name: str) -> StreamInfo | Refusal:
-    ear = Ear()
+    ear = LiveReader()
     info = await service.attach(name, ear)
     if isinstance(info, StreamInfo):
         service.detach(info.uid, ear)

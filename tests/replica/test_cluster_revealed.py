@@ -130,7 +130,7 @@ async def backed_up_by_one_that_stood_still(world: World, leader: Node) -> None:
     group = world.group_of(A)
     await leader.append(A, b"old;")
     leader.pause(4.0)
-    question = leader.door.answer("POST", f"{PATH}/capture", {}, b'{"group":%d}' % group)
+    question = leader.admin_endpoint.answer("POST", f"{PATH}/capture", {}, b'{"group":%d}' % group)
     asked = asyncio.ensure_future(leader.process.drive(question))
     others = [node for node in world.alive() if node is not leader]
     await world.wait(lambda: any(node.core.replicas.is_leader(group) for node in others))

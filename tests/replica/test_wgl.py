@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sim.life_model import Appended, Created, Deleted, Looked, Model, Pinned, What
+from sim.life_model import Appended, Created, Deleted, Exchange, Looked, Model, Pinned
 from sim.linearizability import FOREVER, Operation, Search, Undecided
 from sim.workers import Held, Shift
 
@@ -157,7 +157,7 @@ LIVES: dict[str, tuple[bool, list[tuple[Any, Any]]]] = {
 def test_the_life_of_a_stream(name: str) -> None:
     can_be, steps = LIVES[name]
     operations = [
-        Operation(at, at + 0.5 if told is not None else FOREVER, What(asked, told))
+        Operation(at, at + 0.5 if told is not None else FOREVER, Exchange(asked, told))
         for at, (asked, told) in enumerate(steps)
     ]
     assert Search(operations, None, Model({}).step).run() is can_be
@@ -172,7 +172,7 @@ def test_a_place_that_was_seen_says_what_was_appended_there() -> None:
         (Appended(b"c"), ok(2)),
     ]
     operations = [
-        Operation(at, at + 0.5 if told is not None else FOREVER, What(asked, told))
+        Operation(at, at + 0.5 if told is not None else FOREVER, Exchange(asked, told))
         for at, (asked, told) in enumerate(steps)
     ]
     for known, can_be in (({(7, 0): b"b"}, True), ({(7, 0): b"x"}, False), ({(7, 1): b"b"}, False)):
@@ -193,7 +193,7 @@ def test_a_producer_that_was_not_answered_puts_the_same_into_the_next_life() -> 
         (sent, again[1]),
     ]
     operations = [
-        Operation(at, at + 0.5 if told is not None else FOREVER, What(asked, told))
+        Operation(at, at + 0.5 if told is not None else FOREVER, Exchange(asked, told))
         for at, (asked, told) in enumerate(steps)
     ]
     for known, can_be in (({(8, 0): b"a"}, True), ({(7, 1): b"a"}, False)):

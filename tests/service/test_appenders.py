@@ -1,5 +1,4 @@
-"""A bound appender: what it judged once holds until the epoch changes; and who hears of an
-append."""
+"""A bound appender: its judgement holds until the epoch changes; and the recipients of an append."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appends of one pass for one group travel together: order, faults of one, what goes alone."""
+"""Appends of one pass for one group travel together: order, the faults of one, and exceptions."""
 
 from __future__ import annotations
 

@@ -190,7 +190,8 @@ class ChangedService(CutService):
 def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inherits(
     step: int, change: str, cold: int
 ) -> None:
-    """`cold`: so many of its six records are in the object store."""
+    """Change the source between two steps. `cold`: the number of its six records in the object
+    store."""
 
     async def run() -> None:
         world = World().start()

@@ -102,7 +102,7 @@ class DisklessReplica:
 
 
 class Packed:
-    """A writer that keeps what it gets."""
+    """A writer that keeps its input."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -270,8 +270,8 @@ def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_be
 
 
 def test_behind_an_append_that_a_new_leader_may_refuse_none_is_sent_before_one_was_accepted():
-    """A leader that was just elected refuses what comes before it has applied the earlier terms. It
-    would accept the second of two that are under way, and the first after it."""
+    """Await the leader's readiness: a new leader refuses appends before it has applied the earlier
+    terms. It would accept the second of two in flight, and the first after it."""
 
     async def work(world: World) -> None:
         world.lead(2, 3)

@@ -44,7 +44,7 @@ class Held:
         )
         self.packs = len(packs)
         self.objects = sum(map(len, packs.values()))
-        self.journal = sum(size for _, size in world.engine.core.journal.segments())
+        self.journal = sum(size for _, size in world.engine.core.journal.segments.sizes())
         self.messages = sum(len(machine.outbox.messages) for machine in machines)
         self.known = sum(len(machine.packs.owned) + len(machine.packs.held) for machine in machines)
 
@@ -175,8 +175,7 @@ async def test_memory_journal_and_objects_shrink_with_a_trim(world: World) -> No
 
 @pytest.mark.parametrize("end", ["delete", "ttl", "expires"])
 def test_a_stream_that_ends_releases_everything(end: str) -> None:
-    """F20: hot and cold bytes, packs that it shares with others in part, what it pinned, its
-    producers and index."""
+    """Release hot and cold bytes, partly shared packs, its pins, its producers and its index."""
 
     async def run() -> None:
         world = World().start()
@@ -317,7 +316,7 @@ async def test_retention_by_bytes_keeps_at_least_so_many(world: World) -> None:
 
 @story
 async def test_retention_by_bytes_trims_inside_a_slice_and_a_batch_too(world: World) -> None:
-    """One piece of 400 kB, of which 100 kB are to be kept: a quarter more is."""
+    """Trim one piece of 400 kB with a limit of 100 kB: a quarter more stays."""
     await world.create(A, json=True)
     for _ in range(4):
         await world.append(A, *[b'"%s"' % (b"x" * 997)] * 100, json=True)

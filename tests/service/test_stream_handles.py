@@ -19,9 +19,9 @@ from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE, Append,
 from polynya.stream.features.consumer_groups.commands import CommitOffsets
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.features.profiles.commands import Profile, SetProfile
-from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Reply
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 A = "test/a"
 
@@ -120,7 +120,7 @@ def put(world: World, group: int) -> None:
         for uid, stream in old.directory.by_uid.items()
         for batch in stream.hot
     }
-    copy = Machine.restore(old.snapshot(), lambda place, uid: hot[place, uid])
+    copy = machine_from(snapshot_of(old), lambda place, uid: hot[place, uid])
     copy.counters.standalone = old.counters.standalone
     world.engine.storage.core_replicas.groups[group].machine = copy
     world.local.put(group, copy)

@@ -1,5 +1,4 @@
-"""Create, append, read, close, delete, expire on one whole core, with what is in flight at the same
-time."""
+"""Create, append, read, close, delete, expire on one whole core, with concurrent requests."""
 
 from __future__ import annotations
 

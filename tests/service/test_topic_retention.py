@@ -37,7 +37,7 @@ async def fill(world: World, *names: str) -> None:
 
 
 async def kept(world: World, *names: str) -> list[int]:
-    """Trim what is due, and return the first records."""
+    """Trim the due records, and return the first kept ones."""
     for _ in range(ROUNDS):
         await world.engine.retainer.run_once()
     found = []

@@ -1,5 +1,5 @@
-"""Two cores of a node: lists and flushes over both, and what one owes the other while that one is
-away."""
+"""Two cores of a node: lists and flushes over both, and the pending messages of one while the
+other is down."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from sim.mutant_runs import Trials
 
 
 def mutants(trials: Trials) -> Iterator[tuple[str, str, Callable[[], str]]]:
-    """(list, name, what tells by what it is caught)."""
+    """Return (list, name, function that names the catch)."""
     for name, mutant in raft_mutants.MUTANTS.items():
         yield "raft", name, lambda mutant=mutant: raft_mutants.caught(mutant)  # type: ignore[misc]
     for name in sim_mutants.MUTANTS | sim_mutants.NOTICED:

@@ -11,9 +11,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError
+from polynya.jobs import repeat
 from polynya.node.periodic_work import SETTLE_SECONDS, SWEEP_SECONDS
 from polynya.service.stale_readers import StaleReaders
 from polynya.subscriptions import Subscriptions
+from polynya.subscriptions.shell import TICK_SECONDS
 from polynya.subscriptions.webhooks import DeliveryOutcome
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ Receiver = Callable[[bytes], Awaitable[DeliveryOutcome]]
 Result = TypeVar("Result")
 
 
-class House:
+class BackgroundWork:
     """Background work of one incarnation of a node. Idle in worlds without it: stories have parts
     of their own."""
 
@@ -38,7 +40,12 @@ class House:
             service.local, service.directory, node.forwarding.targets, service.rpc
         )
         node.engine.after_turn.append(self.subscriptions.pump)
-        for work in (self._settle(), self._retain(), self._look(), self.subscriptions._keep()):
+        for work in (
+            self._settle(),
+            self._retain(),
+            self._look(),
+            repeat(self.subscriptions._keep, TICK_SECONDS),
+        ):
             node.spawn(work)
 
     def end(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
-from sim.life_model import Cut, Deleted, Listed, Looked, What
+from sim.life_model import Cut, Deleted, Exchange, Listed, Looked
 from sim.linearizability import Operation
 from sim.store import GOOD, SimStore, Weather
 from sim.tier import CLUSTER
@@ -75,8 +75,8 @@ class Promise(msgspec.Struct):
 
 
 class Taken(msgspec.Struct):
-    """A backup that is whole. `streams`: what it has, by name: their facts and their bytes; `sure`:
-    uids of forks that were there before."""
+    """A whole backup. `streams`: its streams by name, with facts and bytes; `sure`: uids of forks
+    that existed before it."""
 
     manifest: Manifest
     promise: Promise
@@ -141,7 +141,7 @@ class Operators:
         return taken
 
     def _created(self) -> set[int]:
-        """The lives of which somebody was told."""
+        """Return the incarnations with a successful response."""
         pasts = self._episode.lives.pasts.values()
         told = [each.what.told for past in pasts for each in past.operations]  # type: ignore[attr-defined]
         return {each.uid for each in told if isinstance(each, Reply) and each.code == Code.CREATED}
@@ -214,7 +214,7 @@ class Operators:
             ended = asyncio.get_running_loop().time()
             if stream is None:
                 past.operations.append(
-                    Operation(began, ended, What(Listed(), Refusal(Code.NOT_FOUND)))
+                    Operation(began, ended, Exchange(Listed(), Refusal(Code.NOT_FOUND)))
                 )
                 continue
             past.ends(stream.uid, (stream.next_record, stream.next_byte))
@@ -223,10 +223,10 @@ class Operators:
                 whole = stream.next_byte - stream.first_byte == len(content)
                 assert whole, f"{name}: its backup has {len(content)} bytes, and is {stream}"
             if where_of(stream) is None:  # of what is evicted only the ends are known
-                past.operations.append(Operation(began, ended, What(Looked(), info_of(stream))))
+                past.operations.append(Operation(began, ended, Exchange(Looked(), info_of(stream))))
 
     async def finish(self) -> None:
-        """All is well: one more, which must be there."""
+        """Take one more backup of the healthy cluster, which must succeed."""
         if not self.strikes:
             return
         self.repository.weather, self._is_calm = GOOD, True
@@ -237,7 +237,7 @@ class Operators:
             assert tries < CALM_TRIES - 1, "no backup can be taken though all is well"
 
     async def chosen(self) -> list[Taken]:
-        """Some of those that are on the shelf in the end: the last, and another one."""
+        """Return some of the final backups: the last, and another one."""
         found = await self.whole() if self.strikes else []
         others = [taken for taken in found if taken is not self._last and taken.streams]
         return [self._last, *self._random.sample(others, min(1, len(others)))] if found else []
@@ -274,7 +274,7 @@ def has_kept(what: str, content: bytes, records: dict[int, bytes], produced: lis
 # --- the admin port
 
 
-class Door:
+class AdminEndpoint:
     """The admin endpoint of one incarnation of a node."""
 
     def __init__(self, node: Node, store: ObjectStore | None) -> None:
@@ -288,7 +288,7 @@ class Door:
     async def answer(
         self, method: str, path: str, query: dict[str, str], body: bytes
     ) -> tuple[int, bytes]:
-        """(status, body), as the front makes them of what is raised."""
+        """Return (status, body), as the front derives them from exceptions."""
         segments = tuple(filter(None, path.removeprefix(PATH).split("/")))
         try:
             response = await self._backups.handle(
@@ -322,13 +322,13 @@ class Admin:
         query = {name: str(value) for name, value in more.get("params", {}).items()}
         content = msgspec.json.encode(more["body"]) if "body" in more else b""
         work: Coroutine[Any, Any, tuple[int, bytes]] = node.process.drive(
-            node.door.answer(method, path, query, content)
+            node.admin_endpoint.answer(method, path, query, content)
         )
         try:
-            status, body = await node.house.ask(work, 10.0)
+            status, body = await node.background.ask(work, 10.0)
         except OutcomeUnknown:
             raise Unreachable("the connection broke") from None
         return httpx.Response(status, content=body)
 
 
-__all__ = ["Door", "Operators", "Taken"]
+__all__ = ["AdminEndpoint", "Operators", "Taken"]

@@ -68,7 +68,7 @@ class History:
         self.reads.append(read)
 
     def finish(self, content: bytes) -> None:
-        """The end of it, when all is quiet."""
+        """Finish the episode on the quiet cluster."""
         payloads = [content[at : at + WIDTH] for at in range(0, len(content), WIDTH)]
         assert len(set(payloads)) == len(payloads), f"{self.name}: something is there twice"
         for payload, (record, _) in self.acknowledged.items():
@@ -120,7 +120,7 @@ class Episode:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
 
     def acknowledged_count(self) -> int:
-        """Return how much clients were told is done: appends, in some worlds other requests too."""
+        """Count the requests acknowledged to clients: appends, in some worlds other requests too."""
         return sum(
             len(history.acknowledged) + len(history.produced) for history in self.histories.values()
         )
@@ -273,8 +273,7 @@ class Episode:
                     self.note(f"{name} has profile {reply.detail}: {Code(reply.code).name}")
 
     async def _produce(self, number: int) -> None:
-        """Idempotent: what has no certain outcome is sent again, to any node, until it is
-        acknowledged."""
+        """Append idempotently: retry on any node until it is acknowledged."""
         random = Random(f"producer {self.seed} {number}")
         name = STREAMS[number % len(STREAMS)]
         history, sequence = self.histories[name], 0
@@ -338,7 +337,7 @@ class Episode:
             node.kill(power=power)
 
     def wipe(self) -> None:
-        """One disk is lost. Another only when what was lost is there again."""
+        """Lose one disk, after all data of the previous loss is restored."""
         world = self.world
         if (all(node.remembers for node in world.alive()) and self.wiped is None) or (
             self.wiped is not None and self.wiped.remembers
@@ -429,7 +428,8 @@ MISHAPS: tuple[Callable[[Episode], None], ...] = (
 
 
 def run_episode(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Episode(seed, mishaps, knobs).play()
 
 

@@ -1,5 +1,5 @@
-"""The clocks of a simulated node: one that only goes on, at a rate of its own that may change, and
-the wall's, which jumps."""
+"""The clocks of a simulated node: a monotonic one with a variable rate, and the wall clock, which
+jumps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ WALL_MS = 1_700_000_000_000
 
 
 class Clock:
-    """`offset_ms`: by how much it is ahead of the loop's time. The clock of a node that stands
-    still, or is down, goes on."""
+    """A monotonic clock. `offset_ms`: its lead over the loop's time. It runs on while its node is
+    paused or down."""
 
     def __init__(self, offset_ms: int) -> None:
         self.offset_ms = offset_ms
@@ -42,7 +42,7 @@ class Clock:
         return self.ms_of(asyncio.get_running_loop().time())
 
     def strobe(self, until: float, seconds: float, ms: int) -> None:
-        """The wall's clock goes forth by `ms` and back, each for so many seconds."""
+        """Jump the wall clock forth by `ms` and back, for that many seconds each."""
         self._strobe = (until, seconds, ms)
 
     def log_wall_ms(self) -> float:

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 from google_crc32c import value as crc32c
-from sim.assembly import House, Receiver
-from sim.backups import Door
+from sim.assembly import BackgroundWork, Receiver
+from sim.backups import AdminEndpoint
 from sim.clock import Clock
 from sim.disk import Crash, Died
 from sim.handshakes import Copied, Greeter, Greeting
@@ -28,9 +28,9 @@ from sim.parts import (
     Links,
     NotThere,
     SimMap,
+    SimRpc,
     SimWriter,
     Stream,
-    Way,
     held_by,
     placeless,
     reached,
@@ -74,7 +74,7 @@ from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
 
 class Node:
-    """One node of one core, and its lives."""
+    """One node of one core, over all its incarnations."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -151,7 +151,7 @@ class Node:
         )
         self.begun = self.life
         self.greeter = Greeter(self, storage.journal)
-        self.way = Way(self, self.life)
+        self.way = SimRpc(self, self.life)
         clock = LogClock(storage.log_ms, boot=self.clock.now_ms, wall=self.clock.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
         cluster = ClusterSettings(
@@ -214,11 +214,11 @@ class Node:
         )
         if world.runs_groups:
             self.spawn(self.engine.group_coordinator.run())
-        self.house = House(self)
+        self.background = BackgroundWork(self)
         tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
         self.tier = tier
         self.tasks.update(() if tier is None else tier.tasks())
-        self.door = Door(self, None if tier is None else tier.store)
+        self.admin_endpoint = AdminEndpoint(self, None if tier is None else tier.store)
         self._keepalive(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -247,8 +247,7 @@ class Node:
                 )
 
     def kill(self, *, power: float | None = None) -> None:
-        """The process dies; with `power` the machine, and that share of what was not synced
-        survives."""
+        """Kill the process; with `power` the machine, where that share of unsynced data survives."""
         self.dying = None
         rafts = {number: member.raft for number, member in self.core.members.items()}
         self.durable = {
@@ -258,7 +257,7 @@ class Node:
         }
         self.kept = {number: held_by(raft) for number, raft in rafts.items()}
         self.alive = False
-        self.house.end()
+        self.background.end()
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
@@ -435,7 +434,7 @@ class Node:
         return await self.propose(name, Delete(name, self.engine.service.now_ms()))
 
     async def read(self, name: str, *, local: bool = False) -> bytes:
-        """All of the stream, linearizable, or what is here. Raises Unavailable, and NotThere."""
+        """Read the whole stream, linearizable or local. Raises Unavailable, and NotThere."""
         page = await self._page(
             ReadQuery(name, bytes_max=1 << 22 if local else self.world.page_bytes, local=local)
         )
@@ -618,8 +617,7 @@ class World(Network, Steered, Copied):
         return self.random.uniform(*(node.slow or self.disk_delay))
 
     def applied(self, group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
-        """The same everywhere: an entry that was applied never changes, and neither does what it
-        leads to."""
+        """Check that an applied entry and its effects are the same on every node and never change."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
         is_new = reply.code == Code.OK and (group, index) not in self.told
         if self.heard is not None and is_new:
@@ -759,7 +757,7 @@ class World(Network, Steered, Copied):
         for node in self.alive():
             for task in node.tasks:
                 task.cancel()
-            node.house.end()
+            node.background.end()
             node.forwarding.close()
             await node.core.drain()
             await node.engine.stop()

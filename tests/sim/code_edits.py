@@ -18,7 +18,7 @@ BODIES = ("body", "orelse", "finalbody")
 
 
 class Stale(LookupError):
-    """An edit, or the name of what a mutant replaces, does not fit the code any more. The list of
+    """Raised when an edit, or a mutant's target, does not match the code any more. The list of
     mutants has to follow the code."""
 
 
@@ -31,8 +31,8 @@ def edited_source(source: str, old: str, new: str, within: str = "") -> str:
 
 
 def edited_function(function: Any, old: str, new: str) -> Any:
-    """A copy of the function with the edit. It uses the globals of the original, so constants that
-    a test patches apply to it too."""
+    """Return a copy of the function with the edit. It uses the globals of the original, so
+    constants that a test patches apply to it too."""
     tree = ast.parse(dedent(inspect.getsource(function)))
     edit(tree, old, new)
     source = ast.unparse(tree)
@@ -95,7 +95,7 @@ def _statements(tree: ast.AST, wanted: list[str]) -> Iterator[Place]:
 
 
 def _scope(tree: ast.Module, name: str) -> ast.AST:
-    """The definition of this qualified name. Raises Stale when there is none."""
+    """Return the definition of this qualified name. Raises Stale when there is none."""
     scope: ast.AST = tree
     for part in filter(None, name.split(".")):
         found = [

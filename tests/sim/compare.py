@@ -33,7 +33,7 @@ def renamed_words(text: str) -> dict[str, str]:
 
 
 def renaming(words: Mapping[str, str]) -> Callable[[str], str]:
-    """Replace whole words, all in one pass: what one pair brings is not replaced by another."""
+    """Replace whole words in one pass: a replacement is not replaced again."""
     if not words:
         return lambda text: text
     longest_first = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))

@@ -102,5 +102,6 @@ class Copies(Episode):
 
 
 def run_copies(seed: int, mishaps: int = 40, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Copies(seed, mishaps, knobs).play()

@@ -31,8 +31,8 @@ PUT = "put"  # of the object store
 
 
 class Crash(msgspec.Struct):
-    """`after`: so many of these calls; `at`: "before", "middle" or "after"; `power`: see
-    `Node.kill`."""
+    """A planned crash. `after`: the number of calls before it; `at`: "before", "middle" or
+    "after"; `power`: see `Node.kill`."""
 
     calls: tuple[str, ...]
     after: int

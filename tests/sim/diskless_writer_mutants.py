@@ -27,7 +27,7 @@ async def _beside_everything(  # noqa: PLR0913
     seconds: float,
     leaves: Callable[[], bool],
 ) -> int:
-    """Leave the put to itself."""
+    """Run the put without waiting for it."""
 
     async def put() -> None:
         try:

@@ -1,6 +1,5 @@
-"""Streams that end by themselves: by a TTL that appends and reads extend, or at a time. Log time
-decides; so what a client is told is compared with the earliest and the latest that it can have
-been."""
+"""Streams that expire: by a TTL that appends and reads extend, or at a time. Log time decides, so
+responses are compared with its earliest and latest possible values."""
 
 from __future__ import annotations
 
@@ -102,7 +101,7 @@ class Life:
             self._name, began_ms, "text/plain", Encoding.BYTES, ttl_seconds=ttl, expires_at_ms=at
         )
         self.uid = 0  # until there is an answer it may be any life
-        reply = await node.house.ask(node.propose(self._name, command), 7.0)
+        reply = await node.background.ask(node.propose(self._name, command), 7.0)
         if reply.code == Code.CREATED:
             if known:
                 self._is_over("another is created")
@@ -115,7 +114,7 @@ class Life:
 
     async def append(self, node: Node, random: Random) -> str:
         began_ms = self._now_ms()
-        reply = await node.house.ask(node.append(self._name, b"x"), 7.0)
+        reply = await node.background.ask(node.append(self._name, b"x"), 7.0)
         if reply.code == Code.OK and reply.uid == self.uid:
             self._is_there(began_ms, "an append is taken")
             self._touched(began_ms)
@@ -127,7 +126,7 @@ class Life:
         """Read the stream, which extends its life. A crashed leader may have been the only node to
         know."""
         began_ms = self._now_ms()
-        page = await node.house.ask(node.engine.service.read(ReadQuery(self._name)))
+        page = await node.background.ask(node.engine.service.read(ReadQuery(self._name)))
         if isinstance(page, Page) and page.info.uid == self.uid:
             self._is_there(began_ms, "it is read")
             if self._ttl_ms:
@@ -140,7 +139,7 @@ class Life:
 
     async def look(self, node: Node, random: Random) -> str:
         began_ms = self._now_ms()
-        info = await node.house.ask(node.engine.service.info(self._name))
+        info = await node.background.ask(node.engine.service.info(self._name))
         if isinstance(info, StreamInfo) and info.uid == self.uid:
             self._is_there(began_ms, "it is shown")
         elif not isinstance(info, StreamInfo) and info.code == Code.NOT_FOUND:

@@ -321,7 +321,7 @@ class Forkers:
     async def _ask(
         self, node: Node, work: Coroutine[Any, Any, Result], seconds: float = 7.0
     ) -> Result:
-        return await node.house.ask(work, seconds)
+        return await node.background.ask(work, seconds)
 
     def _now_ms(self, node: Node) -> int:
         return node.engine.service.now_ms()

@@ -36,7 +36,7 @@ CALL_SECONDS = 8.0
 
 
 class GroupClient:
-    """One member: what it has been assigned it reads from the committed offset on, and commits."""
+    """A member that reads its assigned partitions from the committed offset on, and commits."""
 
     def __init__(self, episode: GroupEpisode, number: int) -> None:
         self.episode = episode
@@ -154,7 +154,7 @@ class GroupEpisode(Episode):
         return [asyncio.ensure_future(each) for each in work]
 
     async def settle(self) -> None:
-        """All is well: a member joins, finds all that was acknowledged, and commits."""
+        """Join the healthy group, find all acknowledged records, and commit."""
         last = GroupClient(self, MEMBERS)
         self.over = False
         for _ in range(100):
@@ -170,5 +170,5 @@ class GroupEpisode(Episode):
 
 
 def run_groups(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
-    """Play an episode. Raises AssertionError with what was not true."""
+    """Play an episode. Raises AssertionError with the violated invariant."""
     return GroupEpisode(seed, mishaps, knobs).play()

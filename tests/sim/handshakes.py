@@ -1,5 +1,5 @@
-"""Older images of disks that are put back, and what nodes remember of each other's journals: how
-they greet, above the product's `PeerJournalPositions`."""
+"""Older disk images that are restored, and the nodes' records of each other's journals: handshakes
+above the product's `PeerJournalPositions`."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class Copied:
         return disk
 
     def put_back(self, node: Node, image: Image) -> None:
-        """The disk is what it was once. Dead before, and until `start`."""
+        """Restore an earlier disk content. The node is down before, and until `start`."""
         node.lose_disk()
         image.onto(node.disk)
         self.older.add(node.number)
 
     def is_older(self, node: Node, life: int) -> None:
-        """Somebody remembers more of this life's journal than it has: it ends, and begins without
-        its data, as an operator is told to do."""
+        """Stop the node if a peer recorded a later journal position, and start it without its
+        data, as an operator is told to do."""
         if not node.alive or node.life != life:
             return  # what it sent in a life before comes late
         if node.number not in self.older:
@@ -109,7 +109,7 @@ class Greeter:
         return self._hello, self._journal.settled
 
     def lets_in(self, sender: Node, said: Greeting) -> bool:
-        """Both let each other in, if the sender still lives as it did."""
+        """Report whether both accept each other, while the sender's incarnation lives."""
         hello, synced = said
         if (hello.node, hello.incarnation) not in self.met:
             if self.peer_positions.rejection(hello):

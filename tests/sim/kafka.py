@@ -74,7 +74,7 @@ class KafkaClient:
         return sent
 
     def payload(self, records: int) -> bytes:
-        """Return another payload that stands for a batch of so many records."""
+        """Return a unique payload that stands for a batch of that many records."""
         self.count += 1
         return b"%d:%06d;" % (self.number, self.count)
 
@@ -102,7 +102,7 @@ class KafkaClient:
             self.waiting.pop(0)
 
     async def again(self) -> None:
-        """A batch of before: what its producer is told does not change."""
+        """Repeat an earlier batch: its producer's response does not change."""
         mine = [sent for sent in self.acknowledged if sent.epoch == self.epoch]
         if not mine or self.waiting:
             return
@@ -197,8 +197,8 @@ class KafkaEpisode(Episode):
         return None
 
     async def settle(self) -> None:
-        """All is well: what waits is acknowledged, and the streams have what their producers were
-        told."""
+        """Wait on the healthy cluster until all batches are acknowledged and the streams match the
+        producers' responses."""
         for client in self.producers:
             for _ in range(100):
                 if not client.waiting:
@@ -248,5 +248,6 @@ class KafkaEpisode(Episode):
 
 
 def run_kafka(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return KafkaEpisode(seed, mishaps, knobs).play()

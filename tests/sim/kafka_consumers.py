@@ -41,7 +41,7 @@ _PATCHED_BYTES = 16  # of a batch: its offset, length and epoch
 
 
 def record_batch(records: int, text: bytes) -> bytes:
-    """Return a batch whose header counts so many records; its body is this text."""
+    """Return a batch whose header counts that many records; its body is this text."""
     length = HEADER_BYTES - 12 + len(text)
     head = _HEADER.pack(0, length, 0, MAGIC, 0, 0, records - 1, 0, 0, -1, -1, -1, records)
     return head + text
@@ -285,7 +285,8 @@ class ConsumerEpisode(KafkaEpisode):
         assert known == batch, f"{partition}: two consumers got other batches at {offset}"
 
     async def settle(self) -> None:
-        """All is well: the consumers come to the end, and what they saw is there."""
+        """Let the consumers on the healthy cluster reach the end, and compare their records with
+        the stream."""
         await super().settle()
         for consumer in self.consumers:
             stored = dict(await self.batches(NAMES[consumer.partition]))
@@ -302,5 +303,5 @@ class ConsumerEpisode(KafkaEpisode):
 
 
 def run_consumers(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
-    """Play an episode. Raises AssertionError with what was not true."""
+    """Play an episode. Raises AssertionError with the violated invariant."""
     return ConsumerEpisode(seed, mishaps, knobs).play()

@@ -175,6 +175,7 @@ SLICED = (
     capturing,
     snapshotter,
     flusher,
+    groups,
     merger,
     evictor,
     answers,
@@ -216,7 +217,7 @@ class Knobs(msgspec.Struct, frozen=True):
         return Knobs(self.seed, *left)
 
     def turn(self, settings: Settled) -> Settled:
-        """The settings of a part, with what is other in this world."""
+        """Return the settings of a part, with this world's changes."""
         fields = {
             SETTINGS[name][1]: value
             for name, value in self.settings.items()

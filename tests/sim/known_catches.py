@@ -43,14 +43,14 @@ SEEDS = 40  # of each kind
 
 
 class Known(NamedTuple):
-    """A run of a world. `mishaps`: so many, or what is usual there."""
+    """A run of a world. `mishaps`: their number; None: the default."""
 
     world: str
     knobs: Knobs
     mishaps: int | None = None
 
     def run(self) -> None:
-        """Raises AssertionError with what was not true."""
+        """Run it. Raises AssertionError with the violated invariant."""
         RUN[self.world](
             self.knobs.seed,
             knobs=self.knobs,

@@ -121,5 +121,5 @@ CALAMITIES: tuple[Callable[[Any], None], ...] = (
 
 
 def run_leased(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
-    """Play an episode in a world of the swarm. Raises AssertionError with what was not true."""
+    """Play an episode in a world of the swarm. Raises AssertionError with the violated invariant."""
     return LeasedSwarm(seed, mishaps, knobs=knobs).play()

@@ -21,7 +21,7 @@ SHARE = 0.15  # of the worlds with an object store
 SECONDS = 300.0  # sweeps leave alone what is younger than a minute
 
 
-class Tidy:
+class LeftoverCheck:
     """The search for leftovers in one episode."""
 
     def __init__(self, episode: SwarmEpisode) -> None:

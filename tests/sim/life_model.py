@@ -77,7 +77,7 @@ class Pinned(msgspec.Struct, frozen=True):
     record: int
 
 
-class What(msgspec.Struct, frozen=True):
+class Exchange(msgspec.Struct, frozen=True):
     """A request and its response. `told` None: no response."""
 
     asked: Any

@@ -1,6 +1,5 @@
-"""All nodes are lost at some moment, and the object store is left: what a recovery makes of it has
-everything that had reached it then. In the simulation the store is copied at that moment, and the
-episode goes on without knowing."""
+"""The loss of all nodes at some moment: a recovery from the object store has everything that had
+reached it by then. The simulation copies the store at that moment, and the episode continues."""
 
 from __future__ import annotations
 
@@ -78,8 +77,8 @@ class Loss:
             yield group, max(found, key=lambda each: each.applied_index)
 
     def strike(self) -> None:
-        """Now: what the store has, and what of it is published, by whichever node has applied
-        most."""
+        """Record the current content of the store and its published part, by the node that has
+        applied most."""
         store = self._episode.world.store
         if (
             not self.strikes
@@ -198,17 +197,17 @@ class Target:
 
 
 class Recovered(BackupStreams):
-    """The streams of what was recovered."""
+    """The recovered streams."""
 
     def __init__(self, store: MemoryStore, machines: dict[int, Machine]) -> None:
-        self._repository = Shelf(store)  # type: ignore[assignment]
+        self._repository = RepositoryStore(store)  # type: ignore[assignment]
         self._recovered = machines
 
     async def machine(self, group: int) -> Machine:
         return self._recovered[group]
 
 
-class Shelf:
+class RepositoryStore:
     """The store, as a backup's objects are named."""
 
     def __init__(self, store: MemoryStore) -> None:

@@ -1,7 +1,6 @@
-"""Subscriptions that come and go, and whose streams do: by a pattern and by name, also of streams
-that are deleted, trimmed, made again, or not there yet. When all is well each group watches what
-the subscription's home says, a new one hears of what comes, and of one that is deleted nothing is
-left."""
+"""Subscriptions that are created and deleted, by pattern and by name, whose streams change too:
+deleted, trimmed, re-created, or not yet created. On a healthy cluster each group watches as the
+home says, and new subscriptions receive records. Nothing is left of a deleted one."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ def disagreement(machine: Machine) -> str:
     )
 
 
-class Guests:
+class Subscribers:
     """The subscribers of one episode: one client for each."""
 
     def __init__(self, episode: Episode, shop: Shop) -> None:
@@ -99,7 +98,7 @@ class Guests:
         return [asyncio.ensure_future(self._client(key)) for key in KEYS] if self.strikes else []
 
     async def finish(self) -> None:
-        """All is well."""
+        """Check the subscriptions on the healthy cluster."""
         if not self.strikes:
             return
         random = Random(f"guests go {self._episode.seed}")
@@ -124,8 +123,8 @@ class Guests:
         before = await self._announced(key)
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
-                await node.house.ask(node.create(name))
-                if (await node.house.ask(node.append(name, b"guest;"))).code == 0:
+                await node.background.ask(node.create(name))
+                if (await node.background.ask(node.append(name, b"guest;"))).code == 0:
                     break
             await asyncio.sleep(0.2)
         for _ in range(200):
@@ -145,7 +144,7 @@ class Guests:
             with suppress(Unavailable, OutcomeUnknown):
                 await self._make_wake_stream(self._world.alive()[0])
                 node = self._world.alive()[0]
-                return (await node.house.ask(node.read(WAKE_STREAM))).count(
+                return (await node.background.ask(node.read(WAKE_STREAM))).count(
                     b'"subscription_id":"%s"' % key.encode()
                 )
             await asyncio.sleep(0.2)
@@ -217,7 +216,7 @@ class Guests:
                 await self._work(node, key)
 
     async def _make_wake_stream(self, node: Node) -> None:
-        await node.house.ask(
+        await node.background.ask(
             node.propose(
                 WAKE_STREAM,
                 Create(
@@ -254,8 +253,8 @@ class Guests:
     async def _ask(self, node: Node, operation: Any) -> OperationResult | None:
         """Send an operation. None: the outcome is unknown."""
         try:
-            answer: OperationResult = await node.house.ask(
-                node.house.subscriptions.operate(operation), 8.0
+            answer: OperationResult = await node.background.ask(
+                node.background.subscriptions.operate(operation), 8.0
             )
         except (Unavailable, OutcomeUnknown):
             self.told[f"{type(operation).__name__} unknown"] += 1
@@ -280,4 +279,4 @@ def _config(random: Random, names: list[str]) -> SubscriptionConfig:
     return SubscriptionConfig(PULL_WAKE, pattern, names, "", WAKE_STREAM, LEASE_MS)
 
 
-__all__ = ["Guests", "disagreement"]
+__all__ = ["Subscribers", "disagreement"]

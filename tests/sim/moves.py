@@ -18,8 +18,8 @@ from polynya.local.api import LiveEvent, StreamInfo
 NODES_MAX = 8
 
 
-class Ear:
-    """A live reader: what it hears has no gap from where it began."""
+class LiveReader:
+    """A live reader: its data has no gap from its start on."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, bytes]] = []
@@ -110,7 +110,7 @@ class Moves(Episode):
             await self._listen(node, name, random.expovariate(1 / 2))
 
     async def _listen(self, node: Node, name: str, seconds: float) -> None:
-        ear, life = Ear(), node.life
+        ear, life = LiveReader(), node.life
         try:
             async with asyncio.timeout(6):
                 info = await node.process.drive(node.engine.service.attach(name, ear))
@@ -181,5 +181,6 @@ MOVES = (Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.come, Move
 
 
 def run_moves(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Moves(seed, mishaps, knobs).play()

@@ -35,7 +35,7 @@ def check_fault(fault: BaseException) -> None:
 
 
 def chain_of(fault: BaseException) -> Iterator[BaseException]:
-    """The fault and what it was raised from, those of groups included."""
+    """Return the fault and its causes, those in groups included."""
     todo, seen = [fault], set[int]()
     while todo:
         each = todo.pop()
@@ -123,8 +123,8 @@ class Verdict(msgspec.Struct):
 
 
 class Trials:
-    """A process that has imported everything and run nothing. For each mutant it forks, so what ran
-    before changes nothing."""
+    """A process that has imported everything and run nothing. It forks for each mutant, so earlier
+    runs have no effect."""
 
     def __init__(self, module: str) -> None:
         self._server = subprocess.Popen(

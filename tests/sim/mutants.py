@@ -1,10 +1,9 @@
-"""Defects put into a core with replicas by hand, one at a time. Each must be caught by a seed of
-the simulated cluster, by a test, or by both.
+"""Planted defects in a replicated core, one at a time. Each must be caught by a seed of the
+simulated cluster, by a test, or by both.
 
 `caught(name)` runs the tests that are known to fail, then tries seeds of the plain world and of
-worlds drawn from seeds, until one fails. Run as a script, this file tries the mutants whose names
-it reads, each in a process of its own.
-"""
+worlds drawn from seeds, until one fails. Run as a script, this file tries the mutants whose
+names it reads, each in a process of its own."""
 
 from __future__ import annotations
 

@@ -167,15 +167,14 @@ class Network:
         self.part((number,), self.nodes)
 
     def ring(self, numbers: list[int]) -> None:
-        """Each of them is heard by so many of those behind it that it has a majority, and no two by
-        the same."""
+        """Build links in which a majority hears each node, and no two nodes have the same one."""
         reach = len(numbers) // 2
         for place, sender in enumerate(numbers):
             heard = {numbers[(place + step) % len(numbers)] for step in range(1, reach + 1)}
             self.part((sender,), set(numbers) - heard, back=False)
 
     def bridge(self, numbers: list[int]) -> None:
-        """Two halves that do not hear each other; the one in the middle hears both."""
+        """Build two halves that are cut off from each other; the middle node reaches both."""
         half = len(numbers) // 2
         self.part(numbers[:half], numbers[half + 1 :])
 

@@ -14,6 +14,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.raft import Raft, Settings
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import encode as snapshots
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.transport.handshake import PROTOCOL_MAX
 from polynya.wal import Journal, WriteBatch
 
@@ -48,8 +49,8 @@ class NotThere(AssertionError):
 
 
 class Stream:
-    """A subscription, both ends of it: what is pushed arrives in order, until somebody is gone or
-    the network is cut for longer."""
+    """Both ends of a subscription: pushed data arrives in order, until an end is gone or a longer
+    network cut."""
 
     def __init__(self, here: Node, there: Node, on_item: Any, on_end: Any) -> None:
         self.here, self.there = here, there
@@ -117,7 +118,7 @@ class Stream:
         return self.open
 
 
-class Way:
+class SimRpc:
     """Calls between the nodes of one life: an answer that does not come in time has an unknown
     outcome."""
 
@@ -277,7 +278,7 @@ def held_by(raft: Raft) -> int:
 
 def placeless(machine: Machine) -> bytes:
     """The state of a group, places in the own journal aside."""
-    image = msgspec.msgpack.decode(machine.snapshot(), type=snapshots.Image)
+    image = msgspec.msgpack.decode(snapshot_of(machine), type=snapshots.Image)
     for stream in image.streams:
         for batch in stream.hot or ():
             batch.place = 0

@@ -368,5 +368,6 @@ MORE_ACTS: tuple[Callable[[Planned], None], ...] = (
 
 
 def run_planned(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Planned(seed, mishaps, knobs).play()

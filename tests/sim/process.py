@@ -16,8 +16,8 @@ NOBODY = Context()  # of what is no node: the network between them, the object s
 
 
 class Process:
-    """Callbacks, tasks and timers that begin in `run` belong to it, and so does whatever they
-    begin."""
+    """A simulated process. It owns the callbacks, tasks and timers that start in `run`, and all
+    that they start."""
 
     def __init__(self) -> None:
         self.slow_seconds = 0.0  # that its threads are held up by the disk, at most
@@ -59,8 +59,8 @@ class Process:
             self._resumed = None
 
     async def drive(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """A client waits for work of this process: its steps are the process's, and what is due
-        while that stands still is its turn behind what came before."""
+        """Await a client's work inside this process: its steps belong to the process and queue up
+        while that is suspended."""
         return await self._driven(work)
 
     @coroutine
@@ -91,8 +91,8 @@ class Process:
     def _later(
         self, work: Coroutine[Any, Any, Any]
     ) -> Generator[Any, None, tuple[Any, BaseException | None]]:
-        """One step, when the process goes on: what it waits for, or how it ended. Raises `_Left`
-        when the client does not wait for it."""
+        """Run one step once the process runs: the awaited value or the end. Raises `_Left` when
+        the client has stopped waiting."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[Any] = loop.create_future()
         task = asyncio.current_task()

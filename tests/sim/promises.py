@@ -14,7 +14,7 @@ from polynya.stream.replies import Code, Reply
 
 
 def check_promises(machine: Machine, command: Command, reply: Reply) -> None:
-    """Raise AssertionError with what is not true after the command."""
+    """Check the invariants after the command. Raises AssertionError."""
     check = _CHECKS.get(type(command))
     if check is not None and reply.code == Code.OK:
         check(machine, command, reply)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Token(msgspec.Struct):
-    """A read: what it must see at least."""
+    """A read and the minimal index that it must see."""
 
     committed: int
 

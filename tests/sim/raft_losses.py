@@ -42,8 +42,8 @@ class LossChecks(Checks):
 
 
 class Births(Chaos):
-    """`losses`: when disks are lost, in ms from the beginning. What was sent to one life of a node
-    reaches no other, as with connections."""
+    """Groups under faults. `losses`: the times of disk losses, in ms from the start. Messages to
+    one incarnation of a node reach no other, as with connections."""
 
     SIZES: tuple[tuple[int, ...], ...] = SIZES
 
@@ -178,7 +178,7 @@ class Seconds(Births):
 
 
 class Losses(Births):
-    """Several, at any time, from when the one that keeps its disk has promised something on."""
+    """Several losses at any time, from the first promise of the member that keeps its disk on."""
 
     def draw_losses(self) -> None:
         self.at_first_lead = False
@@ -305,7 +305,7 @@ KINDS = (Births, Seconds, Moves, Losses)
 
 
 def run(seed: int, kind: type[Births], steps: int = 250) -> Births:
-    """Raises AssertionError with what was not true."""
+    """Run the seed. Raises AssertionError with the violated invariant."""
     world = kind(seed)
     try:
         world.run(steps)

@@ -135,5 +135,6 @@ READING: tuple[Callable[[Episode], None], ...] = (
 
 
 def run_readers(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Readers(seed, mishaps, knobs).play()

@@ -34,9 +34,9 @@ class Steered:
         raise NotImplementedError
 
     async def steer(self, group: int, node: Node, still: Callable[[], bool] = lambda: True) -> bool:
-        """One step of a controller on the way from what the group's voters are to what they are to
-        be; whether they are. May raise Unavailable and OutcomeUnknown. `still`: whether the
-        controller lives."""
+        """Take one step of a controller towards the group's goal, and report whether it is
+        reached. May raise Unavailable and OutcomeUnknown. `still`: whether the controller
+        lives."""
         goal = self.map.goals[group]
         drive = node.process.drive
         status = await drive(node.reconfiguration.status(group))

@@ -1,6 +1,6 @@
-"""A simulated cluster that begins with a backup: of another size, with disks, an object store and a
-history of its own. All that the backup has is there and stays, what comes goes on behind it, and
-producers and subscriptions are known."""
+"""A simulated cluster that starts from a backup, with another size, new disks, an object store and
+a history of its own. All data of the backup stays, new data continues behind it, and producers
+and subscriptions are known."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Restored:
         self.world.evict_after_ms = episode.world.evict_after_ms
 
     async def check(self) -> None:
-        """Raises AssertionError with what is not as it was."""
+        """Compare with the original. Raises AssertionError with the difference."""
         world = self.world
         world.turn(self._episode.knobs)
         world.hot_bytes_max = 1 << 20
@@ -152,10 +152,13 @@ class Restored:
     async def _is_done(self) -> None:
         """Check that acknowledged cursors of the idle subscription stay, and grow only by its
         workers' possible progress."""
-        house, cursors = self._random.choice(self.world.alive()).house, dict[str, tuple[int, int]]()
+        background = self._random.choice(self.world.alive()).background
+        cursors = dict[str, tuple[int, int]]()
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
-                answer = await house.ask(house.subscriptions.operate(Get(PULL, BASE)), 8.0)
+                answer = await background.ask(
+                    background.subscriptions.operate(Get(PULL, BASE)), 8.0
+                )
                 cursors = {
                     link["path"]: parse_token(link["acked_offset"]) or (0, 0)
                     for link in (answer.value or {}).get("streams", ())

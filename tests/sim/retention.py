@@ -1,6 +1,5 @@
-"""Streams of which only so much is kept, by age or by bytes, as they or their bucket say. What is
-young, or within the bytes, stays; what is there is as it was; and when all is well nothing is left
-that is over."""
+"""Streams with retention by age or by bytes, their own or their bucket's. Data within the limits
+stays unchanged. Once all is healthy nothing beyond them is left."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ class Kept:
             )
 
 
-class Keeps:
+class RetentionClients:
     """Retention clients of one episode, one per name."""
 
     def __init__(self, episode: Episode, shop: Shop) -> None:
@@ -91,7 +90,7 @@ class Keeps:
         return [asyncio.ensure_future(self._client(name)) for name in NAMES] if self.strikes else []
 
     def saw(self, name: str, begin: int, content: bytes) -> None:
-        """Elsewhere: in a backup, or in what was recovered."""
+        """Record a read elsewhere: in a backup, or in a recovery."""
         if name in self.kept:
             self.kept[name].saw(begin, content)
 
@@ -159,12 +158,12 @@ class Keeps:
         """Create the stream and set its retention."""
         node = random.choice(self._world.alive() or [self._world.nodes[1]])
         try:
-            created = await node.house.ask(node.create(name))
+            created = await node.background.ask(node.create(name))
             if name.startswith(BUCKET):
-                await node.house.ask(node.engine.service.set_bucket(BUCKET, self._of_bucket))
+                await node.background.ask(node.engine.service.set_bucket(BUCKET, self._of_bucket))
                 return created.code in (Code.CREATED, Code.EXISTS)
             command = SetRetention(name, self.kept[name].retention, node.engine.service.now_ms(), 0)
-            return bool((await node.house.ask(node.propose(name, command))).code == Code.OK)
+            return bool((await node.background.ask(node.propose(name, command))).code == Code.OK)
         except (Unavailable, OutcomeUnknown):
             return False
 
@@ -172,7 +171,7 @@ class Keeps:
         self._count += 1
         kept, payload = self.kept[name], b"k%06d;" % self._count
         since_ms = self._shop.stamps[self._world.group_of(name)]
-        reply = await node.house.ask(node.append(name, payload))
+        reply = await node.background.ask(node.append(name, payload))
         self.told[f"append {Code(reply.code).name}"] += 1
         if reply.code == Code.OK:
             kept.saw(reply.first_record, payload)
@@ -184,7 +183,7 @@ class Keeps:
         kept, at = self.kept[name], (-1, 0)
         while True:
             first, end = kept.first, kept.next
-            page = await node.house.ask(
+            page = await node.background.ask(
                 node.engine.service.read(
                     ReadQuery(name, *at, bytes_max=self._world.page_bytes, whole_records=True)
                 )
@@ -223,4 +222,4 @@ def is_kept(name: str) -> bool:
     return name.startswith(FOLDERS)
 
 
-__all__ = ["Keeps", "Kept", "is_kept"]
+__all__ = ["Kept", "RetentionClients", "is_kept"]

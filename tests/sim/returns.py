@@ -9,8 +9,8 @@ from sim.moves import Moves
 
 
 class Returns(Moves):
-    """One disk at a time, of a node that all its groups began with: another one learns from the map
-    what it has lost, and waits for an heir."""
+    """Disk losses, one at a time, of a node that all groups began with: another one learns its
+    loss from the map and waits for a replacement."""
 
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
@@ -70,5 +70,6 @@ class Returns(Moves):
 
 
 def run_returns(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
-    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
+    violated invariant."""
     return Returns(seed, mishaps, knobs).play()

@@ -1,5 +1,5 @@
-"""A seed that fails, made small: steps are left out and waits are shortened for as long as it still
-fails, and what is left is printed as a test."""
+"""Shrink a failing seed: leave out steps and shorten waits while it still fails, and print the
+rest as a test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Clients of streams that live and die: what they ask of a few names, under conditions and beside
-each other, and whether all that they were told can be true (`sim/linearizability.py`,
-`sim/life_model.py`). Also of what was refused: that the direct check of appends cannot judge."""
+"""Clients of short-lived streams: conditional and concurrent requests to a few names. A checker
+decides whether all responses are possible (`sim/linearizability.py`, `sim/life_model.py`),
+refusals included, which the direct check of appends cannot judge."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sim.life_model import (
     Created,
     Cut,
     Deleted,
+    Exchange,
     Listed,
     Looked,
     Model,
     Paged,
     Pinned,
-    What,
 )
 from sim.linearizability import FOREVER, Operation, Search, Undecided
 from worlds.service import raw_batch
@@ -314,7 +314,7 @@ class Worker:
         command = Create(name, self._now_ms(), "", Encoding.BYTES)
         told: Reply | None = None
         try:
-            told = await self._node.house.ask(
+            told = await self._node.background.ask(
                 self._node.engine.service.fork(command, source, record, byte, 0)
             )
         except Unavailable:
@@ -338,7 +338,7 @@ class Worker:
         began = self._time()
         with suppress(Unavailable, OutcomeUnknown):
             self._looked(
-                name, began, await self._node.house.ask(self._node.engine.service.info(name))
+                name, began, await self._node.background.ask(self._node.engine.service.info(name))
             )
 
     async def list(self, name: str) -> None:
@@ -346,7 +346,7 @@ class Worker:
         try:
             found = {
                 info.name: info
-                for info in await self._node.house.ask(
+                for info in await self._node.background.ask(
                     self._node.engine.service.list_streams("life/", "", 100)
                 )
             }
@@ -384,7 +384,7 @@ class Worker:
         for _ in range(pages):
             began = self._time()
             query = ReadQuery(name, *at, bytes_max=self._node.world.page_bytes, whole_records=True)
-            page = await self._node.house.ask(self._node.engine.service.read(query), 30.0)
+            page = await self._node.background.ask(self._node.engine.service.read(query), 30.0)
             self._note(name, began, Paged(at[0]), page)
             if not isinstance(page, Page):
                 return
@@ -413,7 +413,7 @@ class Worker:
         began = self._time()
         told: Any = None
         try:
-            told = await self._node.house.ask(
+            told = await self._node.background.ask(
                 self._node.engine.service.trim(TrimQuery(name, record, byte))
             )
         except (Unavailable, DiskFull):
@@ -426,12 +426,12 @@ class Worker:
         """Live for a while."""
         past, ear, began, service = (
             self._lives.pasts[name],
-            Ear(name),
+            LiveReader(name),
             self._time(),
             self._node.engine.service,
         )
         try:
-            info = await self._node.house.ask(service.attach(name, ear))
+            info = await self._node.background.ask(service.attach(name, ear))
         except (Unavailable, OutcomeUnknown):
             return
         if not isinstance(info, StreamInfo):
@@ -480,7 +480,7 @@ class Worker:
     async def _propose(self, name: str, asked: Any, command: Any) -> Reply | None:
         began = self._time()
         try:
-            told = await self._node.house.ask(self._node.propose(name, command), 7.0)
+            told = await self._node.background.ask(self._node.propose(name, command), 7.0)
         except Unavailable:
             return None
         except OutcomeUnknown:
@@ -500,7 +500,7 @@ class Worker:
     def _note(self, name: str, began: float, asked: Any, told: Any) -> None:
         ended = FOREVER if told is None else self._time()
         past = self._lives.pasts[name]
-        past.operations.append(Operation(began, ended, What(asked, told)))
+        past.operations.append(Operation(began, ended, Exchange(asked, told)))
         if told is not None:
             past.there = getattr(told, "code", Code.OK) not in (
                 Code.NOT_FOUND,
@@ -523,7 +523,7 @@ class Worker:
         return self._node.engine.service.now_ms()
 
 
-class Ear:
+class LiveReader:
     """A live reader of one incarnation: its data has no gap and ends with the incarnation."""
 
     def __init__(self, name: str) -> None:
@@ -537,7 +537,7 @@ class Ear:
         self.over = event.gone or event.cut
 
     def check(self, past: Past, info: StreamInfo) -> None:
-        """`info`: what it was told at first."""
+        """Check the reader's data. `info`: its first response."""
         record = info.record
         for at, event in self._events:
             if event.cut:

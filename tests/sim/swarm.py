@@ -21,12 +21,12 @@ from sim.cluster import Node, World
 from sim.expiry import Ends
 from sim.forks import Forkers
 from sim.knobs import Knobs
-from sim.leftovers import Tidy
+from sim.leftovers import LeftoverCheck
 from sim.loop import SimLoop
 from sim.loss import Loss
-from sim.members import Guests
+from sim.members import Subscribers
 from sim.restored import Restored
-from sim.retention import Keeps
+from sim.retention import RetentionClients
 from sim.store import GOOD, SimStore, Weather
 from sim.stream_clients import Lives
 from sim.workers import Shop
@@ -111,7 +111,7 @@ def _edged(steps: list[Step], knobs: Knobs) -> Iterator[Step]:
             yield step
 
 
-class Ear:
+class LiveReader:
     """The data that one live reader receives."""
 
     def __init__(self) -> None:
@@ -153,10 +153,11 @@ class SwarmEpisode(Episode):
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
         self.ends, self.keeps, self.guests = (
             Ends(self, self.shop),
-            Keeps(self, self.shop),
-            Guests(self, self.shop),
+            RetentionClients(self, self.shop),
+            Subscribers(self, self.shop),
         )
-        self.operators, self.tidy, self.forkers = Operators(self), Tidy(self), Forkers(self)
+        self.operators, self.forkers = Operators(self), Forkers(self)
+        self.tidy = LeftoverCheck(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
     def _draw(self, random: Random) -> Swarm:
@@ -201,7 +202,7 @@ class SwarmEpisode(Episode):
             world.store.weather = swarm.weather
 
     async def _heal(self) -> None:
-        """Everything is well from now on; and then it has to be seen."""
+        """Heal everything from now on, and check that the cluster recovers."""
         world = self.world
         if world.store is not None:
             world.store.weather = GOOD
@@ -337,7 +338,7 @@ class SwarmEpisode(Episode):
     # --- tails
 
     async def _tail(self, number: int) -> None:
-        """Follows a stream over the lives of nodes: every byte once, in order."""
+        """Follow a stream over the incarnations of nodes: every byte once, in order."""
         name = STREAMS[number]
         content = self.tails[name] = bytearray()
         random = Random(f"tail {self.seed} {number}")
@@ -353,7 +354,7 @@ class SwarmEpisode(Episode):
 
     async def _follow(self, node: Node, name: str, content: bytearray) -> None:
         """Follow a stream until the node dies or the time is over."""
-        ear, life, service = Ear(), node.life, node.engine.service
+        ear, life, service = LiveReader(), node.life, node.engine.service
         info = await node.process.drive(service.attach(name, ear))
         assert isinstance(info, StreamInfo), f"{name} is not there on node {node.number}"
         try:
@@ -404,8 +405,7 @@ class SwarmEpisode(Episode):
             self._start(node)
 
     def rot(self) -> None:
-        """A byte of what was synced is another, in a node that is down: found when it starts, or
-        never needed."""
+        """Change a synced byte on a node that is down: found at the start, or never needed."""
         if self._may_lose_a_disk():
             node = self.draw.choice(list(self.world.nodes.values()))
             if node.alive:
@@ -414,7 +414,7 @@ class SwarmEpisode(Episode):
             self.note(f"node {node.number} has a damaged journal: {node.disk.rot(self.draw)}")
 
     def _may_lose_a_disk(self) -> bool:
-        """One at a time: another only when what was lost is there again."""
+        """Report whether another disk may be lost: only after the previous loss is restored."""
         return (self.wiped is None or self.wiped.remembers) and all(
             node.remembers for node in self.world.alive()
         )
@@ -491,7 +491,8 @@ ALL: dict[str, Callable[..., None]] = MISHAPS | faults.FAULTS
 def run_swarm(
     seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None
 ) -> SwarmEpisode:
-    """Raises AssertionError with what was not true. The same seed, the same `trace`."""
+    """Play an episode. The same seed gives the same `trace`. Raises AssertionError with the
+    violated invariant."""
     episode = SwarmEpisode(seed, mishaps, schedule, knobs)
     episode.play()
     return episode

@@ -66,7 +66,7 @@ class PipelinedClient(AdoptedClient):
         return b"h%d%05d;" % (self.number, self.count)
 
     async def again(self) -> None:
-        """Leave repeats of what was acknowledged to the other clients."""
+        """Leave repeats of acknowledged appends to the other clients."""
 
     async def ask(self, node: Node, sent: Sent) -> Reply | None:
         life = node.life
@@ -79,8 +79,8 @@ class PipelinedClient(AdoptedClient):
 
 
 class SandwichClient:
-    """A client that appends to one node twice at once, and between that what is refused: a pack has
-    a refused batch between two of its stream that are taken."""
+    """A client that appends twice at once to one node, with a refused append between them: a pack
+    then holds a refused batch between two accepted ones."""
 
     def __init__(self, episode: SwitchedEpisode) -> None:
         self.episode, self.count = episode, 0
@@ -206,5 +206,5 @@ def _wall_ms() -> int:
 
 
 def run_switched(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
-    """Play an episode. Raises AssertionError with what was not true."""
+    """Play an episode. Raises AssertionError with the violated invariant."""
     return SwitchedEpisode(seed, mishaps, knobs).play()

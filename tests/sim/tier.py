@@ -74,7 +74,7 @@ WRITE_MS_MAX = 4000  # what takes longer may have been swept: clocks are wrong b
 LATE_MS = 2 * WRITE_MS_MAX
 
 
-class Way(StoreLeadershipTransport, Protocol):
+class TierTransport(StoreLeadershipTransport, Protocol):
     """The connection to the other nodes of the world."""
 
     node: Any
@@ -91,7 +91,7 @@ async def _owned() -> bool:
 class SimTier:
     """The tiering of one incarnation: its tasks are cancelled when that ends."""
 
-    def __init__(self, engine: CoreRuntime, shared: SimStore, way: Way) -> None:
+    def __init__(self, engine: CoreRuntime, shared: SimStore, way: TierTransport) -> None:
         assert engine.replicated is not None
         world = way.node.world
         node, nodes, turn = engine.replicated.node, world.nodes, world.knobs.turn
@@ -216,7 +216,7 @@ def chance_of(seed: int) -> Iterator[None]:
         )
         stack.enter_context(mock.patch.object(source, "time", clock))
         stack.enter_context(mock.patch.object(pruning, "UNDER_WAY_MS", 15_000))
-        for module in (flusher, keys, retention_job):
+        for module in (flusher, steps, keys, retention_job):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(merger, "monotonic", now))
         stack.enter_context(mock.patch.object(collector, "token_hex", hexed))

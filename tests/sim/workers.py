@@ -1,6 +1,6 @@
 """Workers of subscriptions: leases and acknowledgements of pull-wake, and a receiver of webhooks.
-What they are shown must be done at least once, in order, by one holder at a time; what is
-acknowledged stays so; and when all is well nothing stays pending."""
+Announced work is done at least once, in order, by one holder at a time. Acknowledgements are
+permanent, and nothing stays pending on a healthy cluster."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Shop:
         return [asyncio.ensure_future(each) for each in (self._put(), self._append(), *work)]
 
     async def finish(self) -> None:
-        """Everything is well: what is pending is worked off, by both."""
+        """Let both workers complete the pending work on the healthy cluster."""
         self._calm = True
         random, node = Random("shop"), self._world.alive()[0]
         await self._put()
@@ -199,7 +199,7 @@ class Shop:
             while not self._episode.over or self._calm:
                 with suppress(Unavailable, OutcomeUnknown):
                     node = self._any()
-                    if node is not None and (await node.house.ask(node.create(name))).code in (
+                    if node is not None and (await node.background.ask(node.create(name))).code in (
                         2,
                         3,
                     ):
@@ -217,7 +217,7 @@ class Shop:
     async def _append_once(self, node: Node, name: str) -> None:
         self._count += 1
         with suppress(Unavailable, OutcomeUnknown):
-            reply = await node.house.ask(node.append(name, b"w%06d;" % self._count))
+            reply = await node.background.ask(node.append(name, b"w%06d;" % self._count))
             if reply.code == 0:
                 self.appended[name] = max(self.appended[name], reply.record)
 
@@ -326,8 +326,7 @@ class Shop:
         return not ends
 
     async def _receive(self, body: bytes) -> DeliveryOutcome:
-        """The receiver of webhooks: it is done with all that it is told, fails, or takes it and
-        calls back."""
+        """Receive a webhook: complete its work, fail, or accept it and call back."""
         shift, wake = self.shifts[HOOK], msgspec.json.decode(body)
         shift.wake(wake["generation"], wake["wake_id"])
         tails = shift.show({}, wake["streams"])
@@ -363,7 +362,7 @@ class Shop:
         if node is None:
             return None
         try:
-            return await node.house.ask(node.house.subscriptions.operate(operation), 8.0)
+            return await node.background.ask(node.background.subscriptions.operate(operation), 8.0)
         except (Unavailable, OutcomeUnknown):
             return None
 

@@ -1,5 +1,5 @@
-"""Planning of the Spark source without Spark: which records a read covers, and what happens to those
-that are gone."""
+"""Planning of the Spark source without Spark: the records of a read, and the treatment of deleted
+ones."""
 
 from __future__ import annotations
 

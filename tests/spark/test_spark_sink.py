@@ -1,5 +1,5 @@
-"""The sink against a real node without Spark: what is staged, what a repeat adds, and what a driver
-that died in the middle of a batch leaves."""
+"""The sink against a real node without Spark: staged data, the effect of a repeat, and the
+leftovers of a crashed driver."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def judged(folder: Path, traces: list[Trace], *, deadlock: bool = True) -> tuple
 
 
 def states(told: str) -> int:
-    """Return how many TLC found, after it has looked at all."""
+    """Return the number of states in TLC's complete search."""
     found = re.search(r"([\d,]+) distinct states found, 0 states left", told)
     assert found is not None, told
     return int(found[1].replace(",", ""))
@@ -112,7 +112,7 @@ def early_rollover(trace: Trace) -> Trace:
 
 
 def forgetful(trace: Trace) -> Trace:
-    """A node starts again without what it had synced."""
+    """Restart a node without its synced data."""
     at = where(trace, "sync", 20)
     return [*trace[: at + 1], Step("crash", trace[at].node, trace[at].at - 1)]
 

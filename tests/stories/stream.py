@@ -38,6 +38,7 @@ from polynya.stream.features.forks.commands import (
     Unpin,
 )
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.lifetimes.rules import is_expired
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -443,10 +444,9 @@ class _Story:
         return [*self.table_answer(reply), *told]
 
     def do_expired(self, words: _Words) -> list[str]:
-        machine = self.world.machines[words.group]
         return [
             str(
-                machine.expired(
+                is_expired(
                     self.stream(words.group, words.plain[0]),
                     self.now_ms,
                     words.number("touched", 0) or 0,
@@ -526,8 +526,8 @@ class _Story:
         return self.answer(self.world.apply(words.group, command))
 
     def do_merge(self, words: _Words) -> list[str]:
-        """`merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END as one; `again`
-        repeats the command as it was."""
+        """Run `merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END become
+        one; `again` repeats the command unchanged."""
         again = words.flag("again")
         pack, name, begin, end = words.plain
         if not again:

@@ -9,6 +9,7 @@ import pytest
 from polynya.stream.features.consumer_groups import classic
 from polynya.stream.features.consumer_groups.calls import (
     Answer,
+    Commit,
     GroupError,
     Heartbeat,
     Join,
@@ -18,7 +19,13 @@ from polynya.stream.features.consumer_groups.calls import (
     Sync,
     Synced,
 )
-from polynya.stream.features.consumer_groups.classic import ClassicGroup, Log, State
+from polynya.stream.features.consumer_groups.classic import (
+    ClassicGroup,
+    Log,
+    Request,
+    State,
+    described,
+)
 from polynya.stream.features.consumer_groups.commands import ConsumerGroupPut
 from polynya.stream.features.consumer_groups.state import ConsumerGroup
 from polynya.stream.features.consumer_groups.subscription import topics_of
@@ -54,7 +61,7 @@ class Told:
                 self.commit()
 
     def commit(self) -> None:
-        """The log has what was proposed."""
+        """Commit the proposals to the log."""
         for effect in self.unlogged:
             self.log.append(effect.put)
             for reply in effect.then:
@@ -103,8 +110,14 @@ class Told:
         assert isinstance(answer, Outcomes)
         return answer.errors
 
+    def committing(self, id_: str) -> int:
+        """Return the error of a commit in generation 1."""
+        return self.group.check(Request.COMMIT, Commit("g", 1, id_, None, []), self.now)
+
     def heartbeat(self, id_: str, generation: int, instance: str | None = None) -> int:
-        return self.group.heartbeat(Heartbeat("g", generation, id_, instance), self.now)
+        return self.group.check(
+            Request.HEARTBEAT, Heartbeat("g", generation, id_, instance), self.now
+        )
 
     def pass_time(self, span_ms: int) -> None:
         """Let time pass, and wake the group when it asked for that."""
@@ -158,7 +171,7 @@ def test_a_member_gets_an_id_first_then_leads_then_has_its_assignment() -> None:
     joined = told.joined(ticket)
     assert (joined.generation, joined.leader, joined.protocol) == (1, "c1", "range")
     assert joined.members == [("c1", None, b"s")]
-    assert told.group.check_commit("c1", None, 1, told.now) == GroupError.REBALANCE_IN_PROGRESS
+    assert told.committing("c1") == GroupError.REBALANCE_IN_PROGRESS
     synced = told.sync("c1", 1, {"c1": b"all", "stranger": b"x"})
     assert synced not in told.answers, "the assignment is logged before it is told"
     told.commit()
@@ -168,7 +181,7 @@ def test_a_member_gets_an_id_first_then_leads_then_has_its_assignment() -> None:
     assert told.heartbeat("c1", 1) == 0
     assert told.heartbeat("c1", 2) == GroupError.ILLEGAL_GENERATION
     assert told.heartbeat("x", 1) == GroupError.UNKNOWN_MEMBER_ID
-    assert told.group.describe().state == "Stable"
+    assert described(told.group).state == "Stable"
 
 
 def test_a_reserved_id_that_is_not_used_holds_nobody_up_for_long() -> None:
@@ -187,7 +200,7 @@ def test_a_new_member_makes_the_others_join_again() -> None:
     a, b = told.stable("a", "b")
     c = told.join()
     assert told.heartbeat(a, 1) == GroupError.REBALANCE_IN_PROGRESS
-    assert told.group.check_commit(a, None, 1, told.now) == 0, "what was read may be committed"
+    assert told.committing(a) == 0, "what was read may be committed"
     again = [told.join(a), told.join(b)]
     assert {told.joined(ticket).generation for ticket in (*again, c)} == {2}
     assert told.joined(again[0]).leader == a

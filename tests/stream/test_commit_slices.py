@@ -24,7 +24,7 @@ from polynya.stream.features.settings.commands import SetLevel
 from polynya.stream.features.subscriptions.commands import LinkSubscription
 from polynya.stream.parts import Encoding, Producer, Retention, SegmentLimits
 from polynya.stream.replies import Code, Reply
-from polynya.stream.snapshots.encode import decode_image
+from polynya.stream.snapshots.encode import decode_image, snapshot_of
 from polynya.stream.snapshots.restore_history import Survey, reborn
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
 from polynya.stream.state import index
@@ -182,7 +182,7 @@ def test_a_node_without_peers_notes_the_level() -> None:
 def test_a_new_history_knows_no_writers_and_goes_on() -> None:
     group = Group()
     group.commit("p1", body(900), body(901))
-    image = decode_image(group.machine.snapshot())
+    image = decode_image(snapshot_of(group.machine))
     # recovery places no slice whose position only the log knew
     stray = UnnamedSlice(group.uid, ColdSlice(-1, -1, 1, 1, "p2", 0, 9, 7), 1, 0, 950)
     other = UnnamedSlice(

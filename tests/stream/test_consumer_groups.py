@@ -24,7 +24,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.sense import fault_of
 from polynya.stream.snapshots import deltas
-from polynya.stream.snapshots.encode import decode_image
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of
 from polynya.stream.snapshots.restore_history import Survey, reborn
 
 T, U = bytes([1]) * 16, bytes([2]) * 16
@@ -63,10 +63,10 @@ def checked(machine: Machine) -> Machine:
     """The bytes are those of the groups, and a snapshot has all."""
     known = machine.consumer_groups
     assert known.bytes == ConsumerGroups(known.by_id.values()).bytes
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
     assert again.consumer_groups.by_id == known.by_id
     assert again.consumer_groups.bytes == known.bytes
-    assert again.snapshot() == machine.snapshot()
+    assert snapshot_of(again) == snapshot_of(machine)
     return machine
 
 
@@ -146,7 +146,7 @@ def test_a_deleted_topic_is_told_to_all_groups() -> None:
         (group, ForgetTopic(T)) for group in (1, 2, 3, 4)
     ]
     assert (
-        Machine.restore(meta.snapshot(), lambda place, uid: b"").outbox.messages
+        machine_from(snapshot_of(meta), lambda place, uid: b"").outbox.messages
         == meta.outbox.messages
     )
 
@@ -156,14 +156,14 @@ def test_deltas_have_the_groups_that_changed() -> None:
     codes(
         machine, put(1, "a"), CommitOffsets("h", 5, -1, "", []), CommitOffsets("i", 5, -1, "", [])
     )
-    parts = [deltas.SnapshotPart(machine.snapshot())]
+    parts = [deltas.SnapshotPart(snapshot_of(machine))]
     machine.take_changes()
     codes(machine, commit(1, "a", 5), ConsumerGroupDrop("h"))
     changes = machine.take_changes()
     assert bool(changes)
     head = deltas.encode_head(machine, changes, 0, whole=False)
     parts.append(deltas.SnapshotPart(head, delta=True, root=False))
-    assert deltas.merge(parts) == machine.snapshot()
+    assert deltas.merge(parts) == snapshot_of(machine)
     changes.put_back(machine.take_changes())
     assert changes.consumer_groups == {"g", "h"}
 
@@ -178,19 +178,19 @@ def test_limits_refuse_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         Code.TOO_MANY,
         Code.OK,
     ]
-    before = machine.snapshot()
+    before = snapshot_of(machine)
     other = ConsumerGroupPut("other", 1, 1, "consumer", "range", "m", [member("m")])
     assert codes(machine, other, CommitOffsets("other", 1, -1, "", [])) == [Code.TOO_MANY] * 2
     monkeypatch.setattr(rules, "CONSUMER_GROUPS_MAX", limits.CONSUMER_GROUPS_MAX)
     monkeypatch.setattr(rules, "CONSUMER_GROUPS_BYTES_MAX", machine.consumer_groups.bytes)
     assert codes(machine, other, commit(-1, "", 1, part=1)) == [Code.TOO_MANY] * 2
-    assert machine.snapshot() == before
+    assert snapshot_of(machine) == before
 
 
 def test_a_restore_keeps_offsets() -> None:
     machine = Machine(1, 4)
     codes(machine, commit(-1, "", 5))
-    image = decode_image(machine.snapshot())
+    image = decode_image(snapshot_of(machine))
     survey = Survey()
     survey.add(image)
     reborn(image, survey, now_ms=50)

@@ -1,4 +1,4 @@
-"""The bytes of deltas: what any later release has to read."""
+"""The bytes of deltas, which every later release must read."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
 from polynya.stream.snapshots import deltas
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 FIRST = (
     "400000009501dc001201010402009091a7617474656d707481a77061636b732f319302010180909090809490909090800134809591cf00010000000000019090"
@@ -23,7 +24,7 @@ def test_bytes_are_golden(golden: str, log_ms: int) -> None:
     counts."""
     machine = Machine(1, 4)
     machine.apply(Create("a/old", 1, "text/plain", Encoding.BYTES))
-    base = deltas.SnapshotPart(machine.snapshot())
+    base = deltas.SnapshotPart(snapshot_of(machine))
     machine.take_changes()
     machine.apply(Create("a/new", 2, "text/plain", Encoding.BYTES))
     machine.apply(Delete("a/old", 3))
@@ -32,14 +33,13 @@ def test_bytes_are_golden(golden: str, log_ms: int) -> None:
     changes = machine.take_changes()
     count, streams = deltas.encode_streams(machine, iter(changes.streams))
     delta = deltas.encode_head(machine, changes, count, whole=False) + streams
-    assert (
-        deltas.merge([base, deltas.SnapshotPart(delta, delta=True, root=False)])
-        == machine.snapshot()
+    assert deltas.merge([base, deltas.SnapshotPart(delta, delta=True, root=False)]) == snapshot_of(
+        machine
     )
-    restored = Machine.restore(
+    restored = machine_from(
         deltas.merge([base, deltas.SnapshotPart(bytes.fromhex(golden), delta=True, root=False)]),
         lambda place, uid: b"",
     )
     assert restored.counters.log_ms == log_ms
     restored.counters.log_ms = machine.counters.log_ms
-    assert restored.snapshot() == machine.snapshot()
+    assert snapshot_of(restored) == snapshot_of(machine)

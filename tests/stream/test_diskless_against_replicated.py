@@ -19,6 +19,7 @@ from polynya.stream.parts import Encoding, Producer
 from polynya.stream.read_plan import Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.sense import fault_of
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAMES = ("a", "b")
 JSON = "application/json"
@@ -91,7 +92,7 @@ class Pair:
             assert found == known
 
     def append(self, some: list[Packable]) -> list[Reply]:
-        """Append each to the one, and all of them with one commit to the other."""
+        """Append each to the one stream, and all of them with one commit to the other."""
         stamped: list[Packable] = [structs.replace(each, now_ms=self.now_ms) for each in some]
         expected = [self.replicated.apply(1, each) for each in stamped]
         self.number += 1
@@ -101,9 +102,9 @@ class Pair:
         assert fault_of(command) == ""
         reply = self.diskless.apply(1, command)
         assert (reply.code, reply.detail) == (Code.OK, expected)
-        state = self.diskless.machines[1].snapshot()
+        state = snapshot_of(self.diskless.machines[1])
         again = self.diskless.apply(1, structs.replace(command, now_ms=self.now_ms))
-        assert again == reply and self.diskless.machines[1].snapshot() == state
+        assert again == reply and snapshot_of(self.diskless.machines[1]) == state
         return expected
 
     def check(self) -> None:

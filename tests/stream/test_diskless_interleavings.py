@@ -45,7 +45,7 @@ class Writer:
         self.lost: CommitSlices | Append | None = None
 
     def turn(self) -> None:
-        """Send the next append, or the one again whose reply was lost."""
+        """Send the next append, or repeat the one whose reply was lost."""
         if not self.left:
             return
         if self.lost is None:

@@ -1,9 +1,9 @@
-"""Kafka leader epochs across restores: no client has seen a later one than those that follow."""
+"""Kafka leader epochs across restores: no client has seen a later one than the next ones."""
 
 from __future__ import annotations
 
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import EPOCH_JUMP, Survey, reborn
 
 
@@ -11,11 +11,11 @@ def restored(*machines: Machine, term: int = 0) -> list[Machine]:
     """Return the groups after a restore of their copies, the first of which was in this term."""
     survey, terms = Survey(), [term] + [0] * len(machines)
     for machine, each in zip(machines, terms, strict=False):
-        survey.add(decode_image(machine.snapshot()), each)
-    images = [decode_image(machine.snapshot()) for machine in machines]
+        survey.add(decode_image(snapshot_of(machine)), each)
+    images = [decode_image(snapshot_of(machine)) for machine in machines]
     for image in images:
         reborn(image, survey, now_ms=1)
-    return [Machine.restore(write_image(image), lambda place, uid: b"") for image in images]
+    return [machine_from(write_image(image), lambda place, uid: b"") for image in images]
 
 
 def test_a_restore_raises_the_epochs_of_all_groups_beyond_what_a_client_can_have_seen() -> None:

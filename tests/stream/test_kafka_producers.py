@@ -1,5 +1,4 @@
-"""Kafka's producers: sequences that wrap, what is forgotten, and the rules against a naive
-model."""
+"""Kafka's producers: sequences that wrap, expiry, and the rules against a naive model."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.stream.sense import fault_of
-from polynya.stream.snapshots.encode import decode_image
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of
 from polynya.stream.snapshots.restore_history import PRODUCER_ID_JUMP, Survey, reborn
 from polynya.stream.state.feature_level import level_for
 
@@ -97,7 +96,7 @@ def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(
     assert produce(machine, 0, id=8).code == Code.PRODUCER_LIMIT
     assert produce(machine, 0, id=8, now_ms=PRODUCER_EVICT_IDLE_MS + 1).code == Code.OK
     later = PRODUCER_EVICT_IDLE_MS + 2
-    restored = Machine.restore(machine.snapshot(), lambda place, uid: b"k" * 10)
+    restored = machine_from(snapshot_of(machine), lambda place, uid: b"k" * 10)
     for each in (machine, restored):
         assert produce(each, 1, id=6, now_ms=later).code == Code.OK, "it is known"
         assert produce(each, 1, id=9, now_ms=2 * later).code == Code.PRODUCER_GAP, "it is new"
@@ -112,7 +111,7 @@ def test_a_producer_that_is_older_than_the_stream_begins_anywhere() -> None:
     create = Create(NAME, 0, "", Encoding.KAFKA, producer_id_max=7)
     assert not fault_of(create)
     assert machine.apply(create).code == Code.CREATED
-    restored = Machine.restore(machine.snapshot(), lambda place, uid: b"k" * 10)
+    restored = machine_from(snapshot_of(machine), lambda place, uid: b"k" * 10)
     for each in (machine, restored):
         assert produce(each, 50, id=8).code == Code.PRODUCER_GAP, "it is new"
         assert produce(each, 50, id=7).code == Code.OK
@@ -211,7 +210,7 @@ def test_what_no_client_can_mean_is_refused_before_the_log(command: Any, fault: 
 
 
 def test_a_restore_allots_no_id_that_the_lost_history_may_have_allotted(machine: Machine) -> None:
-    image = decode_image(machine.snapshot())
+    image = decode_image(snapshot_of(machine))
     reborn(image, Survey(), now_ms=1)
     assert image.producer_id_counter == PRODUCER_ID_JUMP
 
@@ -304,9 +303,9 @@ class Producers(RuleBasedStateMachine):
             for stream in self.machine.directory.hot.values()
             for batch in reversed(stream.hot or ())
         ]
-        before = self.machine.snapshot()
-        self.machine = Machine.restore(before, lambda place, uid: payloads.pop(0))
-        assert self.machine.snapshot() == before
+        before = snapshot_of(self.machine)
+        self.machine = machine_from(before, lambda place, uid: payloads.pop(0))
+        assert snapshot_of(self.machine) == before
 
     @invariant()
     def each_record_is_there_once(self) -> None:

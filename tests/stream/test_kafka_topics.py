@@ -1,4 +1,4 @@
-"""Topics in the meta group: the order of their steps, their ids, and what survives a restart."""
+"""Topics in the meta group: the order of their steps, their ids, and their state after a restart."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicP
 from polynya.stream.features.topics.state import TopicState
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 FIRST, SECOND = bytes([1]) * 16, bytes([2]) * 16
 
@@ -35,7 +36,7 @@ def test_a_topic_goes_through_its_steps_and_each_may_be_repeated() -> None:
 def test_late_steps_of_an_earlier_topic_change_nothing() -> None:
     machine = Machine(0, 4)
     codes(machine, put(SECOND))
-    before, changes = machine.snapshot(), machine.meta.topic_changes
+    before, changes = snapshot_of(machine), machine.meta.topic_changes
     assert (
         codes(
             machine,
@@ -46,7 +47,7 @@ def test_late_steps_of_an_earlier_topic_change_nothing() -> None:
         )
         == [Code.NOT_FOUND] * 4
     )
-    assert machine.snapshot() == before
+    assert snapshot_of(machine) == before
     assert machine.meta.topic_changes == changes
 
 
@@ -63,6 +64,6 @@ def test_a_dropped_topic_does_not_become_ready() -> None:
 def test_topics_survive_a_restart() -> None:
     machine = Machine(0, 4)
     codes(machine, put(FIRST), TopicReady("t", FIRST))
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
     assert again.meta.topics == machine.meta.topics
-    assert again.snapshot() == machine.snapshot()
+    assert snapshot_of(again) == snapshot_of(machine)

@@ -18,6 +18,7 @@ from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, Fork, Producer
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state import changes as changes_module
 
 
@@ -83,14 +84,14 @@ def test_uids_are_never_used_again() -> None:
         for now_ms in range(10)
     }
     assert uids == {5 << 48 | counter for counter in range(1, 11)}
-    restored = Machine.restore(machine.snapshot(), lambda place, uid: b"")
+    restored = machine_from(snapshot_of(machine), lambda place, uid: b"")
     assert restored.apply(Create("docs/b", 99, "text/plain", 0)).uid == 5 << 48 | 11
 
 
 def test_a_snapshot_holds_no_payload() -> None:
     machine = Machine(1)
     machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"payload" * 1000)), 77)
-    data = machine.snapshot()
+    data = snapshot_of(machine)
     assert len(data) < 200
     asked: list[tuple[int, int]] = []
 
@@ -98,9 +99,9 @@ def test_a_snapshot_holds_no_payload() -> None:
         asked.append((place, uid))
         return b"payload" * 1000
 
-    restored = Machine.restore(data, read_payload)
+    restored = machine_from(data, read_payload)
     assert asked == [(77, 1 << 48 | 1)]
-    assert restored.snapshot() == data
+    assert snapshot_of(restored) == data
     assert (restored.directory.hot_bytes, restored.directory.needed_places()) == (7000, 77)
     assert machine.directory.lookup("docs/a") == restored.directory.lookup("docs/a")
 
@@ -108,15 +109,15 @@ def test_a_snapshot_holds_no_payload() -> None:
 def test_a_damaged_snapshot_or_journal_is_a_fault() -> None:
     machine = Machine(1)
     machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"payload")), 77)
-    data = machine.snapshot()
+    data = snapshot_of(machine)
     with pytest.raises(CorruptData, match="cannot be decoded"):
-        Machine.restore(data[:-1], lambda place, uid: b"payload")
+        machine_from(data[:-1], lambda place, uid: b"payload")
     with pytest.raises(CorruptData, match="place 77"):
-        Machine.restore(data, lambda place, uid: b"shorter"[:-1])
+        machine_from(data, lambda place, uid: b"shorter"[:-1])
     image = msgspec.msgpack.decode(data)
     image[0] = 99
     with pytest.raises(ConfigError, match="version 99"):  # a newer release wrote it
-        Machine.restore(msgspec.msgpack.encode(image), lambda place, uid: b"payload")
+        machine_from(msgspec.msgpack.encode(image), lambda place, uid: b"payload")
 
 
 def test_stale_places_do_not_hide_older_ones() -> None:

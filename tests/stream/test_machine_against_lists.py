@@ -192,8 +192,8 @@ class AgainstLists(RuleBasedStateMachine):
     @precondition(lambda self: any(each.directory.streams for each in self.world.machines.values()))
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
-        """Some streams go out of memory, those that may; what was put away of a stream that changed
-        is not taken for it."""
+        """Evict the evictable ones of some streams; the stored state of a changed stream is not
+        used for it."""
         group = data.draw(
             st.sampled_from(
                 [

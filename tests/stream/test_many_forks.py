@@ -1,5 +1,5 @@
-"""A stream of which very many forks are made and let go: each costs what one costs, and what is
-kept is the same."""
+"""A stream with very many forks, created and released: constant cost each, and the same content
+kept."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, ColdSlice
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import snapshot_of
 
 NAME = "a/b"
 covers = forks._covers
@@ -59,7 +60,7 @@ def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(
 
 
 class Twins:
-    """One looks at all pins each time that one goes, the other only when it has to."""
+    """Two machines: one scans all pins at each release, the other only when necessary."""
 
     def __init__(self) -> None:
         self.machine, self.other = Machine(1, 4), Machine(1, 4)
@@ -69,7 +70,7 @@ class Twins:
         reply = self.machine.apply(command, place)
         forks._covers = lambda other, pin: False
         assert self.other.apply(command, place) == reply
-        assert self.other.snapshot() == self.machine.snapshot()
+        assert snapshot_of(self.other) == snapshot_of(self.machine)
         return reply
 
 

@@ -1,5 +1,4 @@
-"""The map of the cluster: what its commands do to it, what they refuse, and that a snapshot keeps
-it."""
+"""The map of the cluster: the effects and refusals of its commands, and its snapshot."""
 
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ from polynya.stream.features.placement.commands import (
 )
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 
 def node(number: int, zone: str = "") -> NodeRecord:
@@ -29,7 +29,7 @@ def node(number: int, zone: str = "") -> NodeRecord:
 
 
 class Meta:
-    """Group 0, with a map of so many nodes."""
+    """Group 0, with a map of that many nodes."""
 
     def __init__(self, nodes: int = 3, groups: int = 6, replicas: int = 3) -> None:
         self.machine = Machine(0, groups)
@@ -187,10 +187,10 @@ def test_a_snapshot_keeps_the_map_and_one_without_it_opens() -> None:
     meta = Meta(3)
     meta.apply(NodeAdd(node(4)))
     meta.apply(SetBalancing(True, 5))
-    again = Machine.restore(meta.machine.snapshot(), lambda place, uid: b"")
-    assert again.meta.map == meta.map and again.snapshot() == meta.machine.snapshot()
-    older = msgspec.msgpack.decode(meta.machine.snapshot())[:18]
-    assert Machine.restore(msgspec.msgpack.encode(older), lambda place, uid: b"").meta.map is None
+    again = machine_from(snapshot_of(meta.machine), lambda place, uid: b"")
+    assert again.meta.map == meta.map and snapshot_of(again) == snapshot_of(meta.machine)
+    older = msgspec.msgpack.decode(snapshot_of(meta.machine))[:18]
+    assert machine_from(msgspec.msgpack.encode(older), lambda place, uid: b"").meta.map is None
 
 
 def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
@@ -213,7 +213,7 @@ def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
     assert all(
         cluster.placed_on(group) == (1, 2, 3) and cluster.wanted(group) == 3 for group in range(7)
     )
-    assert Machine.restore(meta.machine.snapshot(), lambda place, uid: b"").meta.map == cluster
+    assert machine_from(snapshot_of(meta.machine), lambda place, uid: b"").meta.map == cluster
     assert (
         meta.refusal(PlaceGroup(1, (1, 2, 4), 1))
         == "node 4 is a read replica, and votes in no group"

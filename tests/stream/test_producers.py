@@ -1,4 +1,4 @@
-"""Limits of producers: the cap of a stream, idleness, and what one costs."""
+"""Limits of producers: the cap of a stream, idleness, and the memory of one."""
 
 import struct
 import sys
@@ -15,6 +15,7 @@ from polynya.stream.features.settings.commands import SetLevel
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Producer
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_a_repeat_with_another_body_is_a_conflict_while_its_receipt_is_kept() ->
     machine = checking()
     for sequence in range(8):
         assert send(machine, sequence, b"%d" % sequence).code == Code.OK
-    before = machine.snapshot()
+    before = snapshot_of(machine)
     for sequence in range(8):
         assert send(machine, sequence, b"%d" % sequence).code == Code.DUPLICATE
         other = send(machine, sequence, b"other")
@@ -143,7 +144,7 @@ def test_a_repeat_with_another_body_is_a_conflict_while_its_receipt_is_kept() ->
         assert other.code == (Code.PRODUCER_CONFLICT if is_kept else Code.DUPLICATE)
         if is_kept:
             assert (other.received_sequence, other.expected_sequence) == (sequence, 8)
-    assert machine.snapshot() == before, "nothing was appended"
+    assert snapshot_of(machine) == before, "nothing was appended"
     assert send(machine, 8, b"8").code == Code.OK
     assert send(machine, 0, b"again", epoch=1).code == Code.OK
     assert send(machine, 0, b"other", epoch=1).code == Code.PRODUCER_CONFLICT
@@ -227,7 +228,7 @@ def test_a_snapshot_keeps_the_checksums_and_a_cut_drops_those_of_its_receipts() 
     machine = checking()
     for sequence in range(6):
         send(machine, sequence, b"%d" % sequence)
-    restored = Machine.restore(machine.snapshot(), lambda _place, _uid: b"x")
+    restored = machine_from(snapshot_of(machine), lambda _place, _uid: b"x")
     assert states_of(restored) == states_of(machine)
     assert send(restored, 5, b"other").code == Code.PRODUCER_CONFLICT
     cut = producers.cut_receipts(states_of(machine), 4)

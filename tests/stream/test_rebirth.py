@@ -23,7 +23,12 @@ from polynya.stream.features.subscriptions.state import State
 from polynya.stream.features.tables.commands import TableCreate
 from polynya.stream.parts import Encoding, Fork
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.encode import (
+    decode_image,
+    machine_from,
+    snapshot_of,
+    write_image,
+)
 from polynya.stream.snapshots.restore_history import UID_JUMP, StreamLoss, Survey, reborn
 from polynya.stream.state.record_gaps import JUMP
 
@@ -38,11 +43,13 @@ class Copied:
 
     def __init__(self) -> None:
         self.world = World(GROUPS)
-        self.copies = {group: machine.snapshot() for group, machine in self.world.machines.items()}
+        self.copies = {
+            group: snapshot_of(machine) for group, machine in self.world.machines.items()
+        }
 
     def copy(self, *groups: int) -> None:
         for group in groups or self.world.machines:
-            self.copies[group] = self.world.machines[group].snapshot()
+            self.copies[group] = snapshot_of(self.world.machines[group])
 
     def reborn(self) -> tuple[World, list[StreamLoss]]:
         survey, notes, world = Survey(), [], World(GROUPS)
@@ -56,9 +63,7 @@ class Copied:
             world.payloads, world.slices = self.world.payloads, self.world.slices
             world.adopt(
                 group,
-                type(self.world.machines[group]).restore(
-                    write_image(image), lambda place, uid: world.payloads[place]
-                ),
+                machine_from(write_image(image), lambda place, uid: world.payloads[place]),
             )
             check_invariants(world.machines[group])
         return world, notes
@@ -121,7 +126,7 @@ def test_a_fork_whose_source_was_gone_when_it_was_copied_loses_what_it_inherited
     copied.create()
     copied.confirm()
     copied.copy(2)
-    copied.copies[1] = World(GROUPS).machines[1].snapshot()
+    copied.copies[1] = snapshot_of(World(GROUPS).machines[1])
     world, notes = copied.reborn()
     fork = world.machines[2].directory.streams[TARGET]
     assert (fork.first_record, fork.first_byte) == (3, 3)
@@ -158,7 +163,7 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
         copied.world.apply(2, Append(TARGET, 2, "text/plain", raw_batch(b"own")))
         copied.copy(2)
         if pinned:
-            image = decode_image(copied.world.machines[1].snapshot())
+            image = decode_image(snapshot_of(copied.world.machines[1]))
             cut = next(stream for stream in image.streams if stream.name == SOURCE)
             cut.next_record, cut.next_byte, cut.hot = 1, 1, (cut.hot or [])[:1]
             copied.copies[1] = write_image(image)
@@ -174,8 +179,8 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
 
 
 def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
-    """The one in the middle has records of its own, which stay; its fork has them, or ends before
-    them."""
+    """Lose inherited records: the middle fork has records of its own, which stay; its fork has
+    them, or ends before them."""
     for record, first in ((4, 3), (2, 2)):
         copied = Copied()
         copied.source()
@@ -267,7 +272,7 @@ def test_links_of_a_subscription_that_is_not_there_go() -> None:
     copied.world.apply(2, LinkSubscription("s", uid, 1, "docs/**", "", []))
     copied.world.apply(2, Create(TARGET, 1, "text/plain", Encoding.BYTES))
     copied.copy(2)
-    copied.copies[1] = World(GROUPS).machines[1].snapshot()
+    copied.copies[1] = snapshot_of(World(GROUPS).machines[1])
     world, _ = copied.reborn()
     assert world.machines[2].subscriptions.watches == {}
     assert world.machines[2].directory.streams[TARGET].links is None
@@ -299,7 +304,7 @@ def test_who_holds_a_pack_is_counted_anew() -> None:
 
 def test_keys_follow_the_cluster() -> None:
     copied = with_a_pack()
-    image = decode_image(copied.world.machines[1].snapshot())
+    image = decode_image(snapshot_of(copied.world.machines[1]))
     survey = Survey(lambda key: key.replace("c/", "d/"))
     survey.add(image)
     reborn(image, survey, now_ms=9)
@@ -319,7 +324,7 @@ def test_a_table_begins_anew_under_another_uid() -> None:
 
 
 def test_of_restores_one_after_the_other_no_uid_tells_of_another_group() -> None:
-    """Each of a backup of the one before."""
+    """Restore repeatedly, each time from a backup of the previous restore."""
     copied = Copied()
     for _ in range(1000):
         image = decode_image(copied.copies[1])

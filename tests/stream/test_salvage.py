@@ -18,7 +18,7 @@ from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding, Producer
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage, whole_again
 from polynya.stream.state import index
@@ -49,7 +49,7 @@ class Lost:
 
     def __init__(self) -> None:
         self.world = World(1)
-        self.copy = self.machine.snapshot()
+        self.copy = snapshot_of(self.machine)
         self.pieces: dict[int, list[UnnamedSlice]] = {}
         self.count = 0
 
@@ -61,7 +61,7 @@ class Lost:
         stream = self.machine.directory.streams.get(name)
         self.count += 1
         if what == "copy":
-            self.copy = self.machine.snapshot()
+            self.copy = snapshot_of(self.machine)
         elif what == "append":
             if stream is None:
                 self.world.apply(GROUP, Create(name, self.count, "text/plain", Encoding.BYTES))
@@ -113,7 +113,7 @@ class Lost:
         survey = Survey()
         survey.add(image)
         notes += reborn(image, survey, now_ms=99)
-        return Machine.restore(write_image(image), lambda place, uid: b""), [
+        return machine_from(write_image(image), lambda place, uid: b""), [
             note.name for note in notes
         ]
 

@@ -13,6 +13,7 @@ from polynya.stream.features.segments.rules import open_segments, segments_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding, SegmentLimits
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state.model import Segments
 
 NAME = "test/a"
@@ -92,8 +93,8 @@ def test_segments_are_part_of_snapshots() -> None:
     machine = leased()
     appended(machine, 2)
     rolled(machine, 1)
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"x")
-    assert again.snapshot() == machine.snapshot()
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"x")
+    assert snapshot_of(again) == snapshot_of(machine)
     assert chain(again) == chain(machine)
     assert [each.writer for _, each in open_segments(again)] == [2]
     assert again.counters.level == 3, "a node without peers has no SetLevel"

@@ -1,5 +1,5 @@
-"""Commands that make no sense: what is refused, that all that was ever committed is not, and that
-what is let through ends no machine."""
+"""Impossible commands: they are refused, every ever committed one is accepted, and no accepted one
+stops a machine."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer, Retention, SegmentLimits
 from polynya.stream.replies import Code
 from polynya.stream.sense import ROWS, SPANS, _told, fault_of
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.wal import FrameKind, Journal
 from polynya.wal.frames import SegmentHeader, parse_segment_header
 
@@ -364,7 +365,7 @@ def test_all_that_older_releases_committed_makes_sense(tmp_path: Path) -> None:
         journal = Journal.open(folder, journal_id=header.journal_id)
         commands = [
             decode_command(frame.payload)
-            for frame in journal.entries()
+            for frame in journal.segments.entries()
             if frame.kind == FrameKind.COMMAND
         ]
         journal.close()
@@ -459,7 +460,7 @@ def test_what_makes_sense_ends_no_machine_and_no_snapshot(kind: str) -> None:
             machine = machine_with_something(kind)
             machine.apply(decode_command(encode_command(command)), 9)
             machine.apply(Append("docs/a", 8, JSON, BATCH), 10)
-            Machine.restore(machine.snapshot(), lambda place, uid: BATCH.payload)
+            machine_from(snapshot_of(machine), lambda place, uid: BATCH.payload)
 
 
 def _about(value: Any, uid: int) -> Any:

@@ -1,5 +1,5 @@
-"""A snapshot as 0.1.0 wrote it: entries of 48 bytes, no retention, no trims. It is read, and goes
-on as it was."""
+"""A snapshot of 0.1.0: entries of 48 bytes, no retention, no trims. It loads and continues
+unchanged."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.features.retention.commands import Trim
-from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state.entries import ENTRY_BYTES, HEAD_BYTES, as_v1
 from polynya.stream.state.index import time_ms_max
 
@@ -47,8 +47,8 @@ def test_a_snapshot_of_the_first_release_is_read() -> None:
     stream = machine.directory.streams["docs/a"]
     for pack in ("p1", "p2"):
         world.apply(1, PublishSlices(pack, 1, 1, [(stream.uid, world.slice_of(stream, 2, pack))]))
-    old = Machine.restore(
-        as_the_first_release(machine.snapshot()), lambda place, uid: world.payloads[place]
+    old = machine_from(
+        as_the_first_release(snapshot_of(machine)), lambda place, uid: world.payloads[place]
     )
     restored = old.directory.streams["docs/a"]
     assert list(old.packs.index_of(restored)) == [

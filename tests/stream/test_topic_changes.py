@@ -1,4 +1,4 @@
-"""Topics that change: configs, growth, adopted streams, and what is new since a number."""
+"""Topics that change: configs, growth, adopted streams, and changes since a number."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 ID = bytes(15) + b"1"
 
@@ -100,8 +101,8 @@ def test_numbers_are_those_of_other_replicas_after_a_restart() -> None:
     machine.apply(TopicPut("b", ID, 1, [], 7))
     machine.apply(TopicDrop("a", ID))
     machine.apply(TopicGone("a", ID))
-    again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
-    assert again.snapshot() == machine.snapshot()
+    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    assert snapshot_of(again) == snapshot_of(machine)
     assert news(again, at) == (True, ["b"], []), "what was gone by then is not known any more"
     at = machine.meta.topic_changes.revision
     for each in (machine, again):

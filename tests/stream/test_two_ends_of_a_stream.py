@@ -25,7 +25,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding, Retention
 from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import Image, decode_image
+from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
@@ -192,7 +192,7 @@ def test_bytes_of_transactions_are_golden() -> None:
 
 
 def test_transactions_of_a_coordinator_are_refused() -> None:
-    snapshot = msgspec.msgpack.decode(Machine(1, 4).snapshot())
+    snapshot = msgspec.msgpack.decode(snapshot_of(Machine(1, 4)))
     place = Image.__struct_fields__.index("transactions")
     assert snapshot[place] == []
     snapshot[place] = [["id", 1]]

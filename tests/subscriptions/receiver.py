@@ -1,5 +1,5 @@
-"""A webhook receiver on a free port of this machine: keeps what it was sent, answers as it is
-told."""
+"""A webhook receiver on a free port of this machine: it records requests and gives scripted
+responses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The home group of a subscription is led elsewhere, has left, or goes on from another node's
-state, while this core is about to do something."""
+"""Moves of a subscription's home group to another leader, away from this core, or to another
+node's state, while this core is about to act."""
 
 from __future__ import annotations
 

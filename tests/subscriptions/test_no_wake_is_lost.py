@@ -206,7 +206,7 @@ class Lives(RuleBasedStateMachine):
             self.deliver(does == "deliver")
 
     def give_up(self) -> None:
-        """A while after a claim found nothing: what came in between must be seen."""
+        """Release after a pause a claim that found nothing: records in between must be seen."""
         (generation, wake_id), self.found_nothing = self.found_nothing, (0, "")
         if (
             generation

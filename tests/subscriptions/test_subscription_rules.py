@@ -1,5 +1,5 @@
-"""The rules of subscriptions one by one, where a story would be long: bounds, other lives, late and
-repeated messages, what a restart keeps."""
+"""The rules of subscriptions one by one, where a story would be long: bounds, other incarnations,
+late and repeated messages, state after a restart."""
 
 from __future__ import annotations
 

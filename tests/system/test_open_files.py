@@ -1,5 +1,4 @@
-"""Open files: what clients may take of them, and what the journal still gets when they have taken
-all."""
+"""Open files: the limit for clients, and the journal's reserve beyond it."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ for number in range(40):
     batch = journal.take()
     journal.write(batch)
     journal.synced(batch)
-    assert journal.read(places[number // 2]) == bytes(1000)
-assert len(journal.segments()) > 8
+    assert journal.segments.read(places[number // 2]) == bytes(1000)
+assert len(journal.segments.sizes()) > 8
 for fd in crowd:
     os.close(fd)
 journal.close()

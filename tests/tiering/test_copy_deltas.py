@@ -1,5 +1,5 @@
-"""Deltas of copies: when they are stored, and that a recovery from the store alone has what they
-say of diskless streams."""
+"""Deltas of copies: when they are stored, and their diskless streams after a recovery from the
+store alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polynya.stream.features.profiles.commands import Profile, SetProfile
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.parts import Encoding, Producer
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import Image, write_image
+from polynya.stream.snapshots.encode import Image, snapshot_of, write_image
 from polynya.stream.state.model import HotBatch
 from polynya.tiering.copy_deltas import CopyDeltaWorker
 from polynya.tiering.copy_verifier import CopyVerifier
@@ -75,7 +75,7 @@ class DisklessCore:
 
     async def check(self, warnings: int = 0) -> None:
         """The recovered state is that of the group."""
-        assert write_image(await self.recovered(warnings)) == self.group.machine.snapshot()
+        assert write_image(await self.recovered(warnings)) == snapshot_of(self.group.machine)
 
 
 def copies_in(objects: Iterable[str]) -> list[str]:
@@ -195,7 +195,7 @@ async def test_a_copy_that_fails_is_no_base(core: DisklessCore) -> None:
 async def test_a_damaged_delta_gives_way_to_an_older_one(core: DisklessCore) -> None:
     core.commit()
     await asyncio.sleep(1)
-    before = core.group.machine.snapshot()
+    before = snapshot_of(core.group.machine)
     core.commit()
     await asyncio.sleep(INTERVAL)
     older, newer = core.deltas_in_store()

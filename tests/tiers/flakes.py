@@ -47,7 +47,7 @@ def write_flakes(path: Path, flakes: list[Flake]) -> None:
 
 
 def merge(kept: list[Flake], found: list[Flake]) -> list[Flake]:
-    """Return what is kept and what is found, each once, in the order of the tests' names."""
+    """Merge the kept and the found, each once, in the order of the tests' names."""
     shortened = [msgspec.structs.replace(each, text=each.text[-TEXT_KEPT:]) for each in found]
     return sorted(dict.fromkeys([*kept, *shortened]), key=lambda each: each.test)
 

@@ -21,8 +21,8 @@ FILE = Path(__file__).parents[1] / "found_seeds.txt"
 
 
 class FoundSeed(NamedTuple):
-    """A seed that failed: the kind of work, the seed, the commit, `open` or `fixed`, and what
-    repaired its cause."""
+    """A failed seed: the kind of work, the seed, the commit, `open` or `fixed`, and the repair of
+    its cause."""
 
     kind: str
     seed: int

@@ -68,7 +68,7 @@ def turns(kinds: Mapping[str, Command], seed: int) -> Iterator[tuple[str, int]]:
 
 
 class Hunt:
-    """A search: what it ran, and the seeds that failed."""
+    """A search: its runs and the failing seeds."""
 
     def __init__(self, kinds: Mapping[str, Command], seed: int, found: Path) -> None:
         self.runs: Counter[str] = Counter()
@@ -79,8 +79,8 @@ class Hunt:
         self._lock = threading.Lock()
 
     def run(self, seconds: float, lanes: int, failures: float = float("inf")) -> None:
-        """Run turns on so many lanes until the time is over, or so many failed; those under way
-        come to their end."""
+        """Run turns on that many lanes until the time is over, or that many failed; those in
+        progress finish."""
 
         def is_over() -> bool:
             return time.monotonic() >= deadline or len(self.failed) >= failures

@@ -27,7 +27,7 @@ def is_of_processes(item: pytest.Item) -> bool:
 
 
 class ProcessWatch:
-    """A plugin of pytest that fails a test whose marks are not those that it must have."""
+    """A pytest plugin that fails a test with wrong marks."""
 
     def __init__(self) -> None:
         self._starts = 0
@@ -79,6 +79,6 @@ class ProcessWatch:
 
 
 def _fixtures_of(item: pytest.Item) -> list[pytest.FixtureDef[Any]]:
-    """Return the fixtures that a test used, also those that it asked for by `getfixturevalue`."""
+    """Return the fixtures that a test used, also those of `getfixturevalue`."""
     request = getattr(item, "_request", None)
     return [] if request is None else list(request._fixture_defs.values())

@@ -46,7 +46,7 @@ def _entry(line: str) -> Entry:
 
 
 def find_faults(entries: list[Entry], today: dt.date, root: Path) -> list[str]:
-    """Return what is wrong with the quarantine on this day."""
+    """Return the faults of the quarantine on this day."""
     faults = [
         f"{entry.test} is in quarantine since {entry.since}, more than {DAYS_MAX} days: repair it"
         for entry in entries

@@ -1,5 +1,5 @@
-"""The search with seeds of the commit finds a seed that fails, keeps it, and the gate runs those that
-are repaired."""
+"""The search with seeds of the commit finds a failing seed and records it, and the gate runs
+repaired ones."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def run(request, monkeypatch):
 
 
 async def passes(count: int, asked: list[asyncio.Task[bytes]]) -> None:
-    """`LAST`: until all is answered."""
+    """Return the range of passes. `LAST`: until all is answered."""
     if count == LAST:
         async with asyncio.timeout(SECONDS):
             await asyncio.wait(asked)

@@ -31,8 +31,8 @@ HELD_MAX = 300
 
 
 def reset_all(listener: socket.socket) -> None:
-    """Accepts, and breaks what it accepted when the first bytes have come, as a proxy does whose
-    other side is gone."""
+    """Accept connections and reset each at its first bytes, as a proxy does whose other side is
+    gone."""
     while True:
         try:
             accepted, _ = listener.accept()

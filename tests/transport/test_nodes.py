@@ -559,8 +559,8 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
 
 
 def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
-    """The others cannot connect to it, and so never missed it; it was connected to them all the
-    time."""
+    """Tell a removed node over its own connection: the others cannot connect to it, and so never
+    missed it."""
 
     async def story():
         async with one_way(tmp_path) as (one, two):
@@ -576,7 +576,8 @@ def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
 
 
 def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_path):
-    """Somebody answers at the address of node 2 who is in another history, or another node."""
+    """Ignore a report of removal from a node of another history, or another number, at the address
+    of node 2."""
 
     async def story():
         for wrong in ({"history": 2}, {"node": 4}):

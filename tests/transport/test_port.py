@@ -25,13 +25,13 @@ def test_a_node_closes_though_somebody_is_just_coming_in(tmp_path, run):
         await node.start({})
         closing = []
 
-        class Guests(set):
+        class StoppingSet(set):
             def add(self, connection):
                 super().add(connection)
                 closing.append(asyncio.ensure_future(node.stop()))
 
         connections = node.transports[0]._connections
-        connections.inbound = Guests()
+        connections.inbound = StoppingSet()
         with socket.create_connection(("127.0.0.1", node.port)) as caller:
             caller.sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK))
             await wait_for(lambda: closing)

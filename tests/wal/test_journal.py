@@ -1,4 +1,4 @@
-"""The journal on a healthy disk: what was staged and written comes back, at its place."""
+"""The journal on a healthy disk: staged and written data is read back at its position."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def write(journal: Journal, entries: list[tuple[int, bytes]]) -> list[int]:
 
 def reopen(folder: Path) -> tuple[Journal, list[JournalEntry]]:
     journal = Journal.open(folder, journal_id=7, segment_bytes=SMALL)
-    return journal, list(journal.entries())
+    return journal, list(journal.segments.entries())
 
 
 def test_entries_come_back_in_order_with_their_places_over_many_segments(tmp_path: Path) -> None:
@@ -33,8 +33,12 @@ def test_entries_come_back_in_order_with_their_places_over_many_segments(tmp_pat
     places = [
         place for i in range(0, len(payloads), 5) for place in write(journal, payloads[i : i + 5])
     ]
-    assert [journal.read(place) for place in places] == [payload for _, payload in payloads]
-    assert len(journal.segments()) > 5 and all(size <= SMALL + 48 for _, size in journal.segments())
+    assert [journal.segments.read(place) for place in places] == [
+        payload for _, payload in payloads
+    ]
+    assert len(journal.segments.sizes()) > 5 and all(
+        size <= SMALL + 48 for _, size in journal.segments.sizes()
+    )
     journal.close()
     journal, entries = reopen(tmp_path)
     assert [(e.index, e.payload) for e in entries] == payloads and [
@@ -70,10 +74,12 @@ def test_an_entry_is_found_from_a_place_inside_it(tmp_path: Path) -> None:
     journal, _ = reopen(tmp_path)
     places = write(journal, [(index, bytes([index]) * 40) for index in range(1, 80)])
     for place in (*places[:3], *places[-3:]):
-        found = [journal.read_entry(place + number, within=64) for number in range(64)]
-        assert all((entry.place, entry.payload) == (place, journal.read(place)) for entry in found)
+        found = [journal.segments.read_entry(place + number, within=64) for number in range(64)]
+        assert all(
+            (entry.place, entry.payload) == (place, journal.segments.read(place)) for entry in found
+        )
         with pytest.raises(CorruptData, match="checksum"):
-            journal.read_entry(place + 10, within=10)
+            journal.segments.read_entry(place + 10, within=10)
     journal.close()
 
 
@@ -109,15 +115,17 @@ def test_staging_goes_on_while_a_write_is_in_flight(tmp_path: Path) -> None:
 def test_released_segments_stay_gone_and_numbers_go_on(tmp_path: Path) -> None:
     journal, _ = reopen(tmp_path)
     write(journal, [(i, bytes(500)) for i in range(1, 40)])
-    newest = journal.segments()[-1][0]
+    newest = journal.segments.sizes()[-1][0]
     journal.release(newest + 10)
-    assert [number for number, _ in journal.segments()] == [newest]  # never the one being written
+    assert [number for number, _ in journal.segments.sizes()] == [
+        newest
+    ]  # never the one being written
     journal.close()
     journal, entries = reopen(tmp_path)
     kept = [e.index for e in entries]
     assert kept == list(range(kept[0], 40))
     write(journal, [(i, bytes(500)) for i in range(40, 60)])
-    assert next(number for number, _ in journal.segments()) == newest
+    assert next(number for number, _ in journal.segments.sizes()) == newest
     journal.close()
     journal, entries = reopen(tmp_path)
     assert [e.index for e in entries] == list(range(kept[0], 60))
@@ -128,8 +136,10 @@ def test_bytes_between_places_span_segments(tmp_path: Path) -> None:
     journal, _ = reopen(tmp_path)
     begin = journal.position
     write(journal, [(i, bytes(1000)) for i in range(1, 11)])
-    assert 10 * 1032 <= journal.bytes_between(begin, journal.position) <= 10 * 1032 + 5 * 112
-    assert journal.bytes_between(journal.position, begin) == 0
+    assert (
+        10 * 1032 <= journal.segments.bytes_between(begin, journal.position) <= 10 * 1032 + 5 * 112
+    )
+    assert journal.segments.bytes_between(journal.position, begin) == 0
     journal.close()
 
 

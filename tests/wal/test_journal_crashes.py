@@ -1,5 +1,5 @@
-"""Crashes on a disk that loses, tears and reorders what was not synced; and proof that the check
-can fail."""
+"""Crashes on a disk that loses, tears and reorders unsynced data; and proof that the check can
+fail."""
 
 import errno
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Damage: what was synced is never cut in silence; what was torn is cut and told."""
+"""Damage: synced data is never cut silently; torn data is cut and reported."""
 
 from pathlib import Path
 from random import Random
@@ -47,7 +47,7 @@ def disk_with(files: dict[Path, bytes]) -> FakeDisk:
 def replay(disk: FakeDisk) -> list[tuple[int, bytes]]:
     journal = Journal.open(FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=disk)
     try:
-        return [(entry.place, entry.payload) for entry in journal.entries()]
+        return [(entry.place, entry.payload) for entry in journal.segments.entries()]
     finally:
         disk.kill()
 
@@ -60,7 +60,7 @@ def test_a_flipped_bit_anywhere_below_the_last_mark_is_corruption_and_behind_it_
     assert len(files) >= 4
     refused = cut = 0
     for number, path in enumerate(sorted(files), 1):
-        end = dict(life.journal.segments())[number]
+        end = dict(life.journal.segments.sizes())[number]
         for at in range(end):
             damaged = bytearray(files[path])
             damaged[at] ^= 1 << at % 8
@@ -100,7 +100,7 @@ def test_without_a_mark_behind_it_the_last_write_may_be_torn_and_is_cut_whole_fr
     damaged[(place & 0xFFFFFFFF) + 3] ^= 1
     disk = disk_with(files | {path: bytes(damaged)})
     journal = Journal.open(FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=disk)
-    assert [(entry.place, entry.payload) for entry in journal.entries()] == life.kept[:-2]
+    assert [(entry.place, entry.payload) for entry in journal.segments.entries()] == life.kept[:-2]
     (cut,) = journal.cuts
     assert cut.path == path and cut.offset == place & 0xFFFFFFFF and cut.length > 0
     journal.stage(3, 1, 1, 1, b"new")
@@ -132,7 +132,7 @@ def test_a_whole_journal_inside_a_payload_is_never_taken_for_frames() -> None:
 @pytest.mark.parametrize("length", [0, 1, 60, SEGMENT_HEADER_BYTES])
 def test_a_new_segment_whose_header_was_not_written_yet_is_removed(length: int) -> None:
     life = written()
-    number = life.journal.segments()[-1][0] + 1
+    number = life.journal.segments.sizes()[-1][0] + 1
     life.disk.create(segment_path(FOLDER, number))
     life.disk.files[segment_path(FOLDER, number)].change(length, None)
     life.disk.kill()
@@ -146,7 +146,7 @@ def test_a_new_segment_whose_header_was_not_written_yet_is_removed(length: int) 
 def test_the_only_segment_is_remade_under_its_number_when_its_header_is_torn() -> None:
     disk = disk_with({segment_path(FOLDER, 9): b"POLY"})
     journal = Journal.open(FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=disk)
-    assert journal.segments() == [(9, SEGMENT_HEADER_BYTES)] and len(journal.cuts) == 1
+    assert journal.segments.sizes() == [(9, SEGMENT_HEADER_BYTES)] and len(journal.cuts) == 1
 
 
 def test_a_missing_a_short_and_a_strange_segment_refuse_the_start() -> None:
@@ -155,7 +155,7 @@ def test_a_missing_a_short_and_a_strange_segment_refuse_the_start() -> None:
     middle = segment_path(FOLDER, 2)
     with pytest.raises(CorruptData, match=f"{middle.name} is missing"):
         replay(disk_with({path: data for path, data in files.items() if path != middle}))
-    end = life.journal.segments()[1][1]
+    end = life.journal.segments.sizes()[1][1]
     with pytest.raises(CorruptData, match="synced up to"):
         replay(disk_with(files | {middle: files[middle][: end - 1]}))
     with pytest.raises(CorruptData, match="under another name"):
@@ -175,7 +175,7 @@ def test_a_missing_a_short_and_a_strange_segment_refuse_the_start() -> None:
 def test_a_segment_is_never_written_over_another() -> None:
     life = written()
     life.begin()
-    number = life.journal.segments()[-1][0] + 1
+    number = life.journal.segments.sizes()[-1][0] + 1
     stranger = segment_path(FOLDER, number)
     life.disk.close(life.disk.create(stranger))
     with pytest.raises(FileExistsError):
@@ -197,16 +197,16 @@ def test_reading_a_place_checks_it() -> None:
     life = written()
     life.begin()
     (place, payload), other = life.kept[0], life.kept[1][0]
-    assert life.journal.read(place) == payload
+    assert life.journal.segments.read(place) == payload
     with pytest.raises(CorruptData, match="at offset"):
-        life.journal.read(other + 1)
+        life.journal.segments.read(other + 1)
     with pytest.raises(CorruptData, match="no entry here"):
-        life.journal.read(1 << 32 | SEGMENT_HEADER_BYTES)  # a mark
+        life.journal.segments.read(1 << 32 | SEGMENT_HEADER_BYTES)  # a mark
     with pytest.raises(CorruptData, match="is gone"):
-        life.journal.read(99 << 32 | 64)
+        life.journal.segments.read(99 << 32 | 64)
     life.disk.files[segment_path(FOLDER, 1)].cached[(place & 0xFFFFFFFF) + 32] ^= 1
     with pytest.raises(CorruptData, match="payload"):
-        life.journal.read(place)
+        life.journal.segments.read(place)
 
 
 def test_golden_bytes() -> None:

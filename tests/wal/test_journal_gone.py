@@ -1,4 +1,4 @@
-"""Files that are taken away from a journal: under it, and between two lives of it."""
+"""Files removed from a journal: during use, and between two incarnations."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ def append(journal: Journal, *payloads: bytes) -> None:
 
 
 def path_of(journal: Journal, folder: Path, number: int = -1) -> Path:
-    return segment_path(folder, journal.segments()[number][0])
+    return segment_path(folder, journal.segments.sizes()[number][0])
 
 
 @pytest.mark.parametrize("number", [0, 1, -1])
@@ -111,7 +111,7 @@ def test_released_segments_are_not_missed(tmp_path: Path) -> None:
     for _ in range(6):
         append(journal, b"x" * 3000)
         journal.look()
-        journal.release(journal.segments()[-1][0])
+        journal.release(journal.segments.sizes()[-1][0])
         journal.look()
     journal.close()
     journal = opened(tmp_path)

@@ -1,5 +1,5 @@
-"""Each journal has a number of its own: the same in all its lives, another where one is begun in
-its place."""
+"""Each journal has a number of its own: constant over its incarnations, another for a new journal
+in its place."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_it_stays_while_segments_come_and_go(tmp_path: Path) -> None:
     number = journal.begun
     for _ in range(40):
         append(journal)
-    journal.release(journal.segments()[-1][0])
+    journal.release(journal.segments.sizes()[-1][0])
     end = journal.settled
     journal.close()
     again = opened(tmp_path)

@@ -26,7 +26,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, image: 
                 kill_writer(writer, acknowledged)
         with mounted(image, mount):
             journal = Journal.open(mount / "journal", journal_id=7, segment_bytes=SEGMENT_BYTES)
-            indexes = [entry.index for entry in journal.entries()]
+            indexes = [entry.index for entry in journal.segments.entries()]
             journal.close()
         assert indexes == list(range(1, len(indexes) + 1)) and len(indexes) >= acknowledged
         acknowledged = len(indexes)

@@ -21,12 +21,12 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path) -> N
             Journal.open(tmp_path, journal_id=7)
         acknowledged = kill_writer(writer, acknowledged)
     journal = Journal.open(tmp_path, journal_id=7, segment_bytes=SEGMENT_BYTES)
-    entries = list(journal.entries())
+    entries = list(journal.segments.entries())
     assert [entry.index for entry in entries] == list(range(1, len(entries) + 1)) and len(
         entries
     ) >= acknowledged >= 1000
     assert all(entry.payload == b"%09d" % entry.index * (entry.index % 40) for entry in entries)
-    assert len(journal.segments()) > 1
+    assert len(journal.segments.sizes()) > 1
     journal.close()
 
 
@@ -63,5 +63,5 @@ def test_folders_and_missing_allocation(tmp_path: Path, monkeypatch: pytest.Monk
         journal.synced(batch)
     journal.close()
     journal = Journal.open(tmp_path / "a" / "b", journal_id=7, segment_bytes=4096)
-    assert [entry.index for entry in journal.entries()] == list(range(1, 20))
+    assert [entry.index for entry in journal.segments.entries()] == list(range(1, 20))
     journal.close()

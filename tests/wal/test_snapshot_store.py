@@ -184,8 +184,8 @@ def test_a_chain_with_a_hole_is_corruption() -> None:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_fail_the_nth_call_of_a_chain_until_it_passes(error: int) -> None:
-    """Every call fails once, at the first, the second, the third …: what was said to be written is
-    in the chain, and it is readable."""
+    """Fail every call once, at the first, the second, the third …: the chain has all snapshots
+    reported as written, and is readable."""
     for n in range(1, 1000):
         for some in (0.0, 0.5, 1.0):
             disk = FakeDisk(Random(n))

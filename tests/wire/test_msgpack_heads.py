@@ -1,4 +1,4 @@
-"""Arrays that are put together of encoded values are those that an encoder writes."""
+"""Arrays assembled from encoded values equal those of an encoder."""
 
 from __future__ import annotations
 

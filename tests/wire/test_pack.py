@@ -1,4 +1,4 @@
-"""The pack format: what goes in comes out, in columns and in batches, and damage is noticed."""
+"""The pack format: round trips in columns and in batches, and detection of damage."""
 
 from __future__ import annotations
 
@@ -438,7 +438,7 @@ def test_a_merged_slice_is_the_one_that_was_never_cut(
 
 
 def kafka_run(counts: list[int], *, record: int = 0, byte: int = 0) -> list[HotBatch]:
-    """Batches of so many records each: opaque, without lengths, of a producer."""
+    """Return batches of that many records each: opaque, without lengths, of a producer."""
     found, sequence = [], 2**31 - 2
     for number, records in enumerate(counts):
         payload = b"%d" % number * (records % 50 + 1)

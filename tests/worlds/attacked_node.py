@@ -34,7 +34,7 @@ _FLAGS = (
 
 
 class AttackedNode:
-    """The node, and ways to its ports. `remote_admin`: the admin port that needs a token."""
+    """The node and connections to its ports. `remote_admin`: the admin port that needs a token."""
 
     remote_admin: tuple[str, int]
 
@@ -234,7 +234,7 @@ def unharmed(node: AttackedNode) -> Iterator[Bystander]:
 
 
 def send_all(place: tuple[str, int], data: bytes, seconds: float = 60.0) -> bytes:
-    """Send bytes on a connection of their own until it is closed; return what came."""
+    """Send bytes on a separate connection until it is closed; return the received ones."""
     found = b""
     with socket.create_connection(place, timeout=seconds) as line, suppress(ConnectionError):
         line.sendall(data)

@@ -1,5 +1,4 @@
-"""A cluster to be backed up, made of machines and a store in memory; and what comes out of a
-restore of it."""
+"""A cluster for backups, made of machines and a store in memory; and the result of a restore."""
 
 from __future__ import annotations
 
@@ -20,13 +19,14 @@ from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.recovery.from_backup import FromBackup, renaming
 from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreResult, RestoreTarget, States
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import snapshot_of
 
 ALL = range(GROUPS + 1)
 
 
 def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> bytes:
     """The file of a group's machine as it is now, after the entry `at` (term, index)."""
-    state = machine.snapshot()
+    state = snapshot_of(machine)
     hot = [
         piece
         for _, batches in machine.directory.flush_candidates()

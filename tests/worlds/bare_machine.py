@@ -75,8 +75,8 @@ class BareMachine:
 
 
 def poor_path(folder: Path) -> Path:
-    """A folder with links to all programs of `PATH`, and of where the system has its own, without
-    those that are lacking."""
+    """Return a folder with links to all programs of `PATH` and of the system's default, without
+    those in `LACKING`."""
     if folder.exists():
         return folder
     folder.mkdir()

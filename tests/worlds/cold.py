@@ -1,5 +1,4 @@
-"""A core without a journal: real machines, a log that may fail, and what the cold tier asks of
-it."""
+"""A core without a journal: real machines, a log that may fail, and the requests of the cold tier."""
 
 from __future__ import annotations
 
@@ -318,8 +317,8 @@ class Tier:
         return {pack for page in pages for pack, _ in page.packs}
 
     async def check_merged(self) -> None:
-        """One slice a stream, and nothing is left of what was before, in the store and in the
-        machines."""
+        """Check that each stream has one slice, and that nothing older is left in the store and in
+        the machines."""
         assert {len(slices) for slices in self.indexes().values()} == {1}
         self.world.deliver()
         await self.settle_all()

@@ -59,7 +59,7 @@ class DevCluster(CommandProcess):
         wait_until(lambda: self._is_down(number), what=f"node {number} to be gone")
 
     def stop_node(self, number: int) -> None:
-        """SIGTERM to the node, as for an upgrade: it hands over what it leads."""
+        """Send SIGTERM to the node, as for an upgrade: it hands over its leaderships."""
         process = psutil.Process(int((self.node(number) / "node.pid").read_text()))
         process.terminate()
         wait_until(lambda: not alive(process), what=f"node {number} to be stopped")

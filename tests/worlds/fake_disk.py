@@ -1,5 +1,5 @@
-"""A disk in memory that tells what was synced from what was not: it fails the N-th call, runs full,
-and at a power cut drops, keeps, tears and so reorders what was not synced, sector by sector."""
+"""A disk in memory that separates synced from unsynced data. It fails the N-th call, fills up, and
+at a power cut drops, keeps, tears and reorders unsynced sectors."""
 
 import errno
 import os
@@ -29,14 +29,13 @@ class Inode:
         self.pending.append((offset, data))
 
     def misdirect(self, share: float, random: Random) -> None:
-        """Some pending writes go some sectors further than they should, never over what was
-        synced."""
+        """Shift some pending writes by some sectors, never over synced data."""
         for number, (offset, data) in enumerate(self.pending):
             if data is not None and random.random() < share:
                 self.pending[number] = (offset + SECTOR * random.randint(1, 4), data)
 
     def persist(self, some: float, random: Random) -> None:
-        """A share of what is pending becomes durable, in no order; a sector may be torn."""
+        """Make a share of the pending writes durable, in any order; a sector may be torn."""
         for offset, data in self.pending:
             if data is None:
                 if random.random() < some:
@@ -98,7 +97,7 @@ class FakeDisk:
     # what tests do to it
 
     def kill(self) -> None:
-        """The process dies; the page cache lives on."""
+        """Kill the process; the page cache survives."""
         self.open_files.clear()
         self._gone_fd = self._next_fd  # these were closed with the process that had them
         self.locks.clear()
@@ -125,9 +124,9 @@ class FakeDisk:
             content[at] ^= 1
 
     def rot(self, random: Random) -> str:
-        """A byte of a journal's newest segment that a later mark says to be synced is another;
-        where. Nothing when there is none: what is behind the last mark cannot be told from a torn
-        write."""
+        """Change a byte of a journal's newest segment that a later mark confirms as synced, and
+        return its position. "none" without such a mark: damage behind the last one looks like a
+        torn write."""
         segments = sorted(path for path in self.files if path.suffix == ".journal")
         if not segments:
             return "none"

@@ -33,7 +33,7 @@ runs = st.lists(
 
 
 class GappedRuns:
-    """Slices of a stream, each with what is missing behind it. `entries` are their index entries,
+    """Slices of a stream, each with the gap behind it. `entries` are their index entries,
     `batches` the list that readers must see."""
 
     def __init__(self, some: Sequence[Run], encoding: int, *, at: tuple[int, int] = (0, 0)) -> None:
@@ -78,7 +78,7 @@ class GappedRuns:
 
 
 def spread(batches: Sequence[HotBatch], spans: Sequence[Gap]) -> Slice:
-    """Return a slice of these batches whose spans are wider than what they have."""
+    """Return a slice of these batches with spans wider than their content."""
     meta, parts = build_slice(batches[0].encoding, -1, -1, batches)
     plain = parse_slice(b"".join(parts), meta.crc)
     lengths = None

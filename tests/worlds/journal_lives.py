@@ -27,12 +27,12 @@ class Life:
         self.journal: Journal
 
     def begin(self) -> None:
-        """Opens and compares. What was replayed counts as acknowledged from here on: readers may
-        have seen it."""
+        """Open the journal and compare. Replayed data counts as acknowledged from here on: readers
+        may have seen it."""
         self.journal = Journal.open(
             FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=self.disk
         )
-        found = [(entry.place, entry.payload) for entry in self.journal.entries()]
+        found = [(entry.place, entry.payload) for entry in self.journal.segments.entries()]
         assert not self.refused.intersection(payload for _, payload in found), (
             "a refused entry came back"
         )
@@ -66,7 +66,7 @@ class Life:
             return
         self.journal.synced(batch)
         for place, payload in self.in_flight:
-            assert self.journal.read(place) == payload
+            assert self.journal.segments.read(place) == payload
         self.kept += self.in_flight
         self.in_flight = []
 
@@ -101,7 +101,7 @@ class Life:
 
 
 def lives(random: Random, disk: FakeDisk, *, count: int) -> None:
-    """Several lives, each ended by a failing call, a kill or a power cut."""
+    """Run several incarnations, each ended by a failing call, a kill or a power cut."""
     life = Life(disk)
     for _ in range(count):
         try:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from polynya.wal import Journal
 journal = Journal.open(Path(sys.argv[1]), journal_id=7, segment_bytes={SEGMENT_BYTES})
-last = max((entry.index for entry in journal.entries()), default=0)
+last = max((entry.index for entry in journal.segments.entries()), default=0)
 print("open", last, flush=True)
 while True:
     for _ in range(5):

@@ -159,7 +159,7 @@ def play(
     protection: KafkaProtection | None = None,
     connections_max: int = CONNECTIONS_PER_CORE_MAX,
 ) -> None:
-    """Tell a story to a front over a core that lives in memory."""
+    """Tell a story to a front over a core in memory."""
 
     async def run() -> None:
         core = World().start()

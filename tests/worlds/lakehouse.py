@@ -237,7 +237,7 @@ class MemoryCoordinator:
             return self.table
 
     def ranges(self, streams: Sequence[tuple[str, int]]) -> list[StreamRanges | None]:
-        """The server's answer, from what was appended."""
+        """Return the server's response, derived from the appends."""
         found: list[StreamRanges | None] = []
         for name, first in streams:
             if name not in self.source.tails:

@@ -29,8 +29,8 @@ from polynya.wire.slices import build_slice, built_slice
 
 
 class PackedAppends:
-    """Appends to diskless streams through one service. With a reader, what was committed is kept
-    for it."""
+    """Appends to diskless streams through one service. With a reader, committed data is kept for
+    it."""
 
     def __init__(
         self, service: NodeService, store: ObjectStore, reader: ColdReader | None = None

@@ -1,5 +1,5 @@
-"""A node, streams and drivers as processes of their own, and what must be in the tables: shared by
-the tests of the pipeline."""
+"""A node, streams and drivers as processes of their own, and the expected tables. Shared by the
+tests of the pipeline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Row = tuple[str, int, bytes]  # stream, record number, its bytes
 
 
 class Driver:
-    """A `polynya` command that runs beside the test; `lines` is what it has said on stderr."""
+    """A `polynya` command beside the test; `lines` is its stderr."""
 
     def __init__(self, arguments: tuple[str, ...], **variables: str) -> None:
         command = [sys.executable, "-m", "polynya", *arguments]
@@ -119,7 +119,7 @@ class PipeWorld:
         return self._nodes[-1]
 
     def start(self, *flags: str) -> None:
-        """A node; a later one takes the ports of the one before, so that drivers find it again."""
+        """Start a node; a later one takes over the ports, so that drivers find it again."""
         self._port = self._port or two_free_ports()
         self._nodes.append(
             RunningNode(
@@ -132,7 +132,7 @@ class PipeWorld:
     def run(
         self, *arguments: str, stdin: bytes | None = None, seconds: float = COMPACT_SECONDS
     ) -> Ran:
-        """A command to its end."""
+        """Run a command to its end."""
         return polynya(
             *arguments, server=self.node.url, stdin=stdin, seconds=seconds, **self.variables
         )

@@ -1,5 +1,5 @@
-"""A small group in one thread: members with disks that lose what was not synced, clocks that drift,
-and a network that does as it is told."""
+"""A small group in one thread: members with disks that lose unsynced data, clocks that drift, and
+a scripted network."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Disk:
 
 
 class Member:
-    """One member, and what stands in for its core: it writes, applies and keeps snapshots."""
+    """One member and the stand-in for its core: it writes, applies and keeps snapshots."""
 
     def __init__(
         self, world: World, node: int, *, rate: float = 1.0, settings: Settings = SETTINGS
@@ -242,8 +242,7 @@ class Member:
             raft.snapshots.taken(snapshot, self.applied + 1 - keep, self.now_ms)
 
     def lose_writes(self) -> int:
-        """The disk is full: what is not synced was undone. The first entry that is gone for good,
-        or 0."""
+        """Undo unsynced writes of a full disk. Returns the first lost entry, or 0."""
         raft = self.live
         del self.disk.frames[self.disk.synced :]
         self.pending = []
@@ -341,7 +340,7 @@ class World:
             self.settle()
 
     def leader(self) -> Member | None:
-        """The one of the newest term."""
+        """Return the leader of the newest term."""
         leaders = [
             member
             for member in self.members.values()

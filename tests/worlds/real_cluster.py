@@ -154,7 +154,8 @@ class Writer(threading.Thread):
 
 
 class Tail(threading.Thread):
-    """Follows a stream by server-sent events at one node; `got` is what came, each record once."""
+    """A follower of a stream by server-sent events at one node; `got` is its data, each record
+    once."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(daemon=True)

@@ -1,5 +1,5 @@
-"""A proxy before an S3 server that refuses requests, is slow, and keeps answers of writes that
-happened to itself."""
+"""A proxy before an S3 server that refuses requests, delays responses, and drops responses of
+completed writes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class S3FaultProxy:
-    """Listens on a free port; only keys with `part` in them have faults. Requests go on as they
-    came, with the Host that the client signed. `counts` is what it did, `bytes_read` what GET requests
-    returned."""
+    """A proxy on a free port; only keys with `part` in them have faults. Requests are passed on
+    unchanged, with the Host that the client signed. `counts` tallies the faults, `bytes_read`
+    the bytes of GET responses."""
 
     def __init__(self, endpoint: str, faults: Faults, seed: int, part: str = "tables") -> None:
         self.faults = faults

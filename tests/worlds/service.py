@@ -34,6 +34,7 @@ from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.transport import Transport
 
 CLUSTER = "5e" * 16
@@ -52,7 +53,7 @@ class Clock:
 
 
 class World:
-    """The lives of one core: `start`, `kill`, `start` again on what the disk has."""
+    """The incarnations of one core: `start`, `kill`, `start` again on the content of the disk."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class World:
         return self.start()
 
     def power_cut(self, some: float = 0.0) -> World:
-        """Die with the machine: of what was not synced a share survives."""
+        """Cut the machine's power: a share of unsynced data survives."""
         self.die()
         self.disk.power_cut(some)
         return self.start()
@@ -220,7 +221,7 @@ class World:
         return page
 
     async def read(self, name: str, bytes_max: int = 1 << 20, **more: Any) -> bytes:
-        """All of it, page by page; every page must follow the one before."""
+        """Read the whole stream page by page; every page must continue the one before."""
         parts: list[bytes] = []
         page = await self.page(name, bytes_max=bytes_max, **more)
         while True:
@@ -270,7 +271,7 @@ class World:
 
     def state(self) -> dict[int, bytes]:
         """Return the state of all machines."""
-        return {number: machine.snapshot() for number, machine in self.local.machines.items()}
+        return {number: snapshot_of(machine) for number, machine in self.local.machines.items()}
 
 
 class Node:
@@ -356,7 +357,7 @@ class Listener:
         return b"".join(bytes(event.payload) for event in self.events)
 
     def check_gap_free(self, record: int, byte: int) -> None:
-        """Each event begins where the one before ended, from this boundary on."""
+        """Check that each event begins at the end of the one before, from this boundary on."""
         for event in self.events:
             assert (event.begin_record, event.begin_byte) == (record, byte)
             record, byte = event.record, event.byte

@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def write_at_once(write: Callable[[str, int], None], folder: Path, processes: int = 3) -> None:
-    """`write(folder, number)`, a module's function, in each of so many processes; all have ended
-    well when this returns."""
+    """Run `write(folder, number)`, a module's function, in each of that many processes, and wait
+    until all have succeeded."""
     # a fork of a test process, which has threads, may hang
     context = multiprocessing.get_context("spawn")
     all_there = context.Barrier(processes)

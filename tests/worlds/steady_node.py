@@ -17,7 +17,7 @@ from product import RunningNode, alive
 
 
 class SteadyNode:
-    """`url` stays what it is."""
+    """A node whose `url` never changes."""
 
     def __init__(self, data: Path) -> None:
         self._data = data

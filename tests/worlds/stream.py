@@ -26,7 +26,7 @@ from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer
 from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
 from polynya.stream.replies import Reply
 from polynya.stream.snapshots import deltas
-from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.state import index
 from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 from polynya.stream.state.index import Index
@@ -82,7 +82,7 @@ class World:
         self.states: dict[tuple[str, int], bytes] = {}  # … and of blocks, states
         self.place = 0
         self.chains = {
-            group: [deltas.SnapshotPart(machine.snapshot())]
+            group: [deltas.SnapshotPart(snapshot_of(machine))]
             for group, machine in self.machines.items()
         }
         self.copies: dict[int, bytes] = {}  # the states of groups that were copied to the store
@@ -97,7 +97,7 @@ class World:
         twin = self.restored(machine)
         reply = machine.apply(command, self.place)
         assert twin.apply(command, self.place) == reply
-        assert twin.snapshot() == machine.snapshot()
+        assert snapshot_of(twin) == snapshot_of(machine)
         check_invariants(machine, self.states)
         if self.place % 3:  # several commands in one delta, too
             self.chain(group)
@@ -108,17 +108,15 @@ class World:
     def adopt(self, group: int, machine: Machine) -> None:
         """Another machine takes the place of a group's, as after a restore."""
         self.machines[group] = machine
-        self.chains[group] = [deltas.SnapshotPart(machine.snapshot())]
+        self.chains[group] = [deltas.SnapshotPart(snapshot_of(machine))]
 
     def jump(self, group: int, numbers: int = JUMP) -> None:
         """A new history: the next record of every stream gets a number that is far away. Or a small
         gap, such as whatever removes records leaves."""
-        image = decode_image(self.machines[group].snapshot())
+        image = decode_image(snapshot_of(self.machines[group]))
         for stream in image.streams:
             stream.next_record += numbers
-        self.adopt(
-            group, Machine.restore(write_image(image), lambda place, uid: self.payloads[place])
-        )
+        self.adopt(group, machine_from(write_image(image), lambda place, uid: self.payloads[place]))
 
     def chain(self, group: int) -> None:
         """A delta more, and now and then some of them merged."""
@@ -137,7 +135,7 @@ class World:
         if self.place % 5 == 0 and len(parts) > 3:
             parts[1:] = [deltas.SnapshotPart(deltas.merge(parts[1:]), delta=True, root=False)]
         merged = deltas.merge(parts)
-        assert merged == machine.snapshot(), "what the deltas say is what the machine is"
+        assert merged == snapshot_of(machine), "what the deltas say is what the machine is"
         if self.place % 11 == 0:
             parts[:] = [deltas.SnapshotPart(merged)]
         elif self.place % 13 == 0:
@@ -155,9 +153,11 @@ class World:
                 deltas.SnapshotPart(self.copies[group]),
                 deltas.SnapshotPart(head + streams, delta=True, root=False),
             ]
-            assert deltas.merge(parts) == machine.snapshot(), "a delta of the copy lacks something"
+            assert deltas.merge(parts) == snapshot_of(machine), (
+                "a delta of the copy lacks something"
+            )
         if since is None or self.place % 4 == 0:
-            self.copies[group] = machine.snapshot()
+            self.copies[group] = snapshot_of(machine)
             machine.kept.since_copy = SinceCopy(machine.diskless.left)
         machine.kept.put_back(taken)
 
@@ -165,12 +165,12 @@ class World:
         """Restart a machine with only the content of its chain."""
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
-        self.machines[group] = Machine.restore(
+        self.machines[group] = machine_from(
             self.chains[group][0].body, lambda place, uid: self.payloads[place]
         )
 
     def restored(self, machine: Machine) -> Machine:
-        return Machine.restore(machine.snapshot(), lambda place, uid: self.payloads[place])
+        return machine_from(snapshot_of(machine), lambda place, uid: self.payloads[place])
 
     # Idle streams.
 
@@ -240,7 +240,7 @@ class World:
         )
 
     def batches_of(self, cold: ColdSlice) -> list[HotBatch]:
-        """The batches of an index entry, at their places: those that a diskless writer stored have
+        """Return the batches of an index entry at their positions; those of a diskless writer have
         none in the store."""
         batches = self.slices[cold.pack, cold.offset]
         if cold.first_batch or batches[0].record < 0:

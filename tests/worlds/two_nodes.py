@@ -177,7 +177,7 @@ class Proxy:
         return port
 
     def allow(self, count: float) -> None:
-        """Let so many bytes pass from now on, and what a piece has beyond them."""
+        """Permit that many further bytes, and the rest of the piece in progress."""
         self._allowed = count
         self._more.set()
 

@@ -40,7 +40,7 @@ class Wide(NamedTuple):
         return f"{self.api.name} {'.'.join(self.path)}"
 
     def frame(self, count: int) -> bytes:
-        """Return the request with so many elements."""
+        """Return the request with that many elements."""
         one, two = (self._body(number) for number in (1, 2))
         at = next(at for at in range(len(one)) if one[at] != two[at])  # the end of the length
         element = two[at + 1 : at + 1 + len(two) - len(one)]

@@ -18,6 +18,7 @@ from polynya.config.core_start import CoreStart
 from polynya.config.model import Config
 from polynya.config.tls import Tls
 from polynya.front.http.api.tokens import Tokens
+from polynya.jobs import repeat
 from polynya.observability.metrics import Samples
 from polynya.service.node_service import NodeService
 from polynya.stream.features.placement.cluster_map import META_GROUP
@@ -38,6 +39,7 @@ class Keeper:
         self.tokens: Tokens = FileTokens(self.file)
         self._copy: TokenCopy | None = None
         self._copying: asyncio.Task[None] | None = None
+        self._ticks = 0
         self.audit = AuditLog(AuditFile(config.data))
         self.tls = Tls(start.tls) if start.tls is not None else None
         self.known = open_access(config, self.file) if config.has_tokens else None
@@ -73,18 +75,18 @@ class Keeper:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        ticks = 0
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            ticks += 1
-            if self.known is not None:
-                self.known.tick()
-                self.known.settle()
-                self._tell(self.known)
-            if self._copy is not None and (self._copying is None or self._copying.done()):
-                self._copying = asyncio.get_running_loop().create_task(self._copy.look())
-            if ticks % SLOW_EVERY == 0:
-                self._look()
+        await repeat(self._tick, TICK_SECONDS, at_once=False)
+
+    async def _tick(self) -> None:
+        self._ticks += 1
+        if self.known is not None:
+            self.known.tick()
+            self.known.settle()
+            self._tell(self.known)
+        if self._copy is not None and (self._copying is None or self._copying.done()):
+            self._copying = asyncio.get_running_loop().create_task(self._copy.look())
+        if self._ticks % SLOW_EVERY == 0:
+            self._look()
 
     def reload(self) -> None:
         """Reload tokens, keys and certificate after SIGHUP."""

@@ -15,14 +15,7 @@ import msgspec
 from polynya import __version__
 from polynya.config.core_start import ADMIN, REMOTE_ADMIN, CoreStart
 from polynya.observability.build import commit
-from polynya.observability.metrics import (
-    CONTENT_TYPE,
-    Registry,
-    Samples,
-    label,
-    merge,
-    render,
-)
+from polynya.observability.metrics import CONTENT_TYPE, Registry, Samples, label, merge, render
 from polynya.observability.process import process_samples
 from polynya.transport import Reply, Transport
 

@@ -121,7 +121,7 @@ class HttpListeners:
         known = self._keeper.known
         if known is not None:
             known.on_deaths += [front.let_go for front in fronts.values()]
-            known.on_settle.append(base.readers.settle)
+            known.on_settle.append(base.readers.charge)
         measured = metric_sources.of_front(base), self._query_samples
         return [
             Listener(

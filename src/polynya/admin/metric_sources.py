@@ -35,10 +35,7 @@ MERGER = {
     "polynya_merge_failures_total": "failures",
     "polynya_merge_refused_total": "refused",
 }
-PAGER = {
-    "polynya_pages_total": "pages",
-    "polynya_paged_slices_total": "entries",
-}
+PAGER = {"polynya_pages_total": "pages", "polynya_paged_slices_total": "entries"}
 DISKLESS_WRITER = {
     "polynya_diskless_appends_total": "appends",
     "polynya_diskless_appends_waiting": "waiting_now",
@@ -171,7 +168,7 @@ def of_core(core: StandaloneEngine | ReplicatedEngine) -> Callable[[], Samples]:
     turns = counted(core.counters, TURNS)
 
     def read() -> Samples:
-        segments = core.journal.segments()
+        segments = core.journal.segments.sizes()
         return turns() | {
             "polynya_inflight_bytes": core.inflight_bytes,
             "polynya_journal_segments": len(segments),

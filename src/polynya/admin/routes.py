@@ -27,10 +27,7 @@ from polynya.wire.tables import Merging, StoreRef
 
 ADMIN = "/v1/admin/"
 # paths below ADMIN that the base port also serves with access control
-BASE_ADMIN_ACTS = (
-    "flush",
-    "store",
-)
+BASE_ADMIN_ACTS = ("flush", "store")
 PREFIX = "/console/"
 
 

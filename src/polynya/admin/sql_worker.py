@@ -24,16 +24,7 @@ from polynya.front.http.protocol.errors import Failure
 
 MODULE = "polynya.lakehouse.sql.process"
 # what an interpreter needs to start
-KEPT = (
-    "PATH",
-    "PYTHONPATH",
-    "LANG",
-    "LC_ALL",
-    "HOME",
-    "TMPDIR",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-)
+KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
 GRACE_SECONDS = 5.0  # for the start of the interpreter and its report
 STDERR_BYTES = 2000
 # exit status of the dynamic linker when a lazily bound library does not fit into memory

@@ -103,11 +103,7 @@ class StoreChecks:
         for group in range(service.groups + 1) if asked.groups is None else asked.groups:
             try:
                 shares.setdefault(
-                    (
-                        service.rpc.home_of(group, through=True),
-                        service.directory.leader(group),
-                    ),
-                    [],
+                    (service.rpc.home_of(group, through=True), service.directory.leader(group)), []
                 ).append(group)
             except NotLeader:
                 leaderless.setdefault(_why(service.directory.voters_of(group)), []).append(group)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 from polynya.base.errors import PolynyaError
 from polynya.front.http.api.tables import TableRoutes
+from polynya.jobs import Failures, repeat
 from polynya.observability.metrics import Samples, label
 
 log = logging.getLogger("polynya.tables")
@@ -47,25 +47,24 @@ class TableWatcher:
 
     async def run(self) -> None:
         """Look until cancelled."""
-        while True:
-            began = time.monotonic()
-            await self.look()
-            await asyncio.sleep(max(LOOK_SECONDS, SHARE * (time.monotonic() - began)))
+        failures = Failures(
+            log, "the tables' metrics could not be read; retrying", PolynyaError, level=logging.INFO
+        )
+        await repeat(self.look, LOOK_SECONDS, failures)
 
-    async def look(self) -> None:
-        """Look once. Metrics that cannot be had now are left out."""
+    async def look(self) -> float:
+        """Look once, and return the seconds to rest. Raises PolynyaError; then the last metrics
+        stay."""
+        began = time.monotonic()
         if not self._leads():
             self._samples = {}
-            return
-        try:
-            await self._routes.finish_drops()
-            tables = await self._routes.described()
-        except PolynyaError as fault:
-            log.info("the tables' metrics could not be read; trying again: %s", fault)
-            return
+            return LOOK_SECONDS
+        await self._routes.finish_drops()
+        tables = await self._routes.described()
         self._samples = {
             key: value for table in tables for key, value in _samples_of(table).items()
         }
+        return max(LOOK_SECONDS, SHARE * (time.monotonic() - began))
 
 
 def _samples_of(table: dict[str, Any]) -> Samples:

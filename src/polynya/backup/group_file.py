@@ -10,6 +10,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import machine_from
 from polynya.stream.state.model import HotBatch
 
 FORMAT_VERSION = 1
@@ -109,7 +110,7 @@ def machine_of(file: GroupFile) -> Machine:
     """Restore the group's state machine with its payload. Raises CorruptData if a batch is missing
     or does not match the state."""
     try:
-        machine = Machine.restore(file.state, lambda place, uid: file.hot[place])
+        machine = machine_from(file.state, lambda place, uid: file.hot[place])
     except KeyError as place:
         raise CorruptData(f"the batch at place {place} is missing") from None
     for stream, hot in machine.directory.flush_candidates():

@@ -31,7 +31,8 @@ def man_command() -> None:
 def man_page() -> str:
     """Return the page in roff (man(7))."""
     from polynya.cli.app import cli
-    from polynya.config.settings import CLIENT_VARIABLES, PREFIX
+    from polynya.config.setting import PREFIX
+    from polynya.config.settings import CLIENT_VARIABLES
 
     lines = [f'.TH POLYNYA 1 "" "polynya {_text(polynya.__version__)}" "User Commands"', ".SH NAME"]
     lines += [r"polynya \- append and tail streams over HTTP, and query every stream as a table"]

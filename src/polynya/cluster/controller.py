@@ -16,6 +16,7 @@ from polynya.cluster.map_cache import ClusterMapCache, cluster_born
 from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.status import KNOWS_MAPS, ClusterView, observed
 from polynya.config.core_start import CoreStart
+from polynya.jobs import Failures, repeat
 from polynya.raft import ProposalRefused
 from polynya.replica.planner import (
     ChangeVoters,
@@ -76,19 +77,11 @@ class Controller:
             self._reconfiguration,
             self._service,
             self._is_leader,
-        ) = (
-            start,
-            maps,
-            view,
-            reconfiguration,
-            service,
-            is_leader,
-        )
+        ) = (start, maps, view, reconfiguration, service, is_leader)
         self._news = asyncio.Event()
         self._away: dict[
             int, float
         ] = {}  # node -> time at which this leader first found it down (and down ever since)
-        self._trouble = ""
         self._rested = 0  # epoch at which no step was left
         self.steps = 0  # steps taken
         maps.on_map.append(lambda now: self._news.set())
@@ -102,22 +95,13 @@ class Controller:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        while True:
-            pause = IDLE_SECONDS
-            try:
-                pause = await self._round() if self._is_leader() else await self._announce()
-                self._trouble = ""
-            except PolynyaError as fault:
-                pause = WAIT_SECONDS
-                if str(fault) != self._trouble:
-                    self._trouble = str(fault)
-                    log.info("placement round failed; retrying", extra={"error": str(fault)})
-            try:
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
-            self._news.clear()
+        failures = Failures(
+            log, "placement round failed; retrying", PolynyaError, level=logging.INFO
+        )
+        await repeat(self._step, WAIT_SECONDS, failures, wake=self._news)
+
+    async def _step(self) -> float:
+        return await (self._round() if self._is_leader() else self._announce())
 
     async def _round(self) -> float:
         """Run one round and return the pause in seconds."""

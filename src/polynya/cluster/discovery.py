@@ -161,7 +161,7 @@ def _is_blank(folder: Path, journal_id: int, groups: int) -> bool:
         return True
     journal = Journal.open(folder / "journal", journal_id=journal_id)
     try:
-        if any(frame.kind in _ENTRIES for frame in journal.entries()):
+        if any(frame.kind in _ENTRIES for frame in journal.segments.entries()):
             return False
     finally:
         journal.close()

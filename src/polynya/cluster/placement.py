@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from math import inf
 
 from polynya.base.errors import PolynyaError
 from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
+from polynya.jobs import repeat
 from polynya.routing.group_locations import GroupLocations, GroupMap
 from polynya.stream.features.placement.cluster_map import META_GROUP
 
@@ -55,14 +57,13 @@ class PlacementReconciler:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        while True:
-            self._news.clear()
-            if await self._work():
-                await self._news.wait()
-            else:
-                await asyncio.sleep(AGAIN_SECONDS)
+        await repeat(self._work, inf, wake=self._news)
 
-    async def _work(self) -> bool:
+    async def _work(self) -> None:
+        while not await self._match():
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _match(self) -> bool:
         """Create and drop replicas. Return True if the core matches the map."""
         known, node, core = self._locations.map, self._locations.node, self._core
         if not known.epoch:  # the birth map: its replicas exist already

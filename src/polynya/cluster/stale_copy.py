@@ -15,6 +15,7 @@ from polynya.base.msgpack import UNREADABLE
 from polynya.config.core_start import CoreStart
 from polynya.config.node_identity import write_json
 from polynya.files import write_whole
+from polynya.jobs import Failures, repeat
 from polynya.transport import Hello, JournalReport, NodeLinks
 from polynya.wal import Journal
 
@@ -47,7 +48,9 @@ class StaleCopyGuard:
         self._history = start.identity.history
         self._positions = links.peer_positions
         self._end = end
-        self._troubled = False
+        self._failures = Failures(
+            log, "cannot store the journal positions of other nodes; retrying", OSError
+        )
         self._positions.restore(self._kept())
         links.vouch(journal.begun, journal.opened, lambda: journal.settled)
         links.on_stale_copy = self.on_rejected
@@ -67,9 +70,7 @@ class StaleCopyGuard:
 
     async def run(self) -> None:
         """Write the reported positions to disk regularly."""
-        while True:
-            await asyncio.sleep(KEEP_SECONDS)
-            await self.keep()
+        await repeat(self.keep, KEEP_SECONDS, at_once=False)
 
     async def keep(self) -> None:
         """Write the reported positions if they changed. A failed write is retried."""
@@ -80,17 +81,9 @@ class StaleCopyGuard:
         kept = PeerPositions(
             self._history, msgspec.msgpack.decode(others, type=list[JournalReport])
         )
-        try:
+        with self._failures:
             await asyncio.to_thread(write_json, self._folder / FILE, kept)
-            self._troubled = False
-        except OSError as error:
-            self._positions.dirty = True
-            if not self._troubled:
-                log.warning(
-                    "cannot store the journal positions of other nodes; retrying",
-                    extra={"error": str(error)},
-                )
-            self._troubled = True
+        self._positions.dirty = self._positions.dirty or self._failures.in_a_row > 0
 
     def _kept(self) -> list[JournalReport]:
         """Return the stored positions, or none if unreadable: they are an additional check, not

@@ -18,6 +18,7 @@ from polynya.cold.groups import Groups
 from polynya.cold.pages import NamedPacks, load
 from polynya.cold.settings import CollectorSettings
 from polynya.cold.table_sweeper import TableSweeper
+from polynya.jobs import repeat
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.proof import time_of
 from polynya.stream.features.packs.commands import PackDeleted, PublishSlices, ReleasePack
@@ -98,9 +99,7 @@ class Collector:
 
     async def run(self) -> None:
         """Collect until cancelled."""
-        while True:
-            await self.collect()
-            await asyncio.sleep(self._settings.interval_ms / 1000)
+        await repeat(self.collect, self._settings.interval_ms / 1000)
 
     async def collect(self) -> None:
         """Run one pass. A failed step is left for the next pass."""

@@ -12,11 +12,11 @@ from struct import pack
 import msgspec
 from google_crc32c import value as crc32c
 
-from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups, survey
 from polynya.cold.settings import EvictSettings
-from polynya.cold.steps import Steps, pause_after
-from polynya.objectstore.api import ObjectStore, StoreError
+from polynya.cold.steps import FAULTS, Steps
+from polynya.jobs import Failures, pause_after, repeat
+from polynya.objectstore.api import ObjectStore
 from polynya.stream.features.pages.commands import Evict
 from polynya.stream.features.pages.eviction import is_evictable, mark_of, state_of
 from polynya.stream.machine import Machine
@@ -71,18 +71,20 @@ class Evictor:
         self._in_flight = in_flight
         self._sleep = sleep
         self._steps = Steps(groups, store, sleep)
-        self._failures = 0
+        self._failures = Failures(
+            log, "eviction of idle streams failed; retrying", *FAULTS, counters=self.counters
+        )
 
     async def run(self) -> None:
         """Evict until cancelled. Nothing is evicted while the store or the log fails."""
-        if not self._settings.after_ms:
-            return
-        while True:
-            await self._sleep(
-                self._settings.interval_ms / 1000
-                + (pause_after(self._failures) if self._failures else 0.0)
-            )
-            await self.evict_due()
+        if self._settings.after_ms:
+            seconds = self._settings.interval_ms / 1000
+            await repeat(self._pass, seconds, at_once=False, sleep=self._sleep)
+
+    async def _pass(self) -> float:
+        await self.evict_due()
+        failures = self._failures.in_a_row
+        return self._settings.interval_ms / 1000 + (pause_after(failures) if failures else 0.0)
 
     async def evict_due(self) -> int:
         """Run one pass and return the number of evicted streams."""
@@ -94,13 +96,9 @@ class Evictor:
         for group, machine in list(self._groups.machines().items()):
             if not self._groups.may_log(machine, level_of(Evict)):
                 continue
-            try:
+            with self._failures:
                 gone += await self._evict_of(group, machine, before_ms)
-                self._failures = 0
-            except (StoreError, Unavailable, OutcomeUnknown) as fault:
-                self.counters.failures += 1
-                self._failures += 1
-                log.warning("eviction of idle streams failed and will be retried: %s", fault)
+            if self._failures.in_a_row:
                 break
         return gone
 

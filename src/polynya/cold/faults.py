@@ -13,11 +13,11 @@ whole, or is gone: it may be restored from a copy, merged, or deleted with its s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from polynya.base.errors import CorruptData
+from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import spelled_name
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import HotPiece, ReadPlan
@@ -72,6 +72,11 @@ class FaultedStreams:
         named = ", ".join(self.names) + (f" and {more} more" if more > 0 else "")
         count = f"{len(self.by_uid)} streams are" if len(self.by_uid) > 1 else "1 stream is"
         return f"{count} set aside and refused appends, because recent data is damaged: {named}"
+
+    def refuse_any(self, uids: Iterable[int]) -> None:
+        """Raise Unavailable if one of the streams is set aside."""
+        if any(uid in self.by_uid for uid in uids):
+            raise Unavailable(f"hot data cannot be flushed to the object store: {self.trouble()}")
 
     def bytes_of(self, group: int) -> int:
         """Return the hot bytes of the group's streams that do not count against its limit."""

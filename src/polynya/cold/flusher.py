@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import suppress
 from operator import attrgetter
 from secrets import token_bytes
 
 import msgspec
 
 from polynya.base import limits
-from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.errors import Unavailable
 from polynya.cold.groups import SURVEY_STREAMS, Groups, survey
 from polynya.cold.planner import (
     STREAMS_MAX,
@@ -26,14 +25,14 @@ from polynya.cold.planner import (
 )
 from polynya.cold.settings import FlushSettings
 from polynya.cold.steps import (
-    BACKOFF_SECONDS,
+    FAULTS,
     TRIES,
     Steps,
     entries_for,
     let_the_loop_run,
-    pause_after,
 )
-from polynya.objectstore.api import ObjectStore, StoreError
+from polynya.jobs import BACKOFF_SECONDS, pause_after, repeat, wait_for
+from polynya.objectstore.api import ObjectStore
 from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
@@ -97,15 +96,17 @@ class Flusher:
     async def run(self) -> None:
         """Flush streams that are due until cancelled. Failures of the store and the log are
         retried; damage affects only its stream."""
-        if not self._settings.interval_ms:
-            return
-        while True:
-            self._recovered.clear()
-            due = await self.flush_due()
-            if self._failures:
-                await self._rest(self._pause())
-            elif not due:
-                await self._wait(self._settings.interval_ms / 1000)
+        if self._settings.interval_ms:
+            await repeat(self._pass, 0.0)
+
+    async def _pass(self) -> float:
+        self._recovered.clear()
+        due = await self.flush_due()
+        if self._failures:
+            await self._rest(pause_after(self._failures))
+        elif not due:
+            await self._wait(self._settings.interval_ms / 1000)
+        return 0.0
 
     def wake(self) -> None:
         """Scan now, because many hot bytes have arrived."""
@@ -145,7 +146,7 @@ class Flusher:
             ended = self._ended
             tails = await self._still_hot(tails)
             if not tails:
-                self._check_set_aside(asked)
+                self._groups.faulted.refuse_any(uid for _, uid in asked)
                 return
             plans = plan_packs(self._candidates(tails), self._settings)
             if not plans:
@@ -161,13 +162,6 @@ class Flusher:
                     "journal: retry later"
                 )
             await self._sleep(BACKOFF_SECONDS * 2**failures)
-
-    def _check_set_aside(self, asked: set[tuple[int, int]]) -> None:
-        """Raise Unavailable if one of the streams could not be stored."""
-        if any(uid in self._groups.faulted for _, uid in asked):
-            raise Unavailable(
-                f"hot data cannot be flushed to the object store: {self._groups.faulted.trouble()}"
-            )
 
     async def has_hot(self, prefix: str | None = None) -> bool:
         """Report whether `flush_now` has anything to flush."""
@@ -276,7 +270,7 @@ class Flusher:
         try:
             async with self._slots:
                 return await self._carry_out(plan)
-        except (StoreError, Unavailable, OutcomeUnknown) as fault:
+        except FAULTS as fault:
             self.counters.failures += 1
             log.warning(
                 "a pack of %d bytes was not published and will be planned again: %s",
@@ -371,17 +365,12 @@ class Flusher:
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    def _pause(self) -> float:
-        return pause_after(self._failures)
-
     async def _rest(self, seconds: float) -> None:
         """Wait after a failed pass. The wait ends early when the store recovers, but lasts at least
         REST_SECONDS against flapping."""
         shortest = min(seconds, REST_SECONDS)
         await self._sleep(shortest)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds - shortest):
-                await self._recovered.wait()
+        await wait_for(self._recovered, seconds - shortest)
 
     async def _wait(self, seconds: float) -> None:
         """Wait until the time is over, `wake` is called, or a burst has filled the hot tier far
@@ -393,9 +382,7 @@ class Flusher:
             and not self._wake.is_set()
             and self._hot_bytes() < pressure
         ):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, PRESSURE_POLL_SECONDS)):
-                    await self._wake.wait()
+            await wait_for(self._wake, min(left, PRESSURE_POLL_SECONDS))
         self._wake.clear()
 
     def _hot_bytes(self) -> int:

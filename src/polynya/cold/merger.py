@@ -24,7 +24,7 @@ from time import monotonic
 import msgspec
 
 from polynya.base import limits
-from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData
 from polynya.cold.groups import Groups, survey
 from polynya.cold.merge_planner import (
     FAN_IN,
@@ -48,8 +48,9 @@ from polynya.cold.sparse_packs import (
     packs_of,
     runs_in,
 )
-from polynya.cold.steps import Steps, entries_for, let_the_loop_run, pause_after
-from polynya.objectstore.api import NotFound, ObjectStore, StoreError
+from polynya.cold.steps import FAULTS, Steps, entries_for, let_the_loop_run
+from polynya.jobs import Failures, pause_after, repeat
+from polynya.objectstore.api import NotFound, ObjectStore
 from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice
@@ -137,23 +138,24 @@ class Merger:
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
         self.hidden = HiddenPacks(groups, store, eviction)
         self._gather_at = 0.0  # the earliest time of the next look for small packs
-        self._failures = 0  # consecutive passes with a failed pack
+        self._failures = Failures(
+            log, "merging small slices failed; retrying", *FAULTS, counters=self.counters
+        )
         self._look_seconds = 0.0  # duration of the last scan
         self._long: dict[int, int] = {}  # uids of streams with long indexes, and their groups
         self._more = False  # the last scan found more than was merged
 
     async def run(self) -> None:
         """Merge runs until cancelled, at a rate that leaves the core to other work."""
-        if not self._settings.interval_ms:
-            return
-        while True:
-            await self.merge_due()
-            if self._failures:
-                await self._sleep(pause_after(self._failures))
-            elif not self._more:
-                await self._sleep(
-                    max(self._settings.interval_ms / 1000, LOOK_REST * self._look_seconds)
-                )
+        if self._settings.interval_ms:
+            await repeat(self._pass, 0.0, sleep=self._sleep)
+
+    async def _pass(self) -> float:
+        await self.merge_due()
+        if self._failures.in_a_row:
+            return pause_after(self._failures.in_a_row)
+        rest = max(self._settings.interval_ms / 1000, LOOK_REST * self._look_seconds)
+        return 0.0 if self._more else rest
 
     async def merge_due(self) -> int:
         """Scan all indexes once and merge the runs that save most per byte written. Return the
@@ -162,40 +164,20 @@ class Merger:
         began = monotonic()
         found = await self._look()
         self._look_seconds = monotonic() - began
-        try:
+        with self._failures:
             found += await self._gather({run.uid for run in found})
-        except (StoreError, Unavailable, OutcomeUnknown) as fault:
-            self.hidden.go_on()
-            self._note_failure(fault)
-            return merged
-        chosen = list(_within(found))
-        self._more = len(chosen) < len(found)
-        for runs in plan_packs(chosen, self._settings):
-            began = monotonic()
-            try:
+            chosen = list(_within(found))
+            self._more = len(chosen) < len(found)
+            for runs in plan_packs(chosen, self._settings):
+                began = monotonic()
                 merged += await self._merge(runs)
-            except (StoreError, Unavailable, OutcomeUnknown) as fault:
-                self._note_failure(fault)
-                return merged
-            took = monotonic() - began
-            await self._sleep(
-                max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took)
-            )
-        try:
+                took = monotonic() - began
+                await self._sleep(
+                    max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took)
+                )
             for uid, group in self._long.items():
                 await self.pager.page_out(group, uid)
-        except (StoreError, Unavailable, OutcomeUnknown) as fault:
-            self.counters.failures += 1
-            self._failures += 1
-            log.warning("writing a page of an index failed and will be retried: %s", fault)
-            return merged
-        self._failures = 0
         return merged
-
-    def _note_failure(self, fault: Exception) -> None:
-        self.counters.failures += 1
-        self._failures += 1
-        log.warning("merging small slices failed and will be retried: %s", fault)
 
     # --- scanning ---------------------------------------------------------------------------------
 
@@ -237,9 +219,13 @@ class Merger:
         uses, packs = PackUses(), self._pack_limits()
         async for group, machine, stream in _each_stream(machines):
             uses.add(group, machine, stream)
-        await self.hidden.look(uses, packs)
-        chosen = set(choose_packs(uses.live(), packs))
-        await self.hidden.return_named(chosen)
+        try:
+            await self.hidden.look(uses, packs)
+            chosen = set(choose_packs(uses.live(), packs))
+            await self.hidden.return_named(chosen)
+        except FAULTS:
+            self.hidden.go_on()
+            raise
         found: list[MergeRun] = []
         moved: Counter[str] = Counter()
         now_ms = self._groups.now_ms()

@@ -11,7 +11,8 @@ from typing import TypeVar
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import WRITE_MS_MAX
 from polynya.cold.groups import Groups
-from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
+from polynya.jobs import BACKOFF_SECONDS, pause_after
+from polynya.objectstore.api import ObjectStore, StoreError, StoreUnavailable, put_again
 from polynya.stream.command import Command
 from polynya.stream.features.packs.commands import PackWritten
 from polynya.stream.machine import Machine
@@ -21,8 +22,6 @@ from polynya.stream.state.entries import as_v1
 from polynya.stream.state.feature_level import ENTRY_LEVEL
 
 TRIES = 3  # attempts of one step, with the same key and command
-BACKOFF_SECONDS = 0.25  # first pause after a failure; doubles up to BACKOFF_SECONDS_MAX
-BACKOFF_SECONDS_MAX = 30.0
 BESIDE_SECONDS_MAX = 2.0  # longest pause of a step that clients wait for
 HOME_SECONDS = (
     1.0  # for an intent, longer than most elections take; then another home may be faster
@@ -30,6 +29,7 @@ HOME_SECONDS = (
 
 YIELD_SECONDS = 0.0001
 
+FAULTS = (StoreError, Unavailable, OutcomeUnknown)  # a pack that met them is tried again
 T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown
 
@@ -150,11 +150,6 @@ def entries_for(
     if machine is not None and groups.may_log(machine, ENTRY_LEVEL):
         return listed
     return [(uid, as_v1(cold)) for uid, cold in listed]
-
-
-def pause_after(failures: int) -> float:
-    """Return the seconds to wait after `failures` failed passes in a row."""
-    return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(failures, 16))
 
 
 def let_the_loop_run() -> None:

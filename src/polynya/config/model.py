@@ -33,15 +33,8 @@ from polynya.config.sections import (
     SqlConfig,
     TlsConfig,
 )
-from polynya.config.settings import (
-    BY_ENV,
-    BY_FLAG,
-    BY_KEY,
-    CLIENT_VARIABLES,
-    PREFIX,
-    SETTINGS,
-    Setting,
-)
+from polynya.config.setting import PREFIX, Setting
+from polynya.config.settings import BY_ENV, BY_FLAG, BY_KEY, CLIENT_VARIABLES, SETTINGS
 from polynya.config.toml_lines import lines_of_keys
 from polynya.config.ursula import aliases_in, conflicts_in, warnings_in
 from polynya.objectstore.settings import StoreSettings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -94,8 +95,8 @@ class Setting(msgspec.Struct, frozen=True):
     """One setting. The variable and the flag follow from the key; `doc` explains a default of
     None."""
 
-    key: str  # path in `Config` and in the TOML file
     parse: Callable[[str], Any]
+    key: str  # path in `Config` and in the TOML file
     default: Any
     doc: str
     choices: tuple[str, ...] = ()
@@ -143,3 +144,16 @@ _KINDS: dict[Callable[[str], Any], str] = {
     parse_seconds: "duration (s)",
     parse_millis: "duration (ms)",
 }
+
+# what declares a setting of each type
+text = partial(Setting, parse_text)
+count = partial(Setting, parse_count)
+profile = partial(Setting, parse_profile)
+default_profile = partial(Setting, parse_default_profile)
+switch = partial(Setting, parse_switch)
+cluster_id = partial(Setting, parse_cluster_id)
+nodes = partial(Setting, parse_nodes)
+place = partial(Setting, parse_place)
+size = partial(Setting, parse_size)
+seconds = partial(Setting, parse_seconds)
+millis = partial(Setting, parse_millis)

@@ -9,28 +9,6 @@ from polynya.config.definitions.cold import COLD
 from polynya.config.definitions.kafka import KAFKA
 from polynya.config.definitions.node import LOG, NODE, STREAMS
 from polynya.config.definitions.tables import TABLES
-from polynya.config.setting import (
-    PREFIX,
-    Setting,
-    parse_millis,
-    parse_seconds,
-    parse_size,
-    parse_switch,
-)
-
-__all__ = [
-    "BY_ENV",
-    "BY_FLAG",
-    "BY_KEY",
-    "CLIENT_VARIABLES",
-    "PREFIX",
-    "SETTINGS",
-    "Setting",
-    "parse_millis",
-    "parse_seconds",
-    "parse_size",
-    "parse_switch",
-]
 
 CLIENT_VARIABLES = {  # known, but not node settings
     "POLYNYA_SERVER": "the server that the client commands talk to",

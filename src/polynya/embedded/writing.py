@@ -31,6 +31,25 @@ from polynya.wal.writer import SegmentWrite, SegmentWriter
 Staged = tuple[int, Topic, int, int, int, int, bytes]
 
 
+class StagedWrite:
+    """What the next write has: frames, and the segment's offsets where they begin and end."""
+
+    __slots__ = ("begin", "buffers", "created", "frames", "limit", "offset", "seed")
+
+    def __init__(self) -> None:
+        self.created: dict[str, Topic] = {}
+        self.frames: list[Staged] = []
+        self.buffers: list[bytes] = []
+        self.begin = self.offset = self.limit = self.seed = 0
+
+    def add(self, kind: int, topic: int, index: int, payload: bytes) -> None:
+        """Add a frame at the offset."""
+        head = pack_frame_head(len(payload), value(payload), 0, kind, topic, index)
+        crc = extend(self.seed ^ self.offset, head).to_bytes(4, "little")
+        self.buffers += (head, crc, payload)
+        self.offset += FRAME_HEADER_BYTES + len(payload)
+
+
 class LogWriter:
     """The only writer of the segments. One thread at a time calls `run` and `close`.
 
@@ -64,10 +83,7 @@ class LogWriter:
         self._fresh = loaded.fresh
         self._synced = self._marked = self.end  # opening has synced it
         self._sync_lock = threading.Lock()  # one sync covers all that wait for it
-        self._created: dict[str, Topic] = {}
-        self._staged: list[Staged] = []
-        self._buffers: list[bytes] = []
-        self._begin = self._offset = self._limit = self._seed = 0
+        self._write = StagedWrite()
         self._settled = self._current = 0
 
     @property
@@ -137,25 +153,25 @@ class LogWriter:
 
     def topic(self, name: str) -> Topic:
         """Return the topic; stage its creation if it is missing."""
-        topic = self.catalog.topics.get(name) or self._created.get(name)
+        topic = self.catalog.topics.get(name) or self._write.created.get(name)
         if topic is None:
-            topic = new_topic(self.catalog, name, self.catalog.next_topic + len(self._created))
+            topic = new_topic(
+                self.catalog, name, self.catalog.next_topic + len(self._write.created)
+            )
             self.put(Kind.TOPIC, topic, 0, name.encode(), 0, 0)
-            self._created[name] = topic
+            self._write.created[name] = topic
         return topic
 
     def put(
         self, kind: int, topic: Topic, index: int, payload: bytes, count: int, size: int
     ) -> None:
         """Stage a frame with `count` records of `size` bytes together."""
-        end = self._offset + FRAME_HEADER_BYTES + len(payload)
-        if end > self._limit:
-            self._make_room(FRAME_HEADER_BYTES + len(payload))
-            end = self._offset + FRAME_HEADER_BYTES + len(payload)
-        offset = self._offset
-        self._add_frame(kind, topic.number, index, payload)
-        self._staged.append((kind, topic, index, offset, count, size, payload))
-        self._offset = end
+        write, length = self._write, FRAME_HEADER_BYTES + len(payload)
+        if write.offset + length > write.limit:
+            self._make_room(length)
+            write = self._write
+        write.frames.append((kind, topic, index, write.offset, count, size, payload))
+        write.add(kind, topic.number, index, payload)
 
     def sync(self) -> None:
         """Make everything durable that was written before the call. Raises `LogFailed`."""
@@ -212,11 +228,6 @@ class LogWriter:
         part = SegmentWrite(open_.number, open_.nonce, 0, open_.end, open_.end + MARK_BYTES, [mark])
         return WriteBatch([part], end, end + MARK_BYTES, self._synced, durable=False)
 
-    def _add_frame(self, kind: int, topic: int, index: int, payload: bytes) -> None:
-        head = pack_frame_head(len(payload), value(payload), 0, kind, topic, index)
-        crc = extend(self._seed ^ self._offset, head).to_bytes(4, "little")
-        self._buffers += (head, crc, payload)
-
     def _make_room(self, size: int) -> None:
         """Begin a write in which a frame of `size` bytes fits; write what is staged first."""
         self._flush()
@@ -226,20 +237,19 @@ class LogWriter:
         if begin + size > self._segment_bytes and not self._fresh:
             self._target = self._next_segment()
             begin, marks = SEGMENT_HEADER_BYTES, False
-        self._begin = SEGMENT_HEADER_BYTES if self._target is not open_ else open_.end
-        self._offset, self._seed = begin, self._target.seed
+        write = self._write
+        write.begin = SEGMENT_HEADER_BYTES if self._target is not open_ else open_.end
+        write.offset, write.seed = begin, self._target.seed
         if marks:
             synced = self._synced
             number = open_.number
-            self._buffers.append(
+            write.buffers.append(
                 pack_mark(seed=open_.seed, segment=number, offset=open_.end, synced=synced)
             )
         if self._fresh or self._target is not open_:
-            state = pack_state(self.catalog.state())
-            self._add_frame(Kind.STATE, 0, 0, state)
-            self._offset += FRAME_HEADER_BYTES + len(state)
-        most = max(self._segment_bytes, self._offset + size)
-        self._limit = min(most, self._offset + max(size, LOG_WRITE_BYTES))
+            write.add(Kind.STATE, 0, 0, pack_state(self.catalog.state()))
+        most = max(self._segment_bytes, write.offset + size)
+        write.limit = min(most, write.offset + max(size, LOG_WRITE_BYTES))
 
     def _next_segment(self) -> Segment:
         """Return a new segment; the write that begins it makes its file."""
@@ -251,27 +261,25 @@ class LogWriter:
 
     def _flush(self) -> None:
         """Write what is staged and apply it. Raises `LogFull`, `OSError`, `PolynyaError`."""
-        if not self._buffers:
+        write = self._write
+        if not write.buffers:
             return
         target, named = self._target, self._synced
         part = SegmentWrite(
             target.number,
             target.nonce,
             target.previous_end,
-            self._begin,
-            self._offset,
-            self._buffers,
+            write.begin,
+            write.offset,
+            write.buffers,
             target.farewell,
         )
-        end = target.number << 32 | self._offset
+        end = target.number << 32 | write.offset
         batch = WriteBatch([part], self.end, end, named, self.durable)
         try:
             self._writer.write(batch)
         except DiskFull as error:
-            raise LogFull(
-                f"no space left for the log in {self._folder}: {error}. The write was undone; "
-                "make room and retry"
-            ) from error
+            raise self._full(error) from error
         self._written(target, end, named)
 
     def _written(self, target: Segment, end: int, named: int) -> None:
@@ -295,7 +303,7 @@ class LogWriter:
     def _publish(self) -> None:
         catalog = self.catalog
         add = catalog.add
-        for kind, topic, index, offset, count, size, payload in self._staged:
+        for kind, topic, index, offset, count, size, payload in self._write.frames:
             if count:
                 staged = topic.staged
                 add(topic, offset, index, count, size)
@@ -304,20 +312,14 @@ class LogWriter:
                 catalog.add_topic(topic)
             else:
                 catalog.change(topic, kind, index, payload)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._staged.clear()
-        self._created.clear()
-        self._buffers = []
-        self._limit = self._offset = 0
+        self._write = StagedWrite()
 
     def _abandon(self) -> None:
         """Forget what is staged."""
-        for _, topic, *_ in self._staged:
+        for _, topic, *_ in self._write.frames:
             topic.staged = topic.next
         self._target = self._open
-        self._clear()
+        self._write = StagedWrite()
 
     def _refuse_failed(self) -> None:
         if self.closed:

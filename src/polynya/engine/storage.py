@@ -31,6 +31,7 @@ from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import CoreReplicas, Group
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import machine_from
 from polynya.wal import (
     Files,
     FrameKind,
@@ -103,7 +104,7 @@ def open_storage(  # noqa: PLR0913
             for number in numbers:
                 _restore(storage, number, groups, snapshots.links(number))
                 storage.core_replicas.groups[number].machine.counters.standalone = True
-            for entry in journal.entries():
+            for entry in journal.segments.entries():
                 _replay(storage, entry)
         else:
             for recovery in _recoveries(journal, numbers).values():
@@ -139,7 +140,7 @@ def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLin
         return
     journal = storage.journal
 
-    machine = Machine.restore(merge(storage.snapshots.chain(number)), PayloadReader(journal))
+    machine = machine_from(merge(storage.snapshots.chain(number)), PayloadReader(journal))
     storage.core_replicas.groups[number] = Group(
         number, machine, term=links[-1].term, index=links[-1].index
     )
@@ -176,7 +177,7 @@ def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
 def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]:
     """Collect the journal frames of each group."""
     recoveries = {number: Recovery(number) for number in numbers}
-    for frame in journal.entries():
+    for frame in journal.segments.entries():
         recovery = recoveries.get(frame.group)
         if recovery is None:
             raise CorruptData(

@@ -194,7 +194,7 @@ class Assembly:
             (engine.local.segments.counters, metric_sources.SEGMENTS),
             (engine.local.rehydration.counters, metric_sources.RECALLS),
             (engine.retainer.counters, metric_sources.RETENTION),
-            (engine.snapshotter, metric_sources.SNAPSHOTS),
+            (engine.snapshotter.counters, metric_sources.SNAPSHOTS),
         ):
             health.registry.add(metric_sources.counted(counters, names))
         self._cluster.report(health)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -27,7 +26,8 @@ from polynya.engine.replicas.lag import ReplicaLag
 from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.front.http.api.cluster import ClusterActs
-from polynya.node.periodic_work import SWEEP_SECONDS, every
+from polynya.jobs import repeat
+from polynya.node.periodic_work import SWEEP_SECONDS
 from polynya.observability.metrics import Samples
 from polynya.replica.planner import moving
 from polynya.service.assembly import CoreRuntime
@@ -166,10 +166,10 @@ class ClusterParts:
         """Return the background tasks; none of them ends."""
         return [
             *(work for each in self._store_leaderships for work in (each.run(), each.answer())),
-            every(SWEEP_SECONDS, self._member.stranded.look),
-            self._follow_map(),
-            every(ASK_MAP_SECONDS, self.maps.ask_another),
-            self._raise_levels(),
+            repeat(self._member.stranded.look, SWEEP_SECONDS, at_once=False),
+            repeat(self._follow_map, MAP_SECONDS),
+            repeat(self.maps.ask_another, ASK_MAP_SECONDS, at_once=False),
+            repeat(self._raise_levels, LOOK_SECONDS),
             self._stale_copy_guard.run(),
             self._reconciler.run(),
             *(controller.run() for controller in self._controllers),
@@ -286,19 +286,15 @@ class ClusterParts:
             self.maps.take(meta.machine.meta.map)
 
     async def _raise_levels(self) -> None:
-        while True:
-            self._levels.look()
-            self._reader_lag.look()
-            await asyncio.sleep(LOOK_SECONDS)
+        self._levels.look()
+        self._reader_lag.look()
 
     async def _follow_map(self) -> None:
         """Update the map where a turn does not: after a snapshot install, or after core 0 sent it
         before this core listened."""
-        while True:
-            self._look_at_map()
-            await self.maps.ask()
-            await self._member.part(self.maps.now)
-            await asyncio.sleep(MAP_SECONDS)
+        self._look_at_map()
+        await self.maps.ask()
+        await self._member.part(self.maps.now)
 
 
 def _by_node(by_core: Mapping[int, int]) -> Counter[int]:

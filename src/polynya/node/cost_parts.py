@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from polynya.cluster.cost_view import CostView
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import CoreStart
 from polynya.cost import UsageHistory
+from polynya.jobs import Failures, repeat
 from polynya.transport import Transport
 
 SAVE_SECONDS = 60.0  # a crash loses the counts since the last save
@@ -26,22 +26,13 @@ class CostParts:
         for refused in self.history.load():
             log.warning("cannot read the counts of past hours", extra={"error": refused})
         self.view = CostView(start, transport, self.history, maps)
-        self._trouble = ""  # logged once, not every minute until it works
+        self._failures = Failures(log, "cannot save the counts of past hours; retrying", OSError)
 
     async def run(self) -> None:
         """Save the counts every minute, until cancelled."""
-        while True:
-            await asyncio.sleep(SAVE_SECONDS)
-            await self.save()
+        await repeat(self.save, SAVE_SECONDS, at_once=False)
 
     async def save(self) -> None:
         """Save the counts now. A failure is logged."""
-        try:
+        with self._failures:
             await self.history.save()
-            self._trouble = ""
-        except OSError as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                log.warning(
-                    "cannot save the counts of past hours; retrying", extra={"error": str(error)}
-                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -19,6 +18,7 @@ from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.server import KafkaFront
+from polynya.jobs import repeat
 from polynya.routing.directory import Leaders
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.features.placement.commands import NodeState
@@ -105,9 +105,7 @@ class NodeBrokers:
 
     async def follow(self) -> None:
         """Learn now and then who leads the groups without a replica here. Run until cancelled."""
-        while True:
-            await self._refresh()
-            await asyncio.sleep(LEADERS_SECONDS)
+        await repeat(self._refresh, LEADERS_SECONDS)
 
     def _at(self, node: int, group: int) -> int:
         return node * CORES_MAX + group % self._ports.get(node, 1)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from polynya.base.errors import PolynyaError
+from polynya.jobs import Failures, repeat
 from polynya.service.assembly import CoreRuntime
 
 SWEEP_SECONDS = 1.0
@@ -24,18 +25,19 @@ class PeriodicWork:
     def __init__(self, engine: CoreRuntime, swept: Callable[[], None]) -> None:
         self._engine = engine
         self._swept = swept
-        self._trouble = ""  # of retention; logged once, not every second until it works
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Return the background tasks; none of them ends."""
+        snapshots = Failures(log, "snapshots failed; retrying", PolynyaError, FileNotFoundError)
+        retention = Failures(log, "retention failed; retrying", PolynyaError)
         return [
-            every(SWEEP_SECONDS, self._sweep),
+            repeat(self._sweep, SWEEP_SECONDS, at_once=False),
             # it may wait for other nodes, so time-critical work has other tasks
-            every(SETTLE_SECONDS, self._engine.outbox_sender.sweep),
-            every(LOOK_AT_JOURNAL_SECONDS, self._look_at_journal),
-            every(LOOK_AT_SNAPSHOTS_SECONDS, self._engine.snapshotter.look),
-            every(SNAPSHOT_SECONDS, self._snapshot),
-            every(SWEEP_SECONDS, self._retain),
+            repeat(self._engine.outbox_sender.sweep, SETTLE_SECONDS, at_once=False),
+            repeat(self._look_at_journal, LOOK_AT_JOURNAL_SECONDS, at_once=False),
+            repeat(self._engine.snapshotter.look, LOOK_AT_SNAPSHOTS_SECONDS, at_once=False),
+            repeat(self._snapshot, SNAPSHOT_SECONDS, snapshots, at_once=False),
+            repeat(self._engine.retainer.run_once, SWEEP_SECONDS, retention, at_once=False),
         ]
 
     async def _sweep(self) -> None:
@@ -48,29 +50,11 @@ class PeriodicWork:
         error."""
         await asyncio.to_thread(self._engine.core.journal.look)
 
-    async def _retain(self) -> None:
-        try:
-            await self._engine.retainer.run_once()
-            self._trouble = ""
-        except PolynyaError as fault:
-            if str(fault) != self._trouble:
-                self._trouble = str(fault)
-                log.warning("retention failed; retrying", extra={"error": self._trouble})
-
     async def _snapshot(self) -> None:
         snapshotter = self._engine.snapshotter
         try:
             if snapshotter.due():
                 await snapshotter.run(self._engine.service.now_ms())
-        except PolynyaError as fault:
-            log.warning("snapshots failed; retrying later", extra={"error": str(fault)})
-        except FileNotFoundError as fault:  # files were deleted from outside
+        except FileNotFoundError:  # files were deleted from outside
             await self._look_at_journal()
-            log.warning("snapshots failed; retrying later", extra={"error": str(fault)})
-
-
-async def every(seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the work, with a pause before each run, until cancelled."""
-    while True:
-        await asyncio.sleep(seconds)
-        await work()
+            raise

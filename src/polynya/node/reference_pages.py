@@ -12,14 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polynya.base import limits
-from polynya.config.settings import (
-    CLIENT_VARIABLES,
-    SETTINGS,
-    Setting,
-    parse_millis,
-    parse_seconds,
-    parse_size,
-)
+from polynya.config.setting import Setting, parse_millis, parse_seconds, parse_size
+from polynya.config.settings import CLIENT_VARIABLES, SETTINGS
 from polynya.observability.metrics import METRICS
 
 _NOTE = (

@@ -43,13 +43,7 @@ class StoreUnavailable(StoreError):
     there is no space, so waiting does not help.
     """
 
-    def __init__(
-        self,
-        message: str,
-        reason: str = AWAY,
-        *,
-        full: bool = False,
-    ) -> None:
+    def __init__(self, message: str, reason: str = AWAY, *, full: bool = False) -> None:
         super().__init__(message)
         self.reason, self.full = reason, full
 

@@ -106,9 +106,7 @@ def s3_config(
 
 def _open_s3(settings: StoreSettings, environment: Mapping[str, str]) -> ObjectStore:
     # load obstore and start its threads only where S3 is used
-    from polynya.objectstore.s3 import (
-        S3Store,
-    )
+    from polynya.objectstore.s3 import S3Store
 
     if not settings.s3_bucket:
         raise ConfigError("the object store 's3' needs a bucket")

@@ -17,17 +17,11 @@ from polynya.objectstore import NotFound, ObjectInfo, ObjectStore, read_root
 from polynya.recovery.restore import RestoredState, RestoreResult
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots.deltas import SnapshotPart, merge
-from polynya.stream.snapshots.encode import Image, decode_image
+from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
 from polynya.stream.state.pack_tables import is_page_key
-from polynya.wire.pack import (
-    FOOTER_GUESS_BYTES,
-    Footer,
-    ShortTail,
-    owner_group_of,
-    read_footer,
-)
+from polynya.wire.pack import FOOTER_GUESS_BYTES, Footer, ShortTail, owner_group_of, read_footer
 from polynya.wire.page import read_page
 
 READERS = 8
@@ -93,7 +87,7 @@ class FromStore:
         """Return the copied state with the changes of its delta, its log time and its term."""
         copy = self._copies.get(group)
         if copy is None:  # the group never had an entry
-            return decode_image(Machine(group, self.whole.groups).snapshot()), 0, 0
+            return decode_image(snapshot_of(Machine(group, self.whole.groups))), 0, 0
         file = await copies.read(self._store, copy)
         delta = await self._delta(group)
         if delta is None:

@@ -162,7 +162,7 @@ class _Shares:
             chains = {group: store.links(group) for group in store.groups()}
             sizes = {group: sum(link.length for link in chain) for group, chain in chains.items()}
             links = {group: chain[-1] for group, chain in chains.items()}
-            progress.count(sum(size for _, size in old.segments()) + 2 * sum(sizes.values()))
+            progress.count(sum(size for _, size in old.segments.sizes()) + 2 * sum(sizes.values()))
             bodies = {group: _merged(store, group, sizes[group], progress) for group in links}
             named = {place for body in bodies.values() for place in places_of(body)}
             moved = self._stage_all(
@@ -209,7 +209,7 @@ def _merged(store: SnapshotStore, group: int, size: int, progress: _Progress) ->
 
 def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
     """Yield the journal's entries, and report the position in it as progress."""
-    segments = journal.segments()
+    segments = journal.segments.sizes()
     begins = dict(
         zip(
             (number for number, _ in segments),
@@ -217,7 +217,7 @@ def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
             strict=False,
         )
     )
-    for entry in journal.entries():
+    for entry in journal.segments.entries():
         progress.at(begins[entry.place >> 32] + (entry.place & OFFSET_MASK))
         yield entry
     progress.at(begins[segments[-1][0]] + segments[-1][1] if segments else progress.done)

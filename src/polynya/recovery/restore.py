@@ -34,7 +34,7 @@ from polynya.stream.features.pages.eviction import where_of, whole_of
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.features.tables.state import Table
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots.encode import Image, write_image
+from polynya.stream.snapshots.encode import Image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import StreamLoss, Survey, reborn
 from polynya.stream.snapshots.store_recovery import whole_again
 from polynya.system.data_dir import lock_folder
@@ -135,7 +135,7 @@ class RestoreTarget:
                     _sync(journal)
                     size = 0
         _sync(journal)
-        snapshots.write(number, TERM, INDEX, machine.snapshot())
+        snapshots.write(number, TERM, INDEX, snapshot_of(machine))
 
     def finish(self) -> None:
         """Write the identity; a node can then start on the folder."""
@@ -325,7 +325,7 @@ class Restorer:
         """Write a group's state to every node, and return it."""
         body = write_image(state.image)
         for target in self._targets:
-            target.write(group, Machine.restore(body, lambda place, uid: state.hot[place]))
+            target.write(group, machine_from(body, lambda place, uid: state.hot[place]))
         return body
 
 

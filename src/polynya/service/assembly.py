@@ -161,7 +161,13 @@ class CoreRuntime:
         core.replicas.on_made.append(
             lambda group: self.local.put(group, core.core_replicas.groups[group].machine)
         )
-        core.replicas.on_dropped += [self.local.remove, self.exchange.forget]
+        coordinator = self.group_coordinator
+        core.on_leadership.append(coordinator.leadership_changed)
+        core.replicas.on_dropped += [
+            self.local.remove,
+            self.exchange.forget,
+            coordinator.leadership_changed,
+        ]
 
     def _term(self, group: int) -> int:
         return (

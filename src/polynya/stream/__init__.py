@@ -18,5 +18,5 @@ Invariants:
 * Merging cold slices changes only the place of records; no slice crosses the bounds of a table's
   claim.
 * Applying the same commands in the same order gives the same state, byte for byte
-  (`machine.snapshot()`).
+  (`snapshots.encode.snapshot_of`).
 """

@@ -68,12 +68,11 @@ from polynya.stream.features.tables.commands import (
     TableRetry,
     WatchStreams,
 )
+from polynya.stream.features.tables.state import TableClaims
 from polynya.stream.features.topics import rules as topics
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
-from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state.changes import Changes, KeptChanges
-from polynya.stream.state.claims import TableClaims
 from polynya.stream.state.counters import GroupCounters
 from polynya.stream.state.directory import StreamDirectory
 from polynya.stream.state.effects import TailWatch
@@ -117,11 +116,6 @@ class Machine:
             counters.log_ms = now_ms
         return _RULES[type(command)](self, command, place)
 
-    def expired(self, stream: Stream, now_ms: int, touched_ms: int = 0) -> bool:
-        """Report whether the stream's TTL or Expires-At has passed. A sliding TTL counts from the
-        later of `touched_ms` and the last logged activity."""
-        return lifetimes.is_expired(stream, now_ms, touched_ms)
-
     def plan_read(
         self,
         stream: Stream,
@@ -140,16 +134,6 @@ class Machine:
             packs.index_of(stream) if until is None else packs.whole_index_of(stream),
             read_plan.Want(record, byte, bytes_max, whole_records, until, uncommitted),
         )
-
-    def snapshot(self) -> bytes:
-        """Return the state without hot payloads; the same log gives the same bytes."""
-        return snapshots.encode(self)
-
-    @classmethod
-    def restore(cls, data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-        """Decode a snapshot. `read_payload(place, uid)` returns the payload of a hot batch from the
-        journal."""
-        return snapshots.decode(cls, data, read_payload)
 
     def take_changes(self) -> Changes:
         """Return the changes since the last call and those that were put back, and start a new

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from polynya.base.errors import NotLeader, PolynyaError, Unavailable
+from polynya.jobs import repeat
 from polynya.stream.features.subscriptions.commands import UnlinkSubscription
 from polynya.stream.features.subscriptions.links import pending_watches
 from polynya.stream.machine import Machine
@@ -49,6 +50,7 @@ class Subscriptions:
             int, dict[str, tuple[int, str]]
         ] = {}  # core → id → (uid, stream) not sent yet
         self._telling: dict[int, asyncio.Task[None]] = {}
+        self._ticks, self._turns, self._led = 0, -1, set[int]()
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         service.rpc.serve(messages.OPERATE, AnyOperation, OperationResult, self._operate)
@@ -67,7 +69,7 @@ class Subscriptions:
         self, ended: Callable[[asyncio.Task[None]], object] = lambda task: None
     ) -> None:
         """Start the periodic work. `ended` gets its task when it ends."""
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task = asyncio.get_running_loop().create_task(repeat(self._keep, TICK_SECONDS))
         self._task.add_done_callback(ended)
 
     async def stop(self) -> None:
@@ -176,19 +178,15 @@ class Subscriptions:
                 self._service.proposals.propose_to(group, UnlinkSubscription(key, uid), _ignore)
 
     async def _keep(self) -> None:
-        ticks = 0
-        turns, led = -1, set[int]()
-        while True:
-            self._wakes.tend()
-            news = set[int]()
-            if turns != self._service.local.turns:  # leadership changes with a turn
-                turns, news = self._service.local.turns, self._machines.keys() - led
-                led = set(self._machines)
-            # a new leader must look for unfinished work at once
-            if ticks % SWEEP_TICKS == 0 or news:
-                self._begin_sweep()
-            ticks += 1
-            await asyncio.sleep(TICK_SECONDS)
+        self._wakes.tend()
+        new_groups = set[int]()
+        if self._turns != self._service.local.turns:  # leadership changes with a turn
+            self._turns, new_groups = self._service.local.turns, self._machines.keys() - self._led
+            self._led = set(self._machines)
+        # a new leader must look for unfinished work at once
+        if self._ticks % SWEEP_TICKS == 0 or new_groups:
+            self._begin_sweep()
+        self._ticks += 1
 
     def _begin_sweep(self) -> None:
         """Start a sweep in the background, because it may wait for a group without a leader. An

@@ -19,6 +19,7 @@ from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.encode import Delta, encode_since_copy
+from polynya.jobs import repeat
 from polynya.objectstore import ObjectStore, StoreUnavailable
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.machine import Machine
@@ -46,9 +47,7 @@ class CopyDeltaWorker:
 
     async def run(self) -> None:
         """Store due deltas in an endless loop."""
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_SECONDS)
+        await repeat(self.look, LOOK_SECONDS)
 
     async def look(self) -> None:
         """Store the deltas that are due. One that fails is due again."""

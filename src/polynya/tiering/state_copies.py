@@ -18,6 +18,7 @@ from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.capture import Captured, captured
+from polynya.jobs import Failures, repeat
 from polynya.objectstore import OBJECT_BYTES_MAX, ObjectStore, StoreUnavailable
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.features.packs.commands import ReleasePack
@@ -76,16 +77,13 @@ class StateCopyWorker:
 
     async def run(self) -> None:
         """Copy due states in an endless loop."""
-        while True:
-            try:
-                await self.look()
-            except StoreUnavailable as fault:
-                self.counters.failures += 1
-                log.warning(
-                    "states could not be copied to the object store; retrying",
-                    extra={"error": str(fault)},
-                )
-            await asyncio.sleep(LOOK_SECONDS)
+        failures = Failures(
+            log,
+            "states could not be copied to the object store; retrying",
+            StoreUnavailable,
+            counters=self.counters,
+        )
+        await repeat(self.look, LOOK_SECONDS, failures)
 
     async def look(self) -> None:
         """Copy the states that are due. Raises StoreUnavailable."""

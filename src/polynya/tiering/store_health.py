@@ -11,6 +11,7 @@ from secrets import token_hex
 import msgspec
 
 from polynya.base.limits import MIB
+from polynya.jobs import repeat
 from polynya.objectstore import Record, StoreError, WatchedStore, remove_in_passing
 from polynya.observability.metrics import Samples
 
@@ -82,11 +83,12 @@ class StoreAccess:
     async def run(self) -> None:
         """Write test objects while writes fail and no other write is due, so that recovery is
         noticed. It does not return."""
-        while True:
-            await asyncio.sleep(self.patience.look)
-            writes = self.store.writes
-            if writes.failures and writes.idle() >= self.patience.probe:
-                await self._try()
+        await repeat(self._probe, self.patience.look, at_once=False)
+
+    async def _probe(self) -> None:
+        writes = self.store.writes
+        if writes.failures and writes.idle() >= self.patience.probe:
+            await self._try()
 
     def _lasting(self, record: Record) -> float:
         return record.failing() if record.failures >= self.patience.failures else 0.0

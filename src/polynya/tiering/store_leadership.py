@@ -12,11 +12,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import inf
 from typing import Protocol
 
 import msgspec
 
 from polynya.engine.leadership import LeaderPlacement
+from polynya.jobs import repeat
 from polynya.tiering.store_health import StoreAccess
 from polynya.transport import Reply, node_of
 
@@ -52,38 +54,38 @@ class StoreLeadership:
         self._loop = asyncio.get_running_loop()
         self._owed: list[Reply] = []
         self._asked = asyncio.Event()
+        self._nodes = set[int]()  # that can write, as asked at `_asked_at`
+        self._asked_at, self._is_logged = -inf, False
         transport.on(KIND_STORE, self._hear)
 
     async def run(self) -> None:
         """Move leaderships while the store fails here; endless loop."""
-        able: set[int] = set()
-        asked, told = float("-inf"), False
-        while True:
-            await asyncio.sleep(self._access.patience.look)
-            failing = self._access.failing()
-            if not failing:
-                told = False
-                continue
-            if self._loop.time() - asked >= ASK_SECONDS:
-                asked = self._loop.time()
-                able = await self._able(failing)
-            if self._leads.relieve(able) and not told:
-                told = True
-                log.warning(
-                    "this node cannot use the object store: transferring leaderships to nodes "
-                    "that can",
-                    extra={"nodes": sorted(able)},
-                )
+        await repeat(self._relieve, self._access.patience.look, at_once=False)
 
     async def answer(self) -> None:
         """Answer other cores, in an endless loop, whether this one can write."""
-        while True:
-            await self._asked.wait()
-            self._asked.clear()
-            can = msgspec.msgpack.encode(await self._access.can_write())
-            owed, self._owed = self._owed, []
-            for reply in owed:
-                reply(can)
+        await repeat(self._answer, inf, wake=self._asked, at_once=False)
+
+    async def _relieve(self) -> None:
+        failing = self._access.failing()
+        if not failing:
+            self._is_logged = False
+            return
+        if self._loop.time() - self._asked_at >= ASK_SECONDS:
+            self._asked_at = self._loop.time()
+            self._nodes = await self._able(failing)
+        if self._leads.relieve(self._nodes) and not self._is_logged:
+            self._is_logged = True
+            log.warning(
+                "this node cannot use the object store: transferring leaderships to nodes that can",
+                extra={"nodes": sorted(self._nodes)},
+            )
+
+    async def _answer(self) -> None:
+        can = msgspec.msgpack.encode(await self._access.can_write())
+        owed, self._owed = self._owed, []
+        for reply in owed:
+            reply(can)
 
     async def _able(self, failing: float) -> set[int]:
         """Return the nodes whose cores all answered that they can write."""

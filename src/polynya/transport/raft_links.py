@@ -40,6 +40,22 @@ class _Node:
         self.lanes: dict[int, Lane] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
+    @property
+    def is_up(self) -> bool:
+        return any(lane.connected for lane in self.lanes.values())
+
+    def keep(self) -> None:
+        """Connect the lanes, and keep them connected."""
+        for core, lane in self.lanes.items():
+            self.tasks[core] = asyncio.get_running_loop().create_task(lane.keep())
+
+    async def end(self) -> None:
+        """Return when the connections have ended."""
+        tasks = list(self.tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 class RaftReceiver:
     """The replication of a core, which runs on the loop. This one ignores every event."""
@@ -115,7 +131,7 @@ class RaftLinks:
     def is_up(self, node: int) -> bool:
         """Return whether a core that shares groups with this one is connected."""
         there = self._nodes.get(node)
-        return there is not None and any(lane.connected for lane in there.lanes.values())
+        return there is not None and there.is_up
 
     def seems_up(self, node: int) -> bool:
         """Return whether the node is up, or fell silent so recently that it may only pause."""
@@ -154,16 +170,12 @@ class RaftLinks:
     def start(self) -> None:
         """Connect to every node, and stay connected."""
         self._running = True
-        for node, there in self._nodes.items():
-            for core in there.lanes:
-                self._keep(node, core)
+        for there in self._nodes.values():
+            there.keep()
 
     async def close(self) -> None:
         self._running = False
-        tasks = [task for there in self._nodes.values() for task in there.tasks.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(there.end() for there in self._nodes.values()))
 
     def add(self, node: int, connect: Callable[[int], Connect]) -> None:
         """Add a node."""
@@ -175,10 +187,7 @@ class RaftLinks:
         there = self._nodes.pop(node, None)
         if there is None:
             return
-        tasks = list(there.tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await there.end()
         for lane in there.lanes.values():
             lane.drop()
 
@@ -239,14 +248,7 @@ class RaftLinks:
         )
         there.lanes = {core: self._lane(node, core) for core in wanted}
         if self._running:
-            for core in there.lanes:
-                self._keep(node, core)
-
-    def _keep(self, node: int, core: int) -> None:
-        there = self._nodes[node]
-        there.tasks[core] = asyncio.get_running_loop().create_task(
-            there.lanes[core].keep(), name=f"lane to core {core} of node {node}"
-        )
+            there.keep()
 
     def _lane(self, node: int, core: int) -> Lane:
         there = self._nodes[node]
@@ -266,12 +268,9 @@ class RaftLinks:
             lambda: self.receiver.found(node, shared),
             lost,
             lambda: self.receiver.taking(node, shared),
-            self._synced,
+            lambda: self.synced(),  # noqa: PLW0108 (the journal sets it later)
         )
         return lane
-
-    def _synced(self) -> int:
-        return self.synced()
 
     def _split(self, messages: list[bytes], cores: int) -> dict[int, list[bytes]]:
         """Split messages by the target core of the other node."""

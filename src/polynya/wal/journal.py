@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
 from google_crc32c import extend, value
 
-from polynya.base.errors import CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
 from polynya.wal.errors import DiskFull
 from polynya.wal.files import Files, OsFiles
@@ -21,23 +19,18 @@ from polynya.wal.frames import (
     PAYLOAD_BYTES_MAX,
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,
-    Frame,
-    FrameKind,
     SegmentHeader,
-    is_head,
     pack_frame_head,
     pack_mark,
-    parse_frame,
 )
 from polynya.wal.recovery import (
     OFFSET_MASK,
     Recovered,
     Segment,
     TornTail,
-    corrupt,
     recover,
-    segment_path,
 )
+from polynya.wal.segments import JournalEntry, Segments
 from polynya.wal.writer import SegmentWrite, SegmentWriter, WriteBatch
 
 __all__ = ["DiskFull", "Journal", "JournalEntry", "WriteBatch"]
@@ -45,19 +38,7 @@ __all__ = ["DiskFull", "Journal", "JournalEntry", "WriteBatch"]
 # written to the lock file once a segment exists, followed by the journal's number; a journal always
 # keeps a segment
 BEGUN = b"begun\n"
-_READ_AHEAD_BYTES = 4096  # one pread fetches most entries
 _LOCK_BYTES = len(BEGUN) + 17  # size of the lock file: the prefix, hexadecimal digits and a newline
-
-
-class JournalEntry(msgspec.Struct, gc=False):
-    """A staged entry; `kind` 1 is a command."""
-
-    group: int
-    term: int
-    index: int
-    kind: int
-    payload: bytes
-    place: int  # segment << 32 | offset of its frame
 
 
 class Stageable(Protocol):
@@ -78,7 +59,8 @@ class Stageable(Protocol):
 class Journal:
     """A journal, created by `open`. One thread, the core's loop, calls `stage`, `take`,
     `take_mark`, `synced`, `discard` and `close`. A writer thread (or the same one) calls `write`.
-    Any thread may call `read` and `release`.
+    Any thread may read `segments` and call
+    `release`.
 
     Invariants: at most one write is in flight; `_marked` ≤ `_synced` ≤ the position; a mark names
       `_synced` and nothing newer.
@@ -90,24 +72,21 @@ class Journal:
         "_buffers",
         "_entries_end",
         "_files",
-        "_folder",
         "_inflight",
-        "_journal_id",
         "_limit",
         "_lock",
         "_marked",
         "_offset",
         "_parts",
-        "_released_below",
         "_seed",
         "_segment_bytes",
-        "_segments",
         "_staged",
         "_synced",
         "_writer",
         "begun",
         "cuts",
         "opened",
+        "segments",
     )
 
     def __init__(
@@ -117,20 +96,16 @@ class Journal:
         writer: SegmentWriter,
         *,
         lock: int,
-        journal_id: int,
         segment_bytes: int,
         files: Files,
     ) -> None:
         # torn tails that `open` cut, for the operator
         self.cuts: tuple[TornTail, ...] = tuple(recovered.cuts)
-        self._folder = folder
         self._files = files
         self._lock = lock
-        self._journal_id = journal_id
         self._segment_bytes = segment_bytes
-        self._segments = {segment.number: segment for segment in recovered.segments}
+        self.segments = Segments(folder, recovered.segments, files)
         self._writer = writer
-        self._released_below = 0
         self._inflight: WriteBatch | None = None
         self._staged = False
         self._parts: list[SegmentWrite] = []
@@ -182,7 +157,6 @@ class Journal:
             recovered,
             writer,
             lock=lock,
-            journal_id=journal_id,
             segment_bytes=segment_bytes,
             files=files,
         )
@@ -207,37 +181,6 @@ class Journal:
             return 0
         begin = SEGMENT_HEADER_BYTES if self._parts else self._begin & OFFSET_MASK
         return self._offset - begin + sum(part.end - part.offset for part in self._parts)
-
-    def entries(self) -> Iterator[JournalEntry]:
-        """Yield all recovered entries, oldest first. Call it before the first `stage`. Raises
-        `CorruptData` at damage."""
-        for segment in list(self._segments.values()):
-            path = segment_path(self._folder, segment.number)
-            fd = self._files.open(path)
-            try:
-                data = self._files.read(fd, segment.end, 0)
-            finally:
-                self._files.close(fd)
-            offset, base = SEGMENT_HEADER_BYTES, segment.number << 32
-            while offset < segment.end:
-                frame = parse_frame(data, offset, segment.seed, segment.end)
-                if isinstance(frame, str):
-                    raise corrupt(
-                        path,
-                        offset,
-                        f"{frame}, though everything up to offset {segment.end} is known to be "
-                        "synced",
-                    )
-                if frame.kind != FrameKind.MARK:
-                    yield JournalEntry(
-                        frame.group,
-                        frame.term,
-                        frame.index,
-                        frame.kind,
-                        frame.payload,
-                        base | offset,
-                    )
-                offset = frame.end
 
     def stage(self, group: int, term: int, index: int, kind: int, payload: bytes) -> int:
         """Add an entry (`kind` 1 to 255) to the next write and return its place."""
@@ -327,7 +270,7 @@ class Journal:
         if batch.durable:
             self._synced = self._entries_end = batch.end
         for part in batch.parts:
-            self._segments[part.segment].end = part.end
+            self.segments.by_number[part.segment].end = part.end
 
     def discard(self, batch: WriteBatch) -> None:
         """Drop the batch after `DiskFull`, with everything staged after it. Their places are
@@ -339,110 +282,24 @@ class Journal:
         self._inflight = None
         self._staged = False
         self._parts = []
-        for number in [n for n in self._segments if n > batch.begin >> 32]:
-            del self._segments[number]
-        segment = self._segments[batch.begin >> 32]
+        for number in [n for n in self.segments.by_number if n > batch.begin >> 32]:
+            del self.segments.by_number[number]
+        segment = self.segments.by_number[batch.begin >> 32]
         segment.end = batch.begin & OFFSET_MASK
         self._point_at(segment)
-
-    def read(self, place: int) -> bytes:
-        """Return the payload of the written entry at a place. Raises `CorruptData` if it is damaged
-        or missing."""
-        return self.read_entry(place).payload
-
-    def read_entry(self, place: int, *, within: int = 1) -> JournalEntry:
-        """Read an entry. If no frame begins at the place, read the one that begins less than
-        `within` bytes before it; its `place` is set."""
-        segment = self._segments.get(place >> 32)
-        offset = place & OFFSET_MASK
-        if segment is None:
-            raise CorruptData(
-                f"journal segment {place >> 32} in {self._folder} is gone, but its offset "
-                f"{offset} is still needed"
-            )
-        path = segment_path(self._folder, segment.number)
-        fd = self._files.open(path)
-        try:
-            data = self._files.read(fd, _READ_AHEAD_BYTES, offset)
-            if within > 1 and not is_head(data, segment.seed ^ offset):
-                offset -= self._distance(fd, offset, within, segment.seed)
-                data = self._files.read(fd, _READ_AHEAD_BYTES, offset)
-            needed = FRAME_HEADER_BYTES + int.from_bytes(data[:4], "little")
-            if len(data) < needed <= FRAME_HEADER_BYTES + PAYLOAD_BYTES_MAX:
-                data += self._files.read(fd, needed - len(data), offset + len(data))
-        finally:
-            self._files.close(fd)
-        frame = parse_frame(data, 0, segment.seed ^ offset, len(data))
-        if isinstance(frame, Frame) and frame.kind != FrameKind.MARK:
-            return JournalEntry(
-                frame.group,
-                frame.term,
-                frame.index,
-                frame.kind,
-                frame.payload,
-                segment.number << 32 | offset,
-            )
-        raise corrupt(path, offset, frame if isinstance(frame, str) else "there is no entry here")
-
-    def _distance(self, fd: int, offset: int, within: int, seed: int) -> int:
-        """Return the distance back to the nearest frame start, less than `within` bytes; 0 if there
-        is none. The seed is random, so no payload looks like a frame header."""
-        back = min(within - 1, offset - SEGMENT_HEADER_BYTES)
-        data = self._files.read(fd, back + FRAME_HEADER_BYTES, offset - back)
-        distances = (
-            distance
-            for distance in range(1, back + 1)
-            if is_head(data[back - distance :], seed ^ (offset - distance))
-        )
-        return next(distances, 0)
-
-    def segments(self) -> list[tuple[int, int]]:
-        """Return (number, bytes) of each written segment, oldest first."""
-        return [
-            (segment.number, segment.end)
-            for segment in list(self._segments.values())
-            if segment.end
-        ]
-
-    def bytes_between(self, begin: int, end: int) -> int:
-        """Return the journal bytes between two places. Released segments count as 0."""
-        if begin >= end:
-            return 0
-        total = (end & OFFSET_MASK) - (begin & OFFSET_MASK)
-        for number in range(begin >> 32, end >> 32):
-            segment = self._segments.get(number)
-            total += segment.end if segment else 0
-        return max(total, 0)
 
     def release(self, below_segment: int) -> None:
         """Remove segments with smaller numbers, oldest first, except the one being written. Raises
         `OSError`."""
-        below = min(below_segment, self._synced >> 32)
-        self._released_below = max(self._released_below, below)
-        for number in [n for n in list(self._segments) if n < below]:
-            self._files.unlink(segment_path(self._folder, number))
-            self._files.sync_folder(self._folder)
-            del self._segments[number]
+        self.segments.remove(min(below_segment, self._synced >> 32))
 
     def look(self) -> None:
         """Check that all segments are still in the directory. Called periodically from one thread.
         Raises `JournalGone`, after which nothing can be written."""
         self._writer.look()
-        written = [segment.number for segment in list(self._segments.values()) if segment.end]
-        try:
-            there = set(self._files.names(self._folder))
-        except FileNotFoundError:
-            there = set()
-        except OSError:
-            return  # no permission, or the disk fails, which the next write reports
-        missing = [
-            number
-            for number in written
-            if number >= self._released_below
-            and segment_path(self._folder, number).name not in there
-        ]
-        if missing:
-            self._writer.miss(segment_path(self._folder, missing[0]))
+        missing = self.segments.missing()
+        if missing is not None:
+            self._writer.miss(missing)
 
     def close(self) -> None:
         """Confirm the last write and unlock the directory. Staged entries that were not written are
@@ -457,7 +314,7 @@ class Journal:
     def _last_mark(self) -> WriteBatch | None:
         self._staged = False  # never written, so never acknowledged
         self._parts = []
-        self._point_at(self._segments[self._synced >> 32])
+        self._point_at(self.segments.by_number[self._synced >> 32])
         return self.take_mark()
 
     def _make_room(self, size: int) -> None:
@@ -484,7 +341,7 @@ class Journal:
     def _open_segment(self) -> None:
         previous_end = self.position
         header = SegmentHeader(
-            self._journal_id, (previous_end >> 32) + 1, self._files.random64(), previous_end
+            self._writer.journal_id, (previous_end >> 32) + 1, self._files.random64(), previous_end
         )
         here = previous_end & OFFSET_MASK
         farewell = pack_mark(
@@ -494,7 +351,7 @@ class Journal:
             synced=header.number << 32 | SEGMENT_HEADER_BYTES,
         )
         segment = Segment(header.number, header.nonce, header.seed(), previous_end, 0, farewell)
-        self._segments[segment.number] = segment
+        self.segments.by_number[segment.number] = segment
         self._base = segment.number << 32
         self._seed = segment.seed
         self._offset = SEGMENT_HEADER_BYTES
@@ -502,7 +359,7 @@ class Journal:
 
     def _end_part(self) -> None:
         """Turn the entries staged in this segment into a part of the write."""
-        segment = self._segments[self._base >> 32]
+        segment = self.segments.by_number[self._base >> 32]
         begin = SEGMENT_HEADER_BYTES if self._parts else self._begin & OFFSET_MASK
         self._parts.append(
             SegmentWrite(
@@ -518,7 +375,7 @@ class Journal:
 
     def _hand_over(self, *, durable: bool) -> WriteBatch:
         first = self._parts[0]
-        seed = self._segments[first.segment].seed
+        seed = self.segments.by_number[first.segment].seed
         first.buffers[0] = pack_mark(
             seed=seed, segment=first.segment, offset=first.offset, synced=self._synced
         )

@@ -80,7 +80,7 @@ def test_a_header_has_tags_only_in_flexible_versions() -> None:
 
 
 def test_golden_frames() -> None:
-    """Bytes that must not change, written down by hand from the protocol's guide."""
+    """Compare with bytes that must not change, written down by hand from the protocol's guide."""
     response = api_versions.ApiVersionsResponse(35, [api_versions.ApiVersion(18, 0, 4)])
     frame = b"".join(encode_response(APIS[18], 0, 5, response))
     assert frame.hex(" ", 2) == "0000 0010 0000 0005 0023 0000 0001 0012 0000 0004"

@@ -49,14 +49,7 @@ from polynya.cli.cluster.dev_nodes import (
 from polynya.cli.cluster.dev_ports import STEP, addresses_of, ports_of, with_addresses
 from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
-from polynya.cli.storage.s3_server import (
-    BUCKET,
-    EXPORTS,
-    S3_SETTINGS,
-    S3Place,
-    has_s3,
-    running_s3,
-)
+from polynya.cli.storage.s3_server import BUCKET, EXPORTS, S3_SETTINGS, S3Place, has_s3, running_s3
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.values import toml_text
 from polynya.config.model import Config

@@ -17,10 +17,7 @@ QUESTION = (
     "select carrier, count(*) as flights, count(arr_delay) as landed, sum(arr_delay) as delay "
     "from {table} group by carrier"
 )
-_KEYS = {
-    "s3.access-key-id": "S3_ACCESS_KEY_ID",
-    "s3.secret-access-key": "S3_SECRET_ACCESS_KEY",
-}
+_KEYS = {"s3.access-key-id": "S3_ACCESS_KEY_ID", "s3.secret-access-key": "S3_SECRET_ACCESS_KEY"}
 Answer = Callable[[], list[Sums]]
 
 

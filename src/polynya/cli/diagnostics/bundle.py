@@ -157,7 +157,8 @@ class _Gathered:
 
     def _settings(self) -> Iterator[tuple[str, str]]:
         from polynya.config.model import show, value_of
-        from polynya.config.settings import PREFIX, SETTINGS
+        from polynya.config.setting import PREFIX
+        from polynya.config.settings import SETTINGS
 
         names = sorted(
             name

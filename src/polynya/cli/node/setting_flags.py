@@ -11,7 +11,8 @@ import click
 from polynya.base.errors import ConfigError
 from polynya.cli.terminal import exits, options
 from polynya.config.model import Loaded, inspect, load
-from polynya.config.settings import SETTINGS, Setting, parse_seconds, parse_switch
+from polynya.config.setting import Setting, parse_seconds, parse_switch
+from polynya.config.settings import SETTINGS
 
 # The settings that --help shows; docs/configuration.md has all of them, and every one has a flag.
 SHOWN = (

@@ -310,10 +310,7 @@ def sync_command(
         try:
             with stoppable(), steps("requesting a plan") as doing:
                 outcomes = compact(
-                    coordinator_of(client),
-                    tables,
-                    spark,
-                    narrated(doing, verbose=verbose),
+                    coordinator_of(client), tables, spark, narrated(doing, verbose=verbose)
                 )
         except TablesFailed as fault:
             outcomes, failed = fault.outcomes, fault

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from polynya.config.cluster_settings import NODE_MAX, parse_cluster_id, parse_nodes, parse_place
-from polynya.config.setting import Setting, parse_count, parse_seconds, parse_switch, parse_text
+from polynya.config import setting
+from polynya.config.cluster_settings import NODE_MAX
 
 CLUSTER = (
-    Setting(
+    setting.cluster_id(
         "cluster.id",
-        parse_cluster_id,
         "",
         "The id of the cluster: 32 hexadecimal digits, the same on every node, fixed when a data "
         "folder is created.",
     ),
-    Setting(
+    setting.count(
         "cluster.node",
-        parse_count,
         0,
         "The id of this node in `cluster.nodes`; fixed when the data folder is created. 0 is a "
         "standalone node.",
         high=NODE_MAX,
     ),
-    Setting(
+    setting.nodes(
         "cluster.nodes",
-        parse_nodes,
         (),
         "The initial nodes of the cluster, with this one; the same on every node. In TOML each is a "
         "`[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the other nodes) and "
@@ -32,17 +29,15 @@ CLUSTER = (
         "`ID=PEER=HTTP`, `ID=PEER=HTTP=ZONE` or `ID=PEER=HTTP=ZONE=reader` separated by commas. "
         "Later, a node uses the list only to find the others: the cluster map holds the members.",
     ),
-    Setting(
+    setting.count(
         "cluster.replicas",
-        parse_count,
         3,
         "The number of replicas of each group: 1, 3 or 5. Fixed when the cluster is created; "
         "`polynya cluster rebalance --replicas` "
         "changes it.",
     ),
-    Setting(
+    setting.count(
         "cluster.history",
-        parse_count,
         1,
         "The minimum history of a node without data in a restored cluster: the number that "
         "`polynya restore` printed. It is needed where "
@@ -50,56 +45,47 @@ CLUSTER = (
         "reads the history. "
         "A node with data keeps its own.",
     ),
-    Setting(
+    setting.switch(
         "cluster.join",
-        parse_switch,
         False,
         "Join this node to an existing cluster (`polynya cluster add` registers it and prints the "
         "settings). Applies only to an "
         "empty data folder.",
     ),
-    Setting(
+    setting.seconds(
         "cluster.replace_after",
-        parse_seconds,
         0.0,
         "Replace the replicas of a node that is down for this long, on nodes with room. 0 "
         "disables this: an operator "
         "decides with `polynya cluster remove`. The same on every node.",
         low=0,
     ),
-    Setting(
+    setting.switch(
         "cluster.leader_follows_writers",
-        parse_switch,
         True,
         "Move the leadership of a group to the node through which nearly all its appends arrive. "
         "Otherwise, and when this is off, leaderships stay "
         "evenly spread over the nodes.",
     ),
-    Setting(
+    setting.place(
         "cluster.listen",
-        parse_place,
         "",
         "The address of this node's peer port. Default: its `peer` in `cluster.nodes`.",
     ),
-    Setting(
+    setting.text(
         "cluster.ca",
-        parse_text,
         "",
         "A file with the certificate of the cluster's authority (PEM); nodes authenticate each "
         "other with certificates signed by it.",
     ),
-    Setting(
+    setting.text(
         "cluster.cert",
-        parse_text,
         "",
         "A file with this node's certificate, for the name `node-ID.polynya.internal` (PEM).",
     ),
-    Setting(
-        "cluster.key", parse_text, "", "A file with its private key (PEM), without a passphrase."
-    ),
-    Setting(
+    setting.text("cluster.key", "", "A file with its private key (PEM), without a passphrase."),
+    setting.switch(
         "cluster.unsafe_no_tls",
-        parse_switch,
         False,
         "Allow a peer port beyond loopback without certificates: any host that reaches it may "
         "then read and write everything.",

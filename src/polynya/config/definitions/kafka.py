@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from polynya.base.limits import OFFSETS_RETENTION_SECONDS
-from polynya.config.setting import Setting, parse_count, parse_seconds, parse_switch, parse_text
+from polynya.base import limits
+from polynya.config import setting
 
 KAFKA = (
-    Setting(
+    setting.text(
         "kafka.listen",
-        parse_text,
         None,
         "Address and port for Kafka clients; `off` for none. Port 0 selects a free port. Default: "
         "127.0.0.1:9092 (a free port where `listen` has "
@@ -16,17 +15,15 @@ KAFKA = (
         "use, the node warns and serves without Kafka. Clients authenticate by SASL where HTTP "
         "needs tokens, and on every address beyond loopback; TLS is that of `listen`.",
     ),
-    Setting(
+    setting.text(
         "kafka.brokers",
-        parse_text,
         "core",
         "The brokers that Kafka clients see. `core`: each core, with a port of its own. `node`: the "
         "node, with the port of `kafka.listen` alone and a hop to the right core.",
         ("core", "node"),
     ),
-    Setting(
+    setting.count(
         "kafka.direct",
-        parse_count,
         None,
         "The port of core 0 for Kafka clients; core N has the port N after it, on the host of "
         "`kafka.listen`. A node with one core has none. Default: 1000 after the port of "
@@ -35,30 +32,24 @@ KAFKA = (
         low=1,
         high=65_535,
     ),
-    Setting(
+    setting.text(
         "kafka.advertised",
-        parse_text,
         "",
         "The HOST:PORT at which Kafka clients reach this node, where that differs from "
         "`kafka.listen`: behind NAT, in a container. Clients reach the ports of the cores "
         "(`kafka.direct`) at the same host under their own numbers.",
     ),
-    Setting(
+    setting.switch(
         "kafka.auto_create",
-        parse_switch,
         True,
         "Create a missing Kafka topic when a client that allows it names the topic.",
     ),
-    Setting(
-        "kafka.partitions",
-        parse_count,
-        1,
-        "Partitions of a Kafka topic whose creator sets no number.",
+    setting.count(
+        "kafka.partitions", 1, "Partitions of a Kafka topic whose creator sets no number."
     ),
-    Setting(
+    setting.seconds(
         "kafka.offsets_retention",
-        parse_seconds,
-        OFFSETS_RETENTION_SECONDS,
+        limits.OFFSETS_RETENTION_SECONDS,
         "The committed offsets of a consumer group without members expire after this time. Use the "
         "same value on all nodes.",
         low=60,

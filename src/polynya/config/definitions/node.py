@@ -2,175 +2,135 @@
 
 from __future__ import annotations
 
-from polynya.base.limits import (
-    DISKLESS_COPY_MS,
-    DISKLESS_INTERVAL_MS,
-    DISKLESS_PACK_BYTES,
-    GROUPS_MAX,
-    KIB,
-    LONG_POLL_SECONDS_DEFAULT,
-    MIB,
-    SEGMENT_BYTES,
-    SEGMENT_RECORDS,
-)
+from polynya.base import limits
 from polynya.base.names import REPLICATED
-from polynya.config.setting import (
-    Setting,
-    parse_count,
-    parse_default_profile,
-    parse_millis,
-    parse_profile,
-    parse_seconds,
-    parse_size,
-    parse_switch,
-    parse_text,
-)
+from polynya.config import setting
 
 NODE = (
-    Setting(
+    setting.text(
         "listen",
-        parse_text,
         "127.0.0.1:4437",
         "Address and port of HTTP and health. Port 0 selects a free port. The admin port is the "
         "next one (a free one for port 0).",
     ),
-    Setting(
+    setting.text(
         "data",
-        parse_text,
         "./polynya-data",
         "The folder of the journal, the snapshots and the embedded object store.",
     ),
-    Setting(
+    setting.count(
         "cores",
-        parse_count,
         None,
         "Processes that share the port. Default: half of the CPUs, at least 1, fixed when the "
         "data folder is created. At most one per group.",
         low=1,
-        high=GROUPS_MAX,
+        high=limits.GROUPS_MAX,
     ),
-    Setting(
+    setting.count(
         "groups",
-        parse_count,
         None,
         "Groups that streams are hashed to. Default: 16; fixed when the data folder is created.",
         low=1,
-        high=GROUPS_MAX,
+        high=limits.GROUPS_MAX,
     ),
-    Setting(
+    setting.text(
         "scheduling",
-        parse_text,
         "batch",
         "The Linux scheduling policy of the cores: 'batch' avoids preemption, which saves a tenth "
         "of the CPU; 'normal' has lower latency where other "
         "programs keep all CPUs busy.",
         ("batch", "normal"),
     ),
-    Setting(
+    setting.seconds(
         "long_poll_timeout",
-        parse_seconds,
-        LONG_POLL_SECONDS_DEFAULT,
+        limits.LONG_POLL_SECONDS_DEFAULT,
         "The longest wait of a long-poll read for new data before an empty response.",
         low=0.01,
         high=3600,
     ),
-    Setting(
+    setting.switch(
         "strict_parameters",
-        parse_switch,
         True,
         "Refuse a query parameter whose name is close to a known one (`ofset`), with 400 "
         "`UNKNOWN_PARAMETER`. Off: it is ignored, as other unknown ones are.",
     ),
-    Setting(
+    setting.switch(
         "unsafe_no_auth",
-        parse_switch,
         False,
         "Allow a `listen` address beyond loopback without access control or without TLS; "
         "`/readyz?verbose` then shows a warning.",
     ),
-    Setting(
+    setting.text(
         "admin_listen",
-        parse_text,
         "",
         "Open the admin port at this address and port too, for holders of a token with `admin`. "
         "Default: loopback only, without tokens.",
     ),
-    Setting(
+    setting.text(
         "text_listen",
-        parse_text,
         "",
         "Serve the text protocol of Walrus at this address and port (docs/walrus.md). `on`: the "
         "host of `listen`, and its port plus 4. "
         "Default: off. Beyond loopback it needs TLS, and callers need a token.",
     ),
-    Setting(
+    setting.default_profile(
         "default_profile",
-        parse_default_profile,
         REPLICATED,
         "The profile of streams and Kafka topics whose creation and bucket name none: `replicated`, "
         "or `diskless` for records that are stored in the object store alone (docs/diskless.md).",
     ),
-    Setting(
+    setting.profile(
         "text_profile",
-        parse_profile,
         REPLICATED,
         "The profile of the topics that `REGISTER` creates: `replicated`, `diskless`, or `leased` "
         "for streams of segments with one writer each.",
     ),
 )
 STREAMS = (
-    Setting(
+    setting.millis(
         "diskless.interval",
-        parse_millis,
-        DISKLESS_INTERVAL_MS,
+        limits.DISKLESS_INTERVAL_MS,
         "The time for which a core collects the appends of its diskless streams. A "
         "longer time costs fewer requests to the object store, and appends take longer.",
         low=10,
         high=10_000,
     ),
-    Setting(
+    setting.size(
         "diskless.pack_size",
-        parse_size,
-        DISKLESS_PACK_BYTES,
+        limits.DISKLESS_PACK_BYTES,
         "The bytes of appends to diskless streams that a core stores without waiting for "
         "`diskless.interval`.",
-        low=64 * KIB,
-        high=32 * MIB,
+        low=64 * limits.KIB,
+        high=32 * limits.MIB,
     ),
-    Setting(
+    setting.millis(
         "diskless.copy_interval",
-        parse_millis,
-        DISKLESS_COPY_MS,
+        limits.DISKLESS_COPY_MS,
         "The interval at which a group copies new commits of diskless streams to the object store. "
         "After the loss of all disks, commits of about this time are lost. A longer time costs "
         "fewer requests.",
         low=1000,
         high=60_000,
     ),
-    Setting(
+    setting.count(
         "segments.records",
-        parse_count,
-        SEGMENT_RECORDS,
+        limits.SEGMENT_RECORDS,
         "The records of a segment of a leased stream, unless its creation names a limit.",
         low=1,
     ),
-    Setting(
+    setting.size(
         "segments.bytes",
-        parse_size,
-        SEGMENT_BYTES,
+        limits.SEGMENT_BYTES,
         "The bytes of a segment of a leased stream, unless its creation names a limit.",
         low=1,
     ),
 )
 LOG = (
-    Setting(
+    setting.text(
         "log.level",
-        parse_text,
         "info",
         "The minimum severity of log lines.",
         ("debug", "info", "warning", "error"),
     ),
-    Setting(
-        "log.format", parse_text, "logfmt", "The format of log lines on stderr.", ("logfmt", "json")
-    ),
+    setting.text("log.format", "logfmt", "The format of log lines on stderr.", ("logfmt", "json")),
 )

@@ -236,7 +236,7 @@ class CatchUp:
         entries: list[Entry] = []
         size = 0
         for index, place in enumerate(places, load.begin):
-            found = self._core.journal.read_entry(place)
+            found = self._core.journal.segments.read_entry(place)
             if found.index != index:
                 raise CorruptData(
                     f"journal place {place:#x} holds entry {found.index} instead of {index}"

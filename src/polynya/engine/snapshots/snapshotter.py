@@ -9,6 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
 
+import msgspec
+
 from polynya.base.errors import CorruptData
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
@@ -18,6 +20,7 @@ from polynya.engine.snapshots.transfer import payload_at
 from polynya.engine.standalone import StandaloneEngine
 from polynya.replica import Group
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import snapshot_of
 from polynya.stream.state.model import HotBatch
 from polynya.wal import Journal
 from polynya.wal.errors import DiskFull
@@ -34,6 +37,14 @@ SMALL_STREAMS = 256  # a group with at most this many streams …
 SMALL_BYTES = 64 << 10
 _LOST = frozenset((errno.EIO, errno.ENOENT))
 log = logging.getLogger("polynya.snapshots")
+
+
+class SnapshotCounters(msgspec.Struct):
+    """Counters for metrics; they only grow."""
+
+    count: int = 0
+    bytes: int = 0
+    folded: int = 0  # parts that were merged into others
 
 
 class Snapshotter:
@@ -54,9 +65,7 @@ class Snapshotter:
     ) -> None:
         """`chains`: the snapshots on disk; this class updates it. `faulted`: uids of streams whose
         batches keep their place in the journal."""
-        self.count = 0
-        self.bytes = 0
-        self.folded = 0
+        self.counters = SnapshotCounters()
         self.covered_ms = 0  # every entry logged before this log time is in a snapshot
         self.lock = asyncio.Lock()  # held for a round
         # held from taking a machine's changes until they are encoded
@@ -92,7 +101,9 @@ class Snapshotter:
             return False
         return (
             self._wanted
-            or self._core.journal.bytes_between(self._written_at, self._core.journal.position)
+            or self._core.journal.segments.bytes_between(
+                self._written_at, self._core.journal.position
+            )
             >= self._every_bytes
         )
 
@@ -222,7 +233,7 @@ class Snapshotter:
                     machine.take_changes(),
                     group.applied_index,
                     group.term,
-                    machine.snapshot(),
+                    snapshot_of(machine),
                 )
                 write = partial(store.write, number, term, index, body)
             else:
@@ -243,8 +254,8 @@ class Snapshotter:
         except BaseException:
             machine.kept.put_back(changes)
             raise
-        self.count += 1
-        self.bytes += link.length
+        self.counters.count += 1
+        self.counters.bytes += link.length
         chain = self._chains[number] = SnapshotChain((*before, link), needed, hot_bytes)
         return chain
 
@@ -263,7 +274,7 @@ class Snapshotter:
         for number, _ in jobs:
             chain = self._chains[number]
             links = tuple(await asyncio.to_thread(self._store.links, number))
-            self.folded += len(chain.links) - len(links)
+            self.counters.folded += len(chain.links) - len(links)
             chain.links = links
             if self._keeper is not None:
                 self._keeper.snapshotted(
@@ -341,7 +352,7 @@ class Snapshotter:
     def _deep_below(self) -> int:
         """Return the first segment within the last `keep_bytes` of the journal."""
         kept = 0
-        segments = self._core.journal.segments()
+        segments = self._core.journal.segments.sizes()
         for number, size in reversed(segments):
             kept += size
             if kept > self._keep_bytes:

@@ -22,7 +22,7 @@ from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch
 from polynya.stream.snapshots import deltas
-from polynya.stream.snapshots.encode import decode_image
+from polynya.stream.snapshots.encode import decode_image, machine_from
 from polynya.wal import Journal, JournalEntry
 from polynya.wal.scratch import Scratch
 from polynya.wal.snapshots import SnapshotLink, SnapshotStore
@@ -76,7 +76,7 @@ def _of_a_chain(data: Scratch, identity: int) -> Machine:
         raise CorruptData("a received snapshot fails its checksum")
     links = links_of(count, heads)
     bodies = len(count) + len(heads)
-    return Machine.restore(
+    return machine_from(
         _merged(data, bodies, links), _Payloads(data, bodies + sum(link.length for link in links))
     )
 
@@ -101,7 +101,7 @@ def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
             )
         return data.read(*payloads[place])
 
-    return Machine.restore(body, read_payload)
+    return machine_from(body, read_payload)
 
 
 class _Payloads:
@@ -161,7 +161,7 @@ def batch_at(journal: Journal, place: int, uid: int) -> Batch:
 
 
 def _entry_at(journal: Journal, place: int) -> JournalEntry:
-    return journal.read_entry(place, within=BUNDLE_COMMANDS_MAX)
+    return journal.segments.read_entry(place, within=BUNDLE_COMMANDS_MAX)
 
 
 def _batch_in(entry: JournalEntry, place: int, uid: int) -> Batch:

@@ -73,7 +73,9 @@ class Connection(asyncio.Protocol):
         made = cast("asyncio.Transport", transport)
         self._responses.transport = self._pressure.transport = made
         context = self._context
-        if context.is_stopping:  # accepted before the listeners closed; `stop` does not wait for it
+        if (
+            context.connections.stopping
+        ):  # accepted before the listeners closed; `stop` does not wait for it
             self._finished = True
             made.abort()
             return
@@ -100,13 +102,14 @@ class Connection(asyncio.Protocol):
             and (peer.meter is None or not peer.meter.take(self._context.now(), len(found[0])))
         ):
             responses.exclusive = False
-            template.number = number = responses.next
+            request = template.request
+            request.number = number = responses.next
             responses.next = number + 1
             body, producer = found
             try:
-                template.propose(body, producer, template.done)
+                request.propose(body, producer, template.done)
             except Exception as error:  # noqa: BLE001 (the client must get an answer)
-                template.exchange_now().fault(error)
+                request.exchange_now().fault(error)
             return
         if self._body is not None:
             self._feed_body(self._body, data)
@@ -225,7 +228,7 @@ class Connection(asyncio.Protocol):
         number = responses.next
         responses.next = number + 1
         self._in_a_row += 1
-        if not head.keep_alive or self._context.is_stopping:
+        if not head.keep_alive or self._context.connections.stopping:
             head.keep_alive = False
             self._finished = True  # later bytes of this connection are not read
             self._buffer = b""
@@ -304,7 +307,7 @@ class Connection(asyncio.Protocol):
     @property
     def _is_ending(self) -> bool:
         """Report whether the connection ends after the responses to the requests received."""
-        return self._ended or self._context.is_stopping
+        return self._ended or self._context.connections.stopping
 
     def _on_sent(self) -> None:
         """Continue after a response that something waits for."""

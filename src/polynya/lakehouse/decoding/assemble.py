@@ -12,33 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from polynya.lakehouse.decoding.rows import TIMESTAMP, to_dates, to_times
-from polynya.lakehouse.schema.columns import (
-    BOOLEAN,
-    DATE,
-    DECIMAL,
-    DECIMAL_DIGITS,
-    DEPTH_MAX,
-    DOUBLE,
-    EXACT_MAX,
-    LIST,
-    LONG,
-    MAP,
-    STRING,
-    STRUCT,
-    TIME,
-    Column,
-    by_field,
-)
+from polynya.lakehouse.schema import types
+from polynya.lakehouse.schema.columns import Column, by_field
 
 NULLS: dict[str, Any] = {}  # a row without any typed value
 _SCALARS = {
-    DECIMAL: pa.decimal128(DECIMAL_DIGITS, 0),
-    LONG: pa.int64(),
-    DOUBLE: pa.float64(),
-    STRING: pa.string(),
-    TIME: TIMESTAMP,
-    DATE: pa.date32(),
-    BOOLEAN: pa.bool_(),
+    types.DECIMAL: pa.decimal128(types.DECIMAL_DIGITS, 0),
+    types.LONG: pa.int64(),
+    types.DOUBLE: pa.float64(),
+    types.STRING: pa.string(),
+    types.TIME: TIMESTAMP,
+    types.DATE: pa.date32(),
+    types.BOOLEAN: pa.bool_(),
 }
 
 Mask = npt.NDArray[np.bool_]
@@ -46,11 +31,11 @@ Mask = npt.NDArray[np.bool_]
 
 def arrow_type(column: Column) -> pa.DataType:
     """Return the Arrow type of a column, without field ids."""
-    if column.type == STRUCT:
+    if column.type == types.STRUCT:
         return pa.struct([pa.field(child.name, arrow_type(child)) for child in column.children])
-    if column.type == LIST:
+    if column.type == types.LIST:
         return pa.list_(pa.field("element", arrow_type(column.children[0])))
-    if column.type == MAP:
+    if column.type == types.MAP:
         return pa.map_(pa.string(), pa.field("value", arrow_type(column.children[0])))
     return _SCALARS[column.type]
 
@@ -72,7 +57,7 @@ def map_fields(columns: Sequence[Column], field: str = "") -> set[str]:
     found: set[str] = set()
     for column in columns:
         here = column.field or field
-        found |= {here} if column.type == MAP else map_fields(column.children, here)
+        found |= {here} if column.type == types.MAP else map_fields(column.children, here)
     return found
 
 
@@ -87,7 +72,9 @@ def _plain_fields(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
 
 
 def _is_mapped(column: Column) -> bool:
-    return column.type == MAP or (column.type == LIST and _is_mapped(column.children[0]))
+    return column.type == types.MAP or (
+        column.type == types.LIST and _is_mapped(column.children[0])
+    )
 
 
 def assemble(
@@ -129,20 +116,20 @@ def unknown_rows(
 def _parse_type(there: dict[str, Column], shape: dict[str, str], path: str) -> pa.DataType:
     group = _group(there, shape, path)
     if group == "number":
-        if LONG not in there:
+        if types.LONG not in there:
             return pa.float64()  # a decimal's rows are decoded one by one
         return (
             pa.int64()
-            if DOUBLE not in there or shape.get(f"{path} number") == LONG
+            if types.DOUBLE not in there or shape.get(f"{path} number") == types.LONG
             else pa.float64()
         )
-    if group == STRING:
+    if group == types.STRING:
         return pa.string()
-    if group == BOOLEAN:
+    if group == types.BOOLEAN:
         return pa.bool_()
-    if group == STRUCT:
-        return pa.struct(parse_fields(there[STRUCT].children, shape, f"{path}\0"))
-    element = there[LIST].children[0]
+    if group == types.STRUCT:
+        return pa.struct(parse_fields(there[types.STRUCT].children, shape, f"{path}\0"))
+    element = there[types.LIST].children[0]
     return pa.list_(_parse_type({element.type: element}, {}, ""))
 
 
@@ -160,39 +147,39 @@ def _field(
     if pa.types.is_floating(kind):
         # the reader accepts NaN, which is not JSON
         redo |= _numpy(pc.invert(pc.fill_null(pc.is_finite(array), True)))
-    if pa.types.is_float64(kind) and LONG in there:
+    if pa.types.is_float64(kind) and types.LONG in there:
         return _split_numbers(there, array, redo)
     if pa.types.is_floating(kind):
         # perhaps rounded
-        redo |= _numpy(pc.fill_null(pc.greater_equal(pc.abs(array), float(EXACT_MAX)), False))
-        if DECIMAL in there:
+        redo |= _numpy(pc.fill_null(pc.greater_equal(pc.abs(array), float(types.EXACT_MAX)), False))
+        if types.DECIMAL in there:
             redo |= _numpy(pc.fill_null(pc.equal(pc.floor(array), array), False))
-        if DOUBLE in there:
-            return {there[DOUBLE].name: array}
+        if types.DOUBLE in there:
+            return {there[types.DOUBLE].name: array}
         redo |= _numpy(array.is_valid())
-        return {there[DECIMAL].name: pa.nulls(len(array), _SCALARS[DECIMAL])}
+        return {there[types.DECIMAL].name: pa.nulls(len(array), _SCALARS[types.DECIMAL])}
     if pa.types.is_integer(kind):
-        return {there[LONG].name: array}
+        return {there[types.LONG].name: array}
     if pa.types.is_boolean(kind):
-        return {there[BOOLEAN].name: array}
+        return {there[types.BOOLEAN].name: array}
     if pa.types.is_string(kind):
         return _split_strings(there, array, redo)
     if pa.types.is_struct(kind):
-        return {there[STRUCT].name: _struct(there[STRUCT], array, shape, redo, path)}
-    return {there[LIST].name: _list(there[LIST], array, redo)}
+        return {there[types.STRUCT].name: _struct(there[types.STRUCT], array, shape, redo, path)}
+    return {there[types.LIST].name: _list(there[types.LIST], array, redo)}
 
 
 def _split_numbers(there: dict[str, Column], array: pa.Array, redo: Mask) -> dict[str, pa.Array]:
     """Move whole numbers to the long column. Mark numbers too large to be exact as a double for
     redo."""
     sizes = pc.abs(array)
-    large = pc.fill_null(pc.greater_equal(sizes, float(EXACT_MAX)), False)
+    large = pc.fill_null(pc.greater_equal(sizes, float(types.EXACT_MAX)), False)
     redo |= _numpy(large)
     whole = pc.and_not(pc.fill_null(pc.equal(pc.floor(array), array), False), large)
     nothing = pa.scalar(None, array.type)
     return {
-        there[LONG].name: pc.if_else(whole, array, nothing).cast(pa.int64()),
-        there[DOUBLE].name: pc.if_else(whole, nothing, array),
+        there[types.LONG].name: pc.if_else(whole, array, nothing).cast(pa.int64()),
+        there[types.DOUBLE].name: pc.if_else(whole, nothing, array),
     }
 
 
@@ -200,13 +187,13 @@ def _split_strings(there: dict[str, Column], array: pa.Array, redo: Mask) -> dic
     made: dict[str, pa.Array] = {}
     nothing = pa.scalar(None, array.type)
     rest: pa.Array | None = array
-    for kind, parse in ((TIME, to_times), (DATE, to_dates)):
+    for kind, parse in ((types.TIME, to_times), (types.DATE, to_dates)):
         if kind in there:
             values, others = parse(pa.nulls(len(array), array.type) if rest is None else rest)
             made[there[kind].name] = values
             rest = None if others is None else pc.if_else(others, rest, nothing)
-    if STRING in there:
-        made[there[STRING].name] = pa.nulls(len(array), array.type) if rest is None else rest
+    if types.STRING in there:
+        made[there[types.STRING].name] = pa.nulls(len(array), array.type) if rest is None else rest
     elif rest is not None:
         redo |= _numpy(rest.is_valid())
     return made
@@ -234,12 +221,12 @@ def _list(column: Column, array: pa.Array, redo: Mask) -> pa.Array:
 def _unknown_within(
     there: dict[str, Column], array: pa.Array, mask: Mask, most: int, depth: int
 ) -> None:
-    if pa.types.is_struct(array.type) and STRUCT in there:
+    if pa.types.is_struct(array.type) and types.STRUCT in there:
         found = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-        unknown_rows(there[STRUCT].children, found, mask, most=most, depth=depth + 1)
-    elif pa.types.is_list(array.type) and LIST in there:
+        unknown_rows(there[types.STRUCT].children, found, mask, most=most, depth=depth + 1)
+    elif pa.types.is_list(array.type) and types.LIST in there:
         inner = np.zeros(len(array.values), np.bool_)
-        element = there[LIST].children[0]
+        element = there[types.LIST].children[0]
         _unknown_within({element.type: element}, array.values, inner, most, depth + 1)
         if inner.any():
             mask |= _parents(array, inner)
@@ -247,9 +234,9 @@ def _unknown_within(
 
 def _has_type(kind: pa.DataType, depth: int) -> bool:
     if pa.types.is_struct(kind):
-        return depth < DEPTH_MAX and any(_has_type(field.type, depth + 1) for field in kind)
+        return depth < types.DEPTH_MAX and any(_has_type(field.type, depth + 1) for field in kind)
     if pa.types.is_list(kind):
-        return depth < DEPTH_MAX and _has_type(kind.value_type, depth + 1)
+        return depth < types.DEPTH_MAX and _has_type(kind.value_type, depth + 1)
     return not pa.types.is_null(kind)
 
 

@@ -14,30 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from polynya.lakehouse.schema.columns import (
-    BOOLEAN,
-    DATE,
-    DATE_PATTERN,
-    DECIMAL,
-    DECIMAL_MAX,
-    DOUBLE,
-    EXACT_MAX,
-    LIST,
-    LONG,
-    LONG_MAX,
-    LONG_MIN,
-    MAP,
-    STRING,
-    STRUCT,
-    TIME,
-    TIME_MAX,
-    TIME_MIN,
-    Column,
-    by_field,
-    is_text,
-    is_typed,
-    scalar_type,
-)
+from polynya.lakehouse.schema import types
+from polynya.lakehouse.schema.columns import Column, by_field, is_text, is_typed, scalar_type
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 _NO_TIME = pa.nulls(1, TIMESTAMP)[0]  # `pa.scalar` would import pandas
@@ -144,16 +122,16 @@ def _beyond(times: pa.Array) -> pa.Array | None:
     are."""
     numbers = times.cast(pa.int64())
     outer = pc.min_max(numbers).as_py()
-    if outer["min"] is None or (outer["min"] >= TIME_MIN and outer["max"] <= TIME_MAX):
+    if outer["min"] is None or (outer["min"] >= types.TIME_MIN and outer["max"] <= types.TIME_MAX):
         return None
-    beyond = pc.or_(pc.less(numbers, TIME_MIN), pc.greater(numbers, TIME_MAX))
+    beyond = pc.or_(pc.less(numbers, types.TIME_MIN), pc.greater(numbers, types.TIME_MAX))
     return pc.fill_null(beyond, False)
 
 
 def to_dates(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
     """Parse ISO-8601 dates, null for other strings. Also return a mask of these, or None if there
     are none."""
-    candidates = pc.match_substring_regex(strings, DATE_PATTERN)
+    candidates = pc.match_substring_regex(strings, types.DATE_PATTERN)
     kept = pc.if_else(pc.fill_null(candidates, False), strings, pa.scalar(None, strings.type))
     try:
         dates = kept.cast(_DAY)
@@ -168,7 +146,7 @@ def to_dates(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
 @lru_cache(4096)
 def to_date(text: str) -> int | None:
     """Return the days since 1970 of an ISO-8601 date, else None. The same rule as `to_dates`."""
-    if scalar_type(text) != DATE:
+    if scalar_type(text) != types.DATE:
         return None
     try:
         return pa.scalar(text).cast(_DAY).value  # type: ignore[no-any-return]
@@ -186,7 +164,7 @@ def to_time(text: str) -> int | None:
         micros = pa.scalar(text).cast(TIMESTAMP).value
     except pa.ArrowInvalid:
         return None
-    return micros if TIME_MIN <= micros <= TIME_MAX else None
+    return micros if types.TIME_MIN <= micros <= types.TIME_MAX else None
 
 
 def _loads(text: str) -> Any:
@@ -226,10 +204,10 @@ def _place(
     """Return the column and its value, or None. Adds a problem unless the value carries no type."""
     path, depth = where
     if isinstance(value, dict):
-        if MAP in there and not _fits_struct(there, value):
-            return _place_map(there[MAP], value, problems, unknown_is_problem, where)
-        if STRUCT in there:
-            column = there[STRUCT]
+        if types.MAP in there and not _fits_struct(there, value):
+            return _place_map(there[types.MAP], value, problems, unknown_is_problem, where)
+        if types.STRUCT in there:
+            column = there[types.STRUCT]
             return column, place(
                 column.children,
                 value,
@@ -239,8 +217,8 @@ def _place(
                 depth=depth + 1,
             )
     elif isinstance(value, list):
-        if LIST in there:
-            return _place_list(there[LIST], value, problems, unknown_is_problem, where)
+        if types.LIST in there:
+            return _place_list(there[types.LIST], value, problems, unknown_is_problem, where)
     else:
         placed = _place_scalar(there, value)
         if placed is not None:
@@ -261,9 +239,9 @@ def _place(
 
 def _fits_struct(there: dict[str, Column], value: dict[str, Any]) -> bool:
     """Report whether a field's struct has a column for every key of an object."""
-    if STRUCT not in there:
+    if types.STRUCT not in there:
         return False
-    known = {column.field for column in there[STRUCT].children}
+    known = {column.field for column in there[types.STRUCT].children}
     return all(inner is None or key in known for key, inner in value.items())
 
 
@@ -324,29 +302,29 @@ def _place_list(
 
 def _place_scalar(there: dict[str, Column], value: Any) -> tuple[Column, Any] | None:
     if isinstance(value, bool):
-        return (there[BOOLEAN], value) if BOOLEAN in there else None
+        return (there[types.BOOLEAN], value) if types.BOOLEAN in there else None
     if isinstance(value, str):
-        time = to_time(value) if TIME in there else None
+        time = to_time(value) if types.TIME in there else None
         if time is not None:
-            return there[TIME], time
-        day = to_date(value) if DATE in there else None
+            return there[types.TIME], time
+        day = to_date(value) if types.DATE in there else None
         if day is not None:
-            return there[DATE], day
-        return (there[STRING], value) if STRING in there and is_text(value) else None
+            return there[types.DATE], day
+        return (there[types.STRING], value) if types.STRING in there and is_text(value) else None
     whole = _whole(value)
-    if LONG in there and whole is not None:
-        return there[LONG], whole
+    if types.LONG in there and whole is not None:
+        return there[types.LONG], whole
     large = whole if whole is not None else value
-    if DECIMAL in there and isinstance(large, int) and abs(large) <= DECIMAL_MAX:
-        return there[DECIMAL], Decimal(large)
-    number = _exact(value) if DOUBLE in there else None
-    return None if number is None else (there[DOUBLE], number)
+    if types.DECIMAL in there and isinstance(large, int) and abs(large) <= types.DECIMAL_MAX:
+        return there[types.DECIMAL], Decimal(large)
+    number = _exact(value) if types.DOUBLE in there else None
+    return None if number is None else (there[types.DOUBLE], number)
 
 
 def _whole(value: int | float) -> int | None:
     if isinstance(value, int):
-        return value if LONG_MIN <= value <= LONG_MAX else None
-    return int(value) if abs(value) < EXACT_MAX and value.is_integer() else None
+        return value if types.LONG_MIN <= value <= types.LONG_MAX else None
+    return int(value) if abs(value) < types.EXACT_MAX and value.is_integer() else None
 
 
 def _exact(value: int | float) -> float | None:
@@ -365,6 +343,6 @@ def _spoken(value: Any) -> str:
     spoken = next((word for kind, word in kinds.items() if isinstance(value, kind)), "")
     if spoken:
         return spoken
-    if isinstance(value, int) and abs(value) >= EXACT_MAX:
+    if isinstance(value, int) and abs(value) >= types.EXACT_MAX:
         return f"an integer of {value.bit_length()} bits, which no column can hold exactly,"
     return "a number" if math.isfinite(value) else "a number beyond the range of a double"

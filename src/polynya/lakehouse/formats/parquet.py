@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.reading.blobs import Blobs, Upload
-from polynya.lakehouse.schema.columns import OUR_COLUMNS
+from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.partitions import Value
 
 ORDER = ("stream", "incarnation", "offset")  # of the rows in a file; it ends with their key
@@ -134,7 +134,7 @@ def _dictionary_columns(schema: pa.Schema, sample: pa.Table | None) -> list[str]
     chosen = ["stream", "incarnation", "append_time", "timestamp", "batch", "reason", "field"]
     if sample is not None:
         head = sample.slice(0, _SAMPLE_ROWS)
-        for name in schema.names[len(OUR_COLUMNS) :]:
+        for name in schema.names[len(types.OUR_COLUMNS) :]:
             kind = schema.field(name).type
             if not pa.types.is_nested(kind) and pc.count_distinct(
                 head[name]

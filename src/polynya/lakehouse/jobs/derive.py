@@ -33,7 +33,8 @@ from polynya.lakehouse.jobs.results import (
     store_result,
 )
 from polynya.lakehouse.reading.blobs import Blobs
-from polynya.lakehouse.schema.columns import READERS_COLUMNS, spellings
+from polynya.lakehouse.schema import types
+from polynya.lakehouse.schema.columns import spellings
 from polynya.lakehouse.schema.partitions import Cut
 from polynya.lakehouse.server.coordinator import Coordinator
 
@@ -106,7 +107,7 @@ def storable(schema: pa.Schema) -> pa.Schema:
     has none, and for a name that two columns have."""
     fields, names = [], set[str]()
     for field in schema:
-        if field.name.casefold() in READERS_COLUMNS:
+        if field.name.casefold() in types.READERS_COLUMNS:
             raise TransformFailed(
                 f"Iceberg's readers have a column '{field.name}' of their own; name the "
                 "transform's column otherwise"

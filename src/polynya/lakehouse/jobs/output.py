@@ -16,7 +16,7 @@ from polynya.lakehouse.jobs.plan import Job, Task
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.kafka.undivided import BLOCK_BYTES
 from polynya.lakehouse.reading.slices import BASE_TYPES
-from polynya.lakehouse.schema.columns import OUR_COLUMNS
+from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.partitions import Value
 
 DLQ_TYPES: dict[str, pa.DataType] = {
@@ -67,7 +67,7 @@ class Output:
         """Add rows: their built-in columns, the typed ones, and the problems by row."""
         if not len(base["stream"]):
             return
-        columns = [base[name] for name in OUR_COLUMNS] + arrays
+        columns = [base[name] for name in types.OUR_COLUMNS] + arrays
         rows = pa.Table.from_arrays(columns, schema=self._schema)
         self.add_rows(rows, base["value"].nbytes)
         if problems:

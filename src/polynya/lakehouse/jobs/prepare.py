@@ -16,22 +16,23 @@ from polynya.lakehouse.jobs.output import DLQ_TYPES
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, layout
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import BASE_TYPES, Kind, Unreadable, fetched, read_rows
+from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.columns import (
-    LEAVES_MAX,
     Column,
     FieldProfile,
     adopt,
+    chosen,
     decided,
     declared,
     leaves,
     merged,
     missing,
+    ordered,
     paths,
     shape,
     wish,
 )
 from polynya.lakehouse.schema.partitions import cuts
-from polynya.lakehouse.schema.shares import chosen, ordered
 from polynya.stream.parts import Encoding
 
 # a sample costs one slice read; tasks report fields of streams that were not sampled
@@ -84,7 +85,7 @@ def make_job(
     dead = with_field_ids(
         catalog, plan.table.iceberg_dlq, f"{place}/dlq", pa.schema(list(DLQ_TYPES.items()))
     )
-    full = leaves(fixed.columns) >= LEAVES_MAX
+    full = leaves(fixed.columns) >= types.LEAVES_MAX
     return Job(
         plan=plan,
         columns=fixed.columns,

@@ -28,7 +28,7 @@ from polynya.lakehouse.reading.slices import (
     joined,
     read_blocks,
 )
-from polynya.lakehouse.schema.columns import OUR_COLUMNS
+from polynya.lakehouse.schema import types
 from polynya.objectstore import StoreSettings
 
 Batches = Iterator[pa.RecordBatch]
@@ -93,7 +93,7 @@ def input_rows(job: Job, task: Task, blobs: Blobs) -> Batches:
         wanted = Schema(job.columns, job.shapes[block.shape], full=True)
         decoded = typed(block.kind, data, ends, absent(block), wanted)
         base = base_columns(block, data, ends)
-        arrays = [base[name] for name in OUR_COLUMNS] + decoded.arrays
+        arrays = [base[name] for name in types.OUR_COLUMNS] + decoded.arrays
         yield from pa.Table.from_arrays(arrays, schema=schema).combine_chunks().to_batches()
     if failed:
         raise failed[0]

@@ -5,82 +5,27 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = (
-    "long",
-    "double",
-    "string",
-    "timestamptz",
-    "boolean",
-    "struct",
-    "list",
-)
-MAP = "map"  # objects with many keys: text to one type of value
-DATE = "date"
-DECIMAL = "decimal"  # integers beyond 64 bits, up to DECIMAL_DIGITS digits
-WHOLE = "whole"  # only in profiles: a whole number spelled as a fraction, like 5.0
-WIDE = "wide"  # only in profiles: a 64-bit integer that a double cannot hold
-HUGE = "huge"  # only in profiles: a number that no column can hold
-DECIMAL_DIGITS = 38
-DECIMAL_MAX = 10**DECIMAL_DIGITS - 1
-GROUPS = {
-    **dict.fromkeys((LONG, DOUBLE, DECIMAL, WHOLE, WIDE, HUGE), "number"),
-    **dict.fromkeys((STRING, TIME, DATE), STRING),
-    BOOLEAN: BOOLEAN,
-    **dict.fromkeys((STRUCT, MAP), STRUCT),
-    LIST: LIST,
-}
+from polynya.lakehouse.schema import types
+
 # the widest first
-_WIDTH = {group: width for width, group in enumerate((STRING, STRUCT, LIST, "number", BOOLEAN))}
-DECLARABLE = (LONG, DOUBLE, DECIMAL, STRING, TIME, DATE, BOOLEAN)
-OUR_COLUMNS = (
-    "stream",
-    "incarnation",
-    "offset",
-    "byte_offset",
-    "batch",
-    "timestamp",
-    "append_time",
-    "key",
-    "headers",
-    "value",
-)
-# of Iceberg's readers: Spark finds no column of such a name, and no other with it
-READERS_COLUMNS = (
-    "_file",
-    "_pos",
-    "_deleted",
-    "_spec_id",
-    "_partition",
-    "_row_id",
-    "_last_updated_sequence_number",
-    "_change_type",
-    "_change_ordinal",
-    "_commit_snapshot_id",
-)
-PARTITION_PREFIX = "_by_"  # of the names of a table's partitions: no column has it
-LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
-DEPTH_MAX = 8
-NAME_CHARACTERS_MAX = 128
-KEYS_MAX = 64  # keys of a struct; an object with more is a map
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
-EXACT_MAX = 2**53  # below it a double is exact
+_WIDTH = {
+    group: width
+    for width, group in enumerate((types.STRING, types.STRUCT, types.LIST, "number", types.BOOLEAN))
+}
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII
 )
-_YEARS = r"(\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"  # 0001 to 9999, as readers know them
-# microseconds since 1970 of the years 0001 to 9999 in UTC, as readers know them
-TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
-DATE_PATTERN = rf"^{_YEARS}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
 _OUTER_YEARS = ("0000", "0001", "9999")
-_DATE = re.compile(DATE_PATTERN[1:-1], re.ASCII)
+_DATE = re.compile(types.DATE_PATTERN[1:-1], re.ASCII)
 _ILLEGAL = re.compile(r"\W")
+_KEYS_LEAST = 4  # objects with at most so many keys stay structs however little room there is
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -94,7 +39,7 @@ class Column(msgspec.Struct, frozen=True):
     @property
     def group(self) -> str:
         """The group of the type. Types of one group look alike in JSON."""
-        return GROUPS[self.type]
+        return types.GROUPS[self.type]
 
 
 class FieldProfile(msgspec.Struct):
@@ -115,15 +60,15 @@ def observe(seen: FieldProfile, value: Any, depth: int = 0) -> None:
     if value is None:
         return
     if isinstance(value, dict):
-        if value and depth < DEPTH_MAX:
-            seen.types[STRUCT] = seen.types.get(STRUCT, 0) + 1
+        if value and depth < types.DEPTH_MAX:
+            seen.types[types.STRUCT] = seen.types.get(types.STRUCT, 0) + 1
             for name, inner in value.items():
                 if not (name.isascii() or is_text(name)):
                     continue
                 observe(seen.fields.setdefault(name, FieldProfile()), inner, depth + 1)
     elif isinstance(value, list):
-        if value and depth < DEPTH_MAX:
-            seen.types[LIST] = seen.types.get(LIST, 0) + 1
+        if value and depth < types.DEPTH_MAX:
+            seen.types[types.LIST] = seen.types.get(types.LIST, 0) + 1
             seen.element = seen.element or FieldProfile()
             for inner in value:
                 observe(seen.element, inner, depth + 1)
@@ -146,9 +91,11 @@ def is_typed(value: Any, depth: int) -> bool:
     """Report whether `observe` would find a type in a field's value at this depth (1: a field of
     the record)."""
     if isinstance(value, dict):
-        return depth < DEPTH_MAX and any(is_typed(inner, depth + 1) for inner in value.values())
+        return depth < types.DEPTH_MAX and any(
+            is_typed(inner, depth + 1) for inner in value.values()
+        )
     if isinstance(value, list):
-        return depth < DEPTH_MAX and any(is_typed(inner, depth + 1) for inner in value)
+        return depth < types.DEPTH_MAX and any(is_typed(inner, depth + 1) for inner in value)
     return value is not None
 
 
@@ -156,18 +103,22 @@ def scalar_type(value: Any) -> str:
     """Return the type of a parsed JSON scalar other than null; `WHOLE`, `WIDE` and `HUGE` are told
     apart."""
     if isinstance(value, bool):
-        return BOOLEAN
+        return types.BOOLEAN
     if isinstance(value, int):
-        if LONG_MIN <= value <= LONG_MAX:
-            return LONG if int(float(value)) == value else WIDE
-        return DECIMAL if abs(value) <= DECIMAL_MAX else HUGE
+        if types.LONG_MIN <= value <= types.LONG_MAX:
+            return types.LONG if int(float(value)) == value else types.WIDE
+        return types.DECIMAL if abs(value) <= types.DECIMAL_MAX else types.HUGE
     if isinstance(value, float):
         if not math.isfinite(value):
-            return HUGE
-        return WHOLE if abs(value) < EXACT_MAX and value.is_integer() else DOUBLE
+            return types.HUGE
+        return types.WHOLE if abs(value) < types.EXACT_MAX and value.is_integer() else types.DOUBLE
     if len(value) == 10 and _DATE.fullmatch(value):
-        return DATE
-    return TIME if len(value) >= 17 and _TIME.fullmatch(value) and _is_known(value) else STRING
+        return types.DATE
+    return (
+        types.TIME
+        if len(value) >= 17 and _TIME.fullmatch(value) and _is_known(value)
+        else types.STRING
+    )
 
 
 def _is_known(time: str) -> bool:
@@ -183,7 +134,7 @@ def _is_known(time: str) -> bool:
 
 
 def wish(
-    columns: Sequence[Column], seen: FieldProfile, least: int = 1, keys: int = KEYS_MAX
+    columns: Sequence[Column], seen: FieldProfile, least: int = 1, keys: int = types.KEYS_MAX
 ) -> list[Column]:
     """Return the columns that the fields of `seen` (an object) lack in `columns`.
 
@@ -198,12 +149,15 @@ def wish(
 
 
 def adopt(
-    columns: Sequence[Column], wishes: Sequence[Column], most: int = LEAVES_MAX
+    columns: Sequence[Column], wishes: Sequence[Column], most: int = types.LEAVES_MAX
 ) -> list[Column]:
     """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves and `most` new
     ones. Existing columns keep their places."""
     return _adopt(
-        columns, wishes, (*OUR_COLUMNS, *READERS_COLUMNS), [min(most, LEAVES_MAX - leaves(columns))]
+        columns,
+        wishes,
+        (*types.OUR_COLUMNS, *types.READERS_COLUMNS),
+        [min(most, types.LEAVES_MAX - leaves(columns))],
     )
 
 
@@ -257,7 +211,7 @@ def declared(columns: Sequence[tuple[str, str]]) -> list[Column]:
         *outer, field = path.split(".")
         wished = Column(field, kind)
         for name in reversed(outer):
-            wished = Column(name, STRUCT, children=[wished])
+            wished = Column(name, types.STRUCT, children=[wished])
         wishes.append(wished)
     return wishes
 
@@ -272,16 +226,18 @@ def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProf
             continue
         inner = seen.fields.get(column.field, FieldProfile())
         kinds = [column.type]
-        if column.type == DOUBLE:
+        if column.type == types.DOUBLE:
             kinds += (
-                [WHOLE]
-                if any(other.field == column.field and other.type == LONG for other in columns)
-                else [WHOLE, LONG]
+                [types.WHOLE]
+                if any(
+                    other.field == column.field and other.type == types.LONG for other in columns
+                )
+                else [types.WHOLE, types.LONG]
             )
-        elif column.type == LONG:
-            kinds += [WIDE]
-        elif column.type == MAP:
-            kinds = [STRUCT]
+        elif column.type == types.LONG:
+            kinds += [types.WIDE]
+        elif column.type == types.MAP:
+            kinds = [types.STRUCT]
         count = sum(inner.types.get(kind, 0) for kind in kinds)
         told.append(f"{column.name} {column.type} ({count:,} of {inner.total:,})")
     return told
@@ -290,7 +246,7 @@ def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProf
 def leaves(columns: Sequence[Column]) -> int:
     """Return the number of leaf columns, as Parquet counts them."""
     return sum(
-        leaves(column.children) + (column.type == MAP) if column.children else 1
+        leaves(column.children) + (column.type == types.MAP) if column.children else 1
         for column in columns
     )
 
@@ -302,17 +258,6 @@ def shape(columns: Sequence[Column], seen: FieldProfile) -> dict[str, str]:
     A hint for speed.
     """
     return dict(_shape(columns, seen, ""))
-
-
-def renames(columns: Sequence[Column], path: str = "") -> dict[str, str]:
-    """Return column paths by field path and type for columns not named as their field: {"a.offset
-    long": "a.offset_2"}."""
-    found: dict[str, str] = {}
-    for column in columns:
-        if column.name != column.field and column.field:
-            found[f"{path}{column.field} {column.type}"] = f"{path}{column.name}"
-        found |= renames(column.children, f"{path}{column.name}.")
-    return found
 
 
 def by_field(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
@@ -331,12 +276,12 @@ def _wish_field(
     wishes = []
     for kind in _wanted_types(there, seen, enough):
         children: list[Column] = []
-        if kind == STRUCT:
+        if kind == types.STRUCT:
             wishes += _wish_object(name, there, seen, limits)
             continue
-        if kind == LIST and seen.element is not None:
-            children = _wish_element(there.get(LIST), seen.element, limits)
-        if children or kind != LIST:
+        if kind == types.LIST and seen.element is not None:
+            children = _wish_element(there.get(types.LIST), seen.element, limits)
+        if children or kind != types.LIST:
             wishes.append(Column(name, kind, children=children))
     return wishes
 
@@ -346,18 +291,22 @@ def _wish_object(
 ) -> list[Column]:
     """Return the wishes for a field's objects: a struct, or a map if they have too many keys. A
     struct that would grow beyond gets a map beside it."""
-    known = {column.field for column in there[STRUCT].children} if STRUCT in there else set()
+    known = (
+        {column.field for column in there[types.STRUCT].children}
+        if types.STRUCT in there
+        else set()
+    )
     few = len(known | seen.fields.keys()) <= limits[1]
     wishes = []
-    if STRUCT in there or (MAP not in there and few):
-        inner = there[STRUCT].children if STRUCT in there else []
+    if types.STRUCT in there or (types.MAP not in there and few):
+        inner = there[types.STRUCT].children if types.STRUCT in there else []
         children = wish(inner, seen, *limits)
         if not few:
             children = [child for child in children if child.field in known]
-        wishes += [Column(name, STRUCT, children=children)] if children else []
-    if MAP in there or not few:
-        children = _wish_element(there.get(MAP), merged(seen.fields.values()), limits)
-        wishes += [Column(name, MAP, children=children)] if children else []
+        wishes += [Column(name, types.STRUCT, children=children)] if children else []
+    if types.MAP in there or not few:
+        children = _wish_element(there.get(types.MAP), merged(seen.fields.values()), limits)
+        wishes += [Column(name, types.MAP, children=children)] if children else []
     return wishes
 
 
@@ -382,13 +331,17 @@ def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> 
     count = seen.types
     groups: dict[str, int] = {}
     for kind, number in count.items():
-        groups[GROUPS[kind]] = groups.get(GROUPS[kind], 0) + number
+        groups[types.GROUPS[kind]] = groups.get(types.GROUPS[kind], 0) + number
     for group in sorted(groups, key=lambda group: (-groups[group], _WIDTH[group])):
         kind = group
-        if kind in (STRUCT, LIST):
-            if kind in there or (kind == STRUCT and MAP in there) or count[kind] >= enough:
+        if kind in (types.STRUCT, types.LIST):
+            if (
+                kind in there
+                or (kind == types.STRUCT and types.MAP in there)
+                or count[kind] >= enough
+            ):
                 yield kind
-        elif kind == BOOLEAN:
+        elif kind == types.BOOLEAN:
             if kind not in there and count[kind] >= enough:
                 yield kind
         else:
@@ -402,41 +355,46 @@ def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> 
 def _wanted_number(there: dict[str, Column], count: dict[str, int], enough: int) -> Iterator[str]:
     """Yield the numeric types to add, the one with the most values first."""
     longs, wholes, doubles, wides, decimals = (
-        count.get(kind, 0) for kind in (LONG, WHOLE, DOUBLE, WIDE, DECIMAL)
+        count.get(kind, 0)
+        for kind in (types.LONG, types.WHOLE, types.DOUBLE, types.WIDE, types.DECIMAL)
     )
     wanted: dict[str, int] = {}
-    if DECIMAL in there and LONG not in there:  # it holds every integer
-        wanted |= {DOUBLE: doubles} if doubles >= enough and DOUBLE not in there else {}
-    elif DOUBLE not in there and LONG not in there:
+    if types.DECIMAL in there and types.LONG not in there:  # it holds every integer
+        wanted |= {types.DOUBLE: doubles} if doubles >= enough and types.DOUBLE not in there else {}
+    elif types.DOUBLE not in there and types.LONG not in there:
         small = longs + wholes + doubles + wides
         fractions = wholes or doubles
         if small >= enough:
-            wanted[DOUBLE if fractions else LONG] = small
+            wanted[types.DOUBLE if fractions else types.LONG] = small
         if fractions and wides >= enough:
-            wanted[LONG] = wides
-    elif DOUBLE not in there:
-        wanted |= {DOUBLE: doubles} if doubles >= enough else {}
-    elif LONG not in there:
-        wanted |= {LONG: wides} if wides >= enough else {}
-    if DECIMAL not in there and decimals >= enough:
-        wanted[DECIMAL] = decimals
-    if not there.keys() & {LONG, DOUBLE, DECIMAL} and not wanted and count.get(HUGE, 0) >= enough:
-        wanted[DOUBLE] = 0  # such values are dead letters, and the field has a column
+            wanted[types.LONG] = wides
+    elif types.DOUBLE not in there:
+        wanted |= {types.DOUBLE: doubles} if doubles >= enough else {}
+    elif types.LONG not in there:
+        wanted |= {types.LONG: wides} if wides >= enough else {}
+    if types.DECIMAL not in there and decimals >= enough:
+        wanted[types.DECIMAL] = decimals
+    if (
+        not there.keys() & {types.LONG, types.DOUBLE, types.DECIMAL}
+        and not wanted
+        and count.get(types.HUGE, 0) >= enough
+    ):
+        wanted[types.DOUBLE] = 0  # such values are dead letters, and the field has a column
     yield from sorted(wanted, key=lambda kind: -wanted[kind])
 
 
 def _wanted_string(there: dict[str, Column], count: dict[str, int], enough: int) -> Iterator[str]:
     """Yield the types of strings to add. A field of which 1 % are neither dates nor times, or the
     less frequent of the two, is a string."""
-    number = {kind: count.get(kind, 0) for kind in (TIME, DATE, STRING)}
-    if STRING in there:
+    number = {kind: count.get(kind, 0) for kind in (types.TIME, types.DATE, types.STRING)}
+    if types.STRING in there:
         return
-    if TIME in there or DATE in there:
+    if types.TIME in there or types.DATE in there:
         wanted = [kind for kind in number if kind not in there and number[kind] >= enough]
-        yield from [STRING] if STRING in wanted else wanted
+        yield from [types.STRING] if types.STRING in wanted else wanted
     elif (total := sum(number.values())) >= enough:
         kind = max(number, key=lambda kind: number[kind])
-        yield STRING if (total - number[kind]) * 100 >= total else kind
+        yield types.STRING if (total - number[kind]) * 100 >= total else kind
 
 
 def _adopt(
@@ -464,13 +422,13 @@ def _adopt(
 def _named(wished: Column, sibling: bool, taken: set[str], room: list[int]) -> Column | None:
     """Return the wish with its names, or None if there is no room."""
     children: list[Column] = []
-    if wished.type == MAP and room[0] <= 1:
+    if wished.type == types.MAP and room[0] <= 1:
         return None
     if wished.children:
-        room[0] -= wished.type == MAP  # its keys
+        room[0] -= wished.type == types.MAP  # its keys
         children = (
-            [_element(wished.children[0], room, "value" if wished.type == MAP else "element")]
-            if wished.type in (LIST, MAP)
+            [_element(wished.children[0], room, "value" if wished.type == types.MAP else "element")]
+            if wished.type in (types.LIST, types.MAP)
             else _adopt([], wished.children, (), room)
         )
         children = [child for child in children if child is not None]
@@ -489,7 +447,7 @@ def _element(wished: Column, room: list[int], name: str) -> Any:
 
 
 def _grown(column: Column, wished: Column, room: list[int]) -> Column:
-    if column.type == STRUCT:
+    if column.type == types.STRUCT:
         return msgspec.structs.replace(
             column, children=_adopt(column.children, wished.children, (), room)
         )
@@ -500,8 +458,8 @@ def _grown(column: Column, wished: Column, room: list[int]) -> Column:
 
 
 def _free_name(wished: Column, sibling: bool, taken: set[str]) -> str:
-    base = _ILLEGAL.sub("_", wished.field)[:NAME_CHARACTERS_MAX] or "_"
-    if base[0].isdigit() or base.casefold().startswith(PARTITION_PREFIX):
+    base = _ILLEGAL.sub("_", wished.field)[: types.NAME_CHARACTERS_MAX] or "_"
+    if base[0].isdigit() or base.casefold().startswith(types.PARTITION_PREFIX):
         base = "_" + base
     if sibling:
         base = f"{base}__{wished.type}"
@@ -534,15 +492,98 @@ def _shape(columns: Sequence[Column], seen: FieldProfile, path: str) -> Iterator
         here = f"{path}{field}"
         groups: dict[str, int] = {}
         for kind, count in inner.types.items():
-            groups[GROUPS[kind]] = groups.get(GROUPS[kind], 0) + count
+            groups[types.GROUPS[kind]] = groups.get(types.GROUPS[kind], 0) + count
         most = max(groups, key=lambda group: groups[group])
-        if len({GROUPS[kind] for kind in there}) > 1:
+        if len({types.GROUPS[kind] for kind in there}) > 1:
             yield here, most
         if (
-            LONG in there
-            and DOUBLE in there
-            and not (WHOLE in inner.types or DOUBLE in inner.types)
+            types.LONG in there
+            and types.DOUBLE in there
+            and not (types.WHOLE in inner.types or types.DOUBLE in inner.types)
         ):
-            yield f"{here} number", LONG
-        if STRUCT in there:
-            yield from _shape(there[STRUCT].children, inner, f"{here}\0")
+            yield f"{here} number", types.LONG
+        if types.STRUCT in there:
+            yield from _shape(there[types.STRUCT].children, inner, f"{here}\0")
+
+
+def chosen(columns: Sequence[Column], seen: Collection[FieldProfile]) -> list[Column]:
+    """Return the columns after adding those that the samples wish for, one sample a stream.
+
+    Of all samples together, the majority of a field's values decides which type gets its name. If
+    there is no room for all wishes, every stream gets an equal share of the room, scalars of the
+    record first. A stream whose share is too small gets maps for its larger objects.
+    """
+    whole = merged(seen)
+    wide = adopt(columns, wish(columns, whole))
+    for found in seen:
+        wide = adopt(wide, wish(wide, found))
+    if leaves(wide) < types.LEAVES_MAX:
+        return wide
+    return _shared(list(columns), wish(columns, whole), list(seen))
+
+
+def ordered(wishes: Sequence[Column]) -> list[Column]:
+    """Return the wishes with the fewest leaves first: scalars, then lists and objects."""
+    return sorted(wishes, key=lambda wished: (bool(wished.children), leaves([wished])))
+
+
+def _shared(columns: list[Column], wishes: list[Column], seen: list[FieldProfile]) -> list[Column]:
+    """Divide the room: streams that wish for little first, so that the others share what is left."""
+    before = columns
+    waiting = sorted(seen, key=lambda found: leaves(_of(wishes, found)))
+    for number, found in enumerate(waiting):
+        share = (types.LEAVES_MAX - leaves(columns)) // (len(waiting) - number)
+        wanted = _fitting(columns, wishes, found, share)
+        columns = adopt(columns, wanted, share)
+    return adopt(before, _majority_first(columns, wishes))  # names again
+
+
+def _majority_first(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
+    """Return the columns, those of one field in the order of the wishes: the first gets its name."""
+    order = {(wished.field, wished.type): at for at, wished in enumerate(wishes)}
+    ranked: dict[str, list[Column]] = {}
+    for column in sorted(
+        columns, key=lambda column: order.get((column.field, column.type), len(order))
+    ):
+        ranked.setdefault(column.field, []).append(column)
+    found = [ranked[column.field].pop(0) for column in columns]
+    inner = {wished.field: wished.children for wished in wishes if wished.type == types.STRUCT}
+    return [
+        msgspec.structs.replace(
+            column, children=_majority_first(column.children, inner[column.field])
+        )
+        if column.type == types.STRUCT and column.field in inner
+        else column
+        for column in found
+    ]
+
+
+def _fitting(
+    columns: list[Column], wishes: list[Column], found: FieldProfile, share: int
+) -> list[Column]:
+    """Return a stream's wishes, with more maps in place of structs until they fit the share."""
+    keys = types.KEYS_MAX
+    # the whole decides the types of scalars, the stream the form of its objects
+    scalars = [wished for wished in _of(wishes, found) if not wished.children]
+    while True:
+        objects = [wished for wished in wish(columns, found, keys=keys) if wished.children]
+        own = [wished for wished in wish(columns, found) if not wished.children]
+        wanted = [*scalars, *(each for each in own if each not in scalars), *ordered(objects)]
+        if keys <= _KEYS_LEAST or leaves(missing(columns, wanted)) <= share:
+            return wanted
+        keys //= 2
+
+
+def _of(wishes: Sequence[Column], found: FieldProfile) -> list[Column]:
+    """Return the wishes, or the parts of them, for fields that a stream has."""
+    made = []
+    for wished in wishes:
+        inner = found.fields.get(wished.field)
+        if inner is None:
+            continue
+        if wished.type == types.STRUCT:
+            children = _of(wished.children, inner)
+            made += [msgspec.structs.replace(wished, children=children)] if children else []
+        elif wished.type not in (types.LIST, types.MAP) or inner.types:
+            made.append(wished)
+    return made

@@ -13,16 +13,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import ConfigError
-from polynya.lakehouse.schema.columns import (
-    BOOLEAN,
-    DATE,
-    DECIMAL,
-    DEPTH_MAX,
-    DOUBLE,
-    LONG,
-    STRING,
-    TIME,
-)
+from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.protobuf import Messages, is_protobuf
 
 FILE_BYTES_MAX = 16 << 20  # a larger file is data, or wrong
@@ -30,17 +21,22 @@ _UNKNOWN = (
     "the file is none of: a JSON Schema of an object, an Avro schema of a record, a Protobuf schema "
     "(.proto), an Arrow schema, a Parquet file"
 )
-_JSON_TYPES = {"integer": LONG, "number": DOUBLE, "string": STRING, "boolean": BOOLEAN}
-_JSON_FORMATS = {"date-time": TIME, "date": DATE}
+_JSON_TYPES = {
+    "integer": types.LONG,
+    "number": types.DOUBLE,
+    "string": types.STRING,
+    "boolean": types.BOOLEAN,
+}
+_JSON_FORMATS = {"date-time": types.TIME, "date": types.DATE}
 _AVRO_TYPES = {
-    **dict.fromkeys(("int", "long"), LONG),
-    **dict.fromkeys(("float", "double"), DOUBLE),
-    **dict.fromkeys(("string", "bytes", "enum", "fixed"), STRING),
-    "boolean": BOOLEAN,
+    **dict.fromkeys(("int", "long"), types.LONG),
+    **dict.fromkeys(("float", "double"), types.DOUBLE),
+    **dict.fromkeys(("string", "bytes", "enum", "fixed"), types.STRING),
+    "boolean": types.BOOLEAN,
 }
 _AVRO_LOGICAL = {
-    **dict.fromkeys(("timestamp-millis", "timestamp-micros", "timestamp-nanos"), TIME),
-    "date": DATE,
+    **dict.fromkeys(("timestamp-millis", "timestamp-micros", "timestamp-nanos"), types.TIME),
+    "date": types.DATE,
     **dict.fromkeys(("decimal", "time-millis", "time-micros", "duration"), ""),
 }
 
@@ -98,7 +94,7 @@ Reader = Callable[[Any], tuple[str, list[tuple[str, Any]]]]
 
 def _walk(found: Declared, path: str, schema: Any, read: Reader, depth: int = 0) -> None:
     kind, fields = read(schema)
-    if not fields or depth >= DEPTH_MAX:
+    if not fields or depth >= types.DEPTH_MAX:
         found.add(path, "" if fields else kind)
         return
     for name, inner in fields:
@@ -110,7 +106,7 @@ def _walk(found: Declared, path: str, schema: Any, read: Reader, depth: int = 0)
 
 
 def _json_schema(schema: Any, root: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
-    for _ in range(DEPTH_MAX):  # references may form a circle
+    for _ in range(types.DEPTH_MAX):  # references may form a circle
         if not isinstance(schema, dict):
             return "", []
         if isinstance(schema.get("$ref"), str):
@@ -132,9 +128,9 @@ def _json_schema(schema: Any, root: dict[str, Any]) -> tuple[str, list[tuple[str
     kinds = schema.get("type")
     kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
     if kinds == ["string"]:
-        return _JSON_FORMATS.get(str(schema.get("format")), STRING), []
+        return _JSON_FORMATS.get(str(schema.get("format")), types.STRING), []
     if kinds in (["integer", "number"], ["number", "integer"]):
-        return DOUBLE, []
+        return types.DOUBLE, []
     return (_JSON_TYPES.get(str(kinds[0]), "") if len(kinds) == 1 else ""), []
 
 
@@ -173,7 +169,7 @@ def _avro(schema: Any, named: dict[str, Any]) -> tuple[str, list[tuple[str, Any]
         ]
         told: tuple[str, list[tuple[str, Any]]] = ("", pairs)
     elif logical == "decimal" and not schema.get("scale"):
-        told = (DECIMAL, [])
+        told = (types.DECIMAL, [])
     else:
         told = (_AVRO_LOGICAL.get(str(logical), _AVRO_TYPES.get(str(kind), "")), [])
     if "name" in schema:
@@ -200,22 +196,22 @@ def _add_arrow(data: bytes, found: Declared) -> None:
 
 
 def _arrow(kind: Any) -> tuple[str, list[tuple[str, Any]]]:
-    import pyarrow.types as types
+    import pyarrow.types as arrow
 
-    if types.is_struct(kind):
+    if arrow.is_struct(kind):
         return "", [(field.name, field.type) for field in kind]
-    if types.is_dictionary(kind):
+    if arrow.is_dictionary(kind):
         return _arrow(kind.value_type)
-    if types.is_uint64(kind) or (types.is_decimal(kind) and kind.scale == 0):
-        return DECIMAL, []
+    if arrow.is_uint64(kind) or (arrow.is_decimal(kind) and kind.scale == 0):
+        return types.DECIMAL, []
     tests = (
-        (types.is_integer, LONG),
-        (types.is_floating, DOUBLE),
-        (types.is_boolean, BOOLEAN),
-        (types.is_date, DATE),
-        (lambda each: types.is_timestamp(each) and each.tz is not None, TIME),
-        (types.is_string, STRING),
-        (types.is_large_string, STRING),
-        (types.is_string_view, STRING),
+        (arrow.is_integer, types.LONG),
+        (arrow.is_floating, types.DOUBLE),
+        (arrow.is_boolean, types.BOOLEAN),
+        (arrow.is_date, types.DATE),
+        (lambda each: arrow.is_timestamp(each) and each.tz is not None, types.TIME),
+        (arrow.is_string, types.STRING),
+        (arrow.is_large_string, types.STRING),
+        (arrow.is_string_view, types.STRING),
     )
     return next((name for test, name in tests if test(kind)), ""), []

@@ -9,7 +9,8 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.base.partitions import BUCKET, IDENTITY, OWN_TYPES, parse_partitions
-from polynya.lakehouse.schema.columns import PARTITION_PREFIX, Column
+from polynya.lakehouse.schema import types
+from polynya.lakehouse.schema.columns import Column
 
 Value = int | str | bool | None  # of a file: in Iceberg's form, dates and times are numbers
 
@@ -26,7 +27,7 @@ class Cut(msgspec.Struct, frozen=True):
         """Return the name in the Iceberg table, which no column has except that of an identity."""
         if self.transform == IDENTITY:
             return self.column
-        return f"{PARTITION_PREFIX}{self.column}_{self.transform}"
+        return f"{types.PARTITION_PREFIX}{self.column}_{self.transform}"
 
     @property
     def spelled(self) -> str:

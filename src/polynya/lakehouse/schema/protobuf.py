@@ -10,22 +10,22 @@ import re
 from typing import Any
 
 from polynya.base.errors import ConfigError
-from polynya.lakehouse.schema.columns import BOOLEAN, DOUBLE, LONG, STRING, TIME
+from polynya.lakehouse.schema import types
 
 _TYPES = {
-    **dict.fromkeys(("int32", "uint32", "sint32", "fixed32", "sfixed32"), LONG),
-    **dict.fromkeys(("int64", "uint64", "sint64", "fixed64", "sfixed64"), STRING),
-    **dict.fromkeys(("float", "double"), DOUBLE),
-    **dict.fromkeys(("string", "bytes"), STRING),
-    "bool": BOOLEAN,
+    **dict.fromkeys(("int32", "uint32", "sint32", "fixed32", "sfixed32"), types.LONG),
+    **dict.fromkeys(("int64", "uint64", "sint64", "fixed64", "sfixed64"), types.STRING),
+    **dict.fromkeys(("float", "double"), types.DOUBLE),
+    **dict.fromkeys(("string", "bytes"), types.STRING),
+    "bool": types.BOOLEAN,
 }
 _WELL_KNOWN = {
-    "Timestamp": TIME,
-    **dict.fromkeys(("Duration", "FieldMask", "StringValue", "BytesValue"), STRING),
-    **dict.fromkeys(("Int64Value", "UInt64Value"), STRING),
-    **dict.fromkeys(("Int32Value", "UInt32Value"), LONG),
-    **dict.fromkeys(("FloatValue", "DoubleValue"), DOUBLE),
-    "BoolValue": BOOLEAN,
+    "Timestamp": types.TIME,
+    **dict.fromkeys(("Duration", "FieldMask", "StringValue", "BytesValue"), types.STRING),
+    **dict.fromkeys(("Int64Value", "UInt64Value"), types.STRING),
+    **dict.fromkeys(("Int32Value", "UInt32Value"), types.LONG),
+    **dict.fromkeys(("FloatValue", "DoubleValue"), types.DOUBLE),
+    "BoolValue": types.BOOLEAN,
 }
 _GOOGLE = "google.protobuf."
 _BEGIN = re.compile(
@@ -95,7 +95,7 @@ class Messages:
             inside = (*around, known)
             return "", [self._pair(inside, field) for field in self._fields_of(known)]
         if known in self._enums:
-            return STRING, []
+            return types.STRING, []
         google = name.lstrip(".").removeprefix(_GOOGLE)
         return (_WELL_KNOWN.get(google, "") if google != name.lstrip(".") else ""), []
 

@@ -10,6 +10,7 @@ from polynya.local.feeds import Feeds
 from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create, Touch
 from polynya.stream.features.lifetimes.creation import judge_known
+from polynya.stream.features.lifetimes.rules import is_expired
 from polynya.stream.features.tables.watches import held_from
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -55,21 +56,19 @@ class Lifetimes:
         seen. The clock of a replica may be behind the log."""
         now = max(self._now_ms(), machine.counters.log_ms)
         if stream.expires_at_ms is not None or stream.ttl_seconds is None:
-            return machine.expired(stream, now)
+            return is_expired(stream, now)
         if self._feeds.watched(stream.uid):
             return False  # live readers keep the stream
         touched = self._touched.get(stream.uid, 0)
         # the previous process may have seen a read as late as this
         if stream.activity_ms < self._began_ms:
             touched = max(touched, stream.activity_ms + _patience_ms(stream.ttl_seconds))
-        return machine.expired(stream, now, touched)
+        return is_expired(stream, now, touched)
 
     def is_in_grace(self, machine: Machine, stream: Stream) -> bool:
         """Report whether the log says that the stream has expired, or is about to, but an unlogged
         read may have kept it."""
-        if stream.ttl_seconds is None or not machine.expired(
-            stream, self._now_ms() + END_IS_NEAR_MS
-        ):
+        if stream.ttl_seconds is None or not is_expired(stream, self._now_ms() + END_IS_NEAR_MS):
             return False
         return not self.is_over(machine, stream)
 
@@ -87,9 +86,7 @@ class Lifetimes:
 
     def log_before_end(self, group: int, stream: Stream) -> None:
         """Log a local read before a command that might otherwise find the stream expired."""
-        if stream.ttl_seconds is not None and self._machines[group].expired(
-            stream, self._now_ms() + END_IS_NEAR_MS
-        ):
+        if stream.ttl_seconds is not None and is_expired(stream, self._now_ms() + END_IS_NEAR_MS):
             self._log(group, stream)
 
     def _log(self, group: int, stream: Stream) -> None:

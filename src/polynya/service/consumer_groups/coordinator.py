@@ -16,6 +16,7 @@ from typing import Any
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.futures import settle
 from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
+from polynya.jobs import repeat
 from polynya.routing import messages
 from polynya.service.consumer_groups.running import RunningGroup, clock_ms
 from polynya.service.node_service import NodeService
@@ -39,7 +40,7 @@ from polynya.stream.features.consumer_groups.calls import (
     Outcomes,
     Sync,
 )
-from polynya.stream.features.consumer_groups.classic import ClassicGroup, State
+from polynya.stream.features.consumer_groups.classic import ClassicGroup, Request, State, described
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
@@ -81,6 +82,8 @@ class ConsumerGroupCoordinator:
         self._new_id = new_id or _new_id
         self._led: dict[int, _Led] = {}
         self._loading: dict[int, asyncio.Task[_Led]] = {}
+        self._is_settled = False  # all groups that are led here are loaded, none of another term
+        self._expire_at = 0.0
         service.rpc.serve(messages.CONSUMER_GROUPS, Call, Answer, self.handle)
 
     def group_of(self, id_: str) -> int:
@@ -120,17 +123,15 @@ class ConsumerGroupCoordinator:
 
     async def run(self) -> None:
         """Watch the leaderships and delete what expires. Run until cancelled."""
-        loop = asyncio.get_running_loop()
-        expire_at = loop.time() + _EXPIRE_SECONDS
+        self._expire_at = asyncio.get_running_loop().time() + _EXPIRE_SECONDS
         try:
-            while True:
-                self._look()
-                if loop.time() >= expire_at:
-                    expire_at = loop.time() + _EXPIRE_SECONDS
-                    self.expire()
-                await asyncio.sleep(_LOOK_SECONDS)
+            await repeat(self._look, _LOOK_SECONDS)
         finally:
             self.close()
+
+    def leadership_changed(self, raft_group: int) -> None:
+        """Look at the leaderships soon."""
+        self._is_settled = False
 
     def close(self) -> None:
         """Answer the calls that wait."""
@@ -160,14 +161,20 @@ class ConsumerGroupCoordinator:
 
     # --- leadership -------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         """Drop what belongs to ended terms; load the groups of new ones, to watch their
-        sessions."""
-        for raft_group in tuple(self._led):
-            self._valid(raft_group)
-        for raft_group in self._service.local.led:
-            if raft_group and raft_group not in self._led and raft_group not in self._loading:
+        sessions. Delete what expires."""
+        if not self._is_settled:
+            for raft_group in tuple(self._led):
+                self._valid(raft_group)
+            missing = [each for each in self._service.local.led if each and each not in self._led]
+            for raft_group in missing:
                 self._load(raft_group)
+            self._is_settled = not missing
+        now = asyncio.get_running_loop().time()
+        if now >= self._expire_at:
+            self._expire_at = now + _EXPIRE_SECONDS
+            self.expire()
 
     def _valid(self, raft_group: int) -> _Led | None:
         """Return the groups of the present term, if they are loaded."""
@@ -177,6 +184,7 @@ class ConsumerGroupCoordinator:
             return None
         if machine is not led.machine or led.term != self._term(raft_group):
             self._led.pop(raft_group).close()
+            self._is_settled = False
             return None
         return led
 
@@ -203,10 +211,11 @@ class ConsumerGroupCoordinator:
         machine = service.local.led.get(raft_group)
         if machine is None or term != self._term(raft_group):
             raise NotLeader(0)
-        led = self._led[raft_group] = _Led(machine, term, partial(self._propose, raft_group))
+        propose = partial(self._propose, raft_group)
+        led = self._led[raft_group] = _Led(machine, term, propose, self._new_id)
         for stored in machine.consumer_groups.by_id.values():
             if stored.members:
-                led.start(stored, self._new_id)
+                led.start(stored)
         return led
 
     def _propose(self, raft_group: int, command: Command, done: Done) -> None:
@@ -226,7 +235,7 @@ class ConsumerGroupCoordinator:
         led = await self._ready(raft_group)
         if isinstance(call, FetchOffsets | Describe):
             await self._service.local.linearize(raft_group)
-        answer: Answer = await _HANDLERS[type(call)](self, led, call)
+        answer: Answer = await _HANDLERS[type(call)](led, call)
         return answer
 
     async def _ready(self, raft_group: int) -> _Led:
@@ -244,120 +253,38 @@ class ConsumerGroupCoordinator:
             if (found := led.describe(id_)).state != _DEAD
         ]
 
-    async def _join(self, led: _Led, call: Join) -> Answer:
-        running = led.find(call.group, self._new_id)
-        if running is None:
-            stored = led.machine.consumer_groups.get(call.group)
-            if stored is None and call.member:
-                return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
-            if stored is None and len(led.running) >= CONSUMER_GROUPS_MAX:
-                return Outcomes([GroupError.GROUP_MAX_SIZE_REACHED])
-            running = led.start(stored or ConsumerGroup(call.group), self._new_id)
-        group = running.group
-        answer = await running.ask(lambda ticket: group.join(call, ticket, clock_ms()))
-        led.drop_idle(call.group)
-        return answer
-
-    async def _sync(self, led: _Led, call: Sync) -> Answer:
-        running = led.find(call.group, self._new_id)
-        if running is None:
-            return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
-        group = running.group
-        return await running.ask(lambda ticket: group.sync(call, ticket, clock_ms()))
-
-    async def _heartbeat(self, led: _Led, call: Heartbeat) -> Answer:
-        running = led.find(call.group, self._new_id)
-        if running is None:
-            return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
-        return Outcomes([running.group.heartbeat(call, clock_ms())])
-
-    async def _leave(self, led: _Led, call: Leave) -> Answer:
-        running = led.find(call.group, self._new_id)
-        if running is None:
-            return Outcomes([GroupError.UNKNOWN_MEMBER_ID] * len(call.members))
-        group = running.group
-        answer = await running.ask(lambda ticket: group.leave(call, ticket, clock_ms()))
-        led.drop_idle(call.group)
-        return answer
-
-    async def _commit(self, led: _Led, call: Commit) -> Answer:
-        running = led.find(call.group, self._new_id)
-        is_member = call.generation >= 0 or call.member
-        error = GroupError.NONE
-        if running is not None and is_member:
-            error = running.group.check_commit(
-                call.member, call.instance, call.generation, clock_ms()
-            )
-        elif is_member or (running is not None and running.group.members):
-            error = GroupError.UNKNOWN_MEMBER_ID
-        if error:
-            return Outcomes([error])
-        command = CommitOffsets(call.group, 0, call.generation, call.member, call.offsets)
-        reply = await _logged(led, command)
-        return Outcomes([_COMMIT_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
-
-    async def _offsets(self, led: _Led, call: FetchOffsets) -> Answer:
-        stored = led.machine.consumer_groups.get(call.group)
-        return Offsets([] if stored is None else [entry for entry, _ in stored.entries()])
-
-    async def _describe(self, led: _Led, call: Describe) -> Answer:
-        return led.describe(call.group)
-
-    async def _drop(self, led: _Led, call: Drop) -> Answer:
-        running = led.find(call.group, self._new_id)
-        if running is not None and running.group.members:
-            return Outcomes([GroupError.NON_EMPTY_GROUP])
-        reply = await _logged(led, ConsumerGroupDrop(call.group))
-        return Outcomes([_DROP_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
-
-    async def _drop_offsets(self, led: _Led, call: DropPlaces) -> Answer:
-        running = led.find(call.group, self._new_id)
-        read = set[str]()
-        if running is not None and running.group.state is not State.EMPTY:
-            read = topics_of(
-                metadata for member in running.group.members for _, metadata in member.protocols
-            )
-        free = [(topic, part) for name, topic, part in call.places if name not in read]
-        reply = await _logged(led, DropOffsets(call.group, free))
-        if reply.code == Code.NOT_FOUND:
-            return Outcomes([GroupError.GROUP_ID_NOT_FOUND])
-        return Outcomes(
-            [
-                0,
-                *(
-                    GroupError.GROUP_SUBSCRIBED_TO_TOPIC * (name in read)
-                    for name, *_ in call.places
-                ),
-            ]
-        )
-
 
 class _Led:
     """The consumer groups of one Raft group in one term."""
 
     def __init__(
-        self, machine: Machine, term: int, propose: Callable[[Command, Done], None]
+        self,
+        machine: Machine,
+        term: int,
+        propose: Callable[[Command, Done], None],
+        new_id: Callable[[str], str],
     ) -> None:
+        self._new_id = new_id
         self.machine = machine
         self.term = term
         self._propose = propose
         self._closed = False
         self.running: dict[str, RunningGroup] = {}
 
-    def start(self, stored: ConsumerGroup, new_id: Callable[[str], str]) -> RunningGroup:
+    def start(self, stored: ConsumerGroup) -> RunningGroup:
         """Return a group that runs from here on."""
-        group = ClassicGroup.load(stored, new_id, clock_ms())
+        group = ClassicGroup.load(stored, self._new_id, clock_ms())
         running = RunningGroup(group, self.propose, partial(self._fault, stored.id))
         self.running[stored.id] = running
         return running
 
-    def find(self, id_: str, new_id: Callable[[str], str]) -> RunningGroup | None:
+    def find(self, id_: str) -> RunningGroup | None:
         """Return a group that runs, or one that the log has with members."""
         running = self.running.get(id_)
         if running is None:
             stored = self.machine.consumer_groups.get(id_)
             if stored is not None and stored.members:
-                running = self.start(stored, new_id)
+                running = self.start(stored)
         return running
 
     def propose(self, command: Command, done: Done) -> None:
@@ -370,7 +297,7 @@ class _Led:
     def describe(self, id_: str) -> Description:
         running = self.running.get(id_)
         if running is not None and not running.is_idle:
-            return running.group.describe()
+            return described(running.group)
         stored = self.machine.consumer_groups.get(id_)
         if stored is None:
             return Description(id_, _DEAD)
@@ -393,6 +320,97 @@ class _Led:
         running = self.running.pop(id_, None)
         if running is not None:
             running.close(error)
+
+
+async def _join(led: _Led, call: Join) -> Answer:
+    running = led.find(call.group)
+    if running is None:
+        stored = led.machine.consumer_groups.get(call.group)
+        if stored is None and call.member:
+            return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
+        if stored is None and len(led.running) >= CONSUMER_GROUPS_MAX:
+            return Outcomes([GroupError.GROUP_MAX_SIZE_REACHED])
+        running = led.start(stored or ConsumerGroup(call.group))
+    group = running.group
+    answer = await running.ask(lambda ticket: group.join(call, ticket, clock_ms()))
+    led.drop_idle(call.group)
+    return answer
+
+
+async def _sync(led: _Led, call: Sync) -> Answer:
+    running = led.find(call.group)
+    if running is None:
+        return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
+    group = running.group
+    return await running.ask(lambda ticket: group.sync(call, ticket, clock_ms()))
+
+
+async def _heartbeat(led: _Led, call: Heartbeat) -> Answer:
+    running = led.find(call.group)
+    if running is None:
+        return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
+    return Outcomes([running.group.check(Request.HEARTBEAT, call, clock_ms())])
+
+
+async def _leave(led: _Led, call: Leave) -> Answer:
+    running = led.find(call.group)
+    if running is None:
+        return Outcomes([GroupError.UNKNOWN_MEMBER_ID] * len(call.members))
+    group = running.group
+    answer = await running.ask(lambda ticket: group.leave(call, ticket, clock_ms()))
+    led.drop_idle(call.group)
+    return answer
+
+
+async def _commit(led: _Led, call: Commit) -> Answer:
+    running = led.find(call.group)
+    is_member = call.generation >= 0 or call.member
+    error = GroupError.NONE
+    if running is not None and is_member:
+        error = running.group.check(Request.COMMIT, call, clock_ms())
+    elif is_member or (running is not None and running.group.members):
+        error = GroupError.UNKNOWN_MEMBER_ID
+    if error:
+        return Outcomes([error])
+    command = CommitOffsets(call.group, 0, call.generation, call.member, call.offsets)
+    reply = await _logged(led, command)
+    return Outcomes([_COMMIT_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
+
+
+async def _offsets(led: _Led, call: FetchOffsets) -> Answer:
+    stored = led.machine.consumer_groups.get(call.group)
+    return Offsets([] if stored is None else [entry for entry, _ in stored.entries()])
+
+
+async def _describe(led: _Led, call: Describe) -> Answer:
+    return led.describe(call.group)
+
+
+async def _drop(led: _Led, call: Drop) -> Answer:
+    running = led.find(call.group)
+    if running is not None and running.group.members:
+        return Outcomes([GroupError.NON_EMPTY_GROUP])
+    reply = await _logged(led, ConsumerGroupDrop(call.group))
+    return Outcomes([_DROP_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
+
+
+async def _drop_offsets(led: _Led, call: DropPlaces) -> Answer:
+    running = led.find(call.group)
+    read = set[str]()
+    if running is not None and running.group.state is not State.EMPTY:
+        read = topics_of(
+            metadata for member in running.group.members for _, metadata in member.protocols
+        )
+    free = [(topic, part) for name, topic, part in call.places if name not in read]
+    reply = await _logged(led, DropOffsets(call.group, free))
+    if reply.code == Code.NOT_FOUND:
+        return Outcomes([GroupError.GROUP_ID_NOT_FOUND])
+    return Outcomes(
+        [
+            0,
+            *(GroupError.GROUP_SUBSCRIBED_TO_TOPIC * (name in read) for name, *_ in call.places),
+        ]
+    )
 
 
 async def _logged(led: _Led, command: Command) -> Reply:
@@ -425,15 +443,15 @@ _DROP_ERRORS = {
     Code.DISK_FULL: GroupError.COORDINATOR_NOT_AVAILABLE,
 }
 _HANDLERS: dict[type, Any] = {
-    Join: ConsumerGroupCoordinator._join,
-    Sync: ConsumerGroupCoordinator._sync,
-    Heartbeat: ConsumerGroupCoordinator._heartbeat,
-    Leave: ConsumerGroupCoordinator._leave,
-    Commit: ConsumerGroupCoordinator._commit,
-    FetchOffsets: ConsumerGroupCoordinator._offsets,
-    Describe: ConsumerGroupCoordinator._describe,
-    Drop: ConsumerGroupCoordinator._drop,
-    DropPlaces: ConsumerGroupCoordinator._drop_offsets,
+    Join: _join,
+    Sync: _sync,
+    Heartbeat: _heartbeat,
+    Leave: _leave,
+    Commit: _commit,
+    FetchOffsets: _offsets,
+    Describe: _describe,
+    Drop: _drop,
+    DropPlaces: _drop_offsets,
 }
 
 

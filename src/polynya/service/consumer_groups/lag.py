@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from itertools import islice
 
 from polynya.base.errors import PolynyaError
+from polynya.jobs import Failures, repeat
 from polynya.local.api import StreamInfo
 from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
 from polynya.service.node_service import NodeService
@@ -15,6 +16,8 @@ from polynya.stream.features.topics.state import Topic
 LAG_SECONDS = 15.0
 GROUPS_MAX = 1000  # that a core measures: each group and topic is a series
 PARTITIONS_MAX = 10_000  # of one round: each is a lookup
+
+log = logging.getLogger("polynya.core")
 
 
 class GroupLags:
@@ -27,12 +30,10 @@ class GroupLags:
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        while True:
-            await asyncio.sleep(LAG_SECONDS)
-            try:
-                await self.measure()
-            except PolynyaError:
-                continue  # an election: the last values stay
+        failures = Failures(
+            log, "consumer group lags: the last values stay", PolynyaError, level=logging.INFO
+        )
+        await repeat(self.measure, LAG_SECONDS, failures, at_once=False)
 
     async def measure(self) -> None:
         """Read the ends that this node knows, of all partitions with a committed offset."""

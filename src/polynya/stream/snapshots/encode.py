@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from operator import attrgetter
 from sys import intern
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
@@ -23,13 +22,11 @@ from polynya.stream.features.subscriptions import links
 from polynya.stream.features.subscriptions.state import SubscriptionsImage as Subscribed
 from polynya.stream.features.tables.state import Table, Watch
 from polynya.stream.features.topics.state import Topic, TopicChanges
+from polynya.stream.machine import Machine
 from polynya.stream.parts import Retention
 from polynya.stream.state import entries, index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream, WriterState
 from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks
-
-if TYPE_CHECKING:
-    from polynya.stream.machine import Machine
 
 VERSION = 1
 Outgoing = Unpin | ReleasePack | ForgetTopic  # the commands of the outbox
@@ -78,8 +75,8 @@ _STREAM = msgspec.msgpack.Decoder(Stream)
 _STREAMS = Image.__struct_fields__.index("streams")
 
 
-def encode(machine: Machine) -> bytes:
-    """Encode the snapshot: a function of the state alone."""
+def snapshot_of(machine: Machine) -> bytes:
+    """Return the state without hot payloads; the same log gives the same bytes."""
     image = _whole_image_of(machine)
     image.streams = [without_payload(stream) for stream in machine.directory.in_order()]
     if machine.directory.evicted:
@@ -209,14 +206,13 @@ def without_payload(stream: Stream) -> Stream:
     return eviction.as_written(msgspec.structs.replace(stream, hot=hot))
 
 
-def decode(
-    machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]
-) -> Machine:
-    """Rebuild the machine. Raises CorruptData when `data` or a payload is damaged, ConfigError when
+def machine_from(data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
+    """Rebuild the machine of a snapshot. `read_payload(place, uid)` returns the payload of a hot
+    batch from the journal. Raises CorruptData when `data` or a payload is damaged, ConfigError when
     a newer release wrote it."""
     image = decode_image(data)
     check_level(image.level, image.group)
-    machine = machine_type(image.group, image.groups)
+    machine = Machine(image.group, image.groups)
     machine.counters.uids = image.uid_counter
     machine.outbox.counter = image.message_counter
     machine.outbox.messages = {

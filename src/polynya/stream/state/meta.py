@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from polynya.stream.features.placement.cluster_map import ClusterMap
+from polynya.stream.features.tables.state import Table
 from polynya.stream.features.topics.state import Topic, TopicChanges
 from polynya.stream.parts import Retention
-
-if TYPE_CHECKING:
-    from polynya.stream.features.tables.state import Table
 
 
 class MetaState:
     """The cluster-wide state of the meta group; empty in every other group."""
 
     def __init__(self) -> None:
-        self.settings: dict[str, bytes] = {}  # see rules/meta.py
+        self.settings: dict[str, bytes] = {}  # see features/settings
         self.tables: dict[int, Table] = {}  # by uid
         self.topics: dict[str, Topic] = {}  # Kafka topics, by name
         self.topic_changes = TopicChanges()

@@ -173,8 +173,8 @@ def act_of(segments: tuple[str, ...]) -> str:
     return ""
 
 
-def _health(told: dict[str, Any]) -> Response:
-    return Response(200 if told["healthy"] else 503, msgspec.json.encode(told), headers=_NO_STORE)
+def _health(found: dict[str, Any]) -> Response:
+    return Response(200 if found["healthy"] else 503, msgspec.json.encode(found), headers=_NO_STORE)
 
 
 def _json(value: Any) -> Response:

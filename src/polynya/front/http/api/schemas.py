@@ -28,13 +28,14 @@ class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
 def columns_of(metadata: bytes) -> list[dict[str, Any]]:
     """Return the columns of the current schema of an Iceberg metadata file, in order. Raises
     msgspec.DecodeError."""
-    told = msgspec.json.decode(metadata, type=_Metadata)
+    decoded = msgspec.json.decode(metadata, type=_Metadata)
     current = next(
-        (schema for schema in told.schemas if schema.schema_id == told.current_schema_id), None
+        (schema for schema in decoded.schemas if schema.schema_id == decoded.current_schema_id),
+        None,
     )
     if current is None:
         raise msgspec.DecodeError(
-            f"the current schema {told.current_schema_id} is not among the schemas"
+            f"the current schema {decoded.current_schema_id} is not among the schemas"
         )
     return [
         {"name": field.name, "type": type_name(field.type), "required": field.required}
@@ -66,9 +67,13 @@ class TableFacts(msgspec.Struct, frozen=True):
 
 def info_of(metadata: bytes) -> TableFacts:
     """Return the facts of an Iceberg metadata file. Raises msgspec.DecodeError."""
-    told = msgspec.json.decode(metadata, type=_Snapshots)
+    decoded = msgspec.json.decode(metadata, type=_Snapshots)
     current = next(
-        (each.summary for each in told.snapshots if each.snapshot_id == told.current_snapshot_id),
+        (
+            each.summary
+            for each in decoded.snapshots
+            if each.snapshot_id == decoded.current_snapshot_id
+        ),
         {},
     )
     return TableFacts(
@@ -84,7 +89,7 @@ def info_of(metadata: bytes) -> TableFacts:
 def history_of(metadata: bytes) -> list[dict[str, Any]]:
     """Return the jobs of the snapshots that an Iceberg metadata file keeps, the latest first.
     Raises msgspec.DecodeError."""
-    told = msgspec.json.decode(metadata, type=_Snapshots)
+    decoded = msgspec.json.decode(metadata, type=_Snapshots)
     return [
         {
             "job": int(each.summary.get("polynya.job", 0)),
@@ -98,7 +103,7 @@ def history_of(metadata: bytes) -> list[dict[str, Any]]:
             "bytes": int(each.summary.get("added-files-size", 0)),
             "job_seconds": float(each.summary.get("polynya.seconds", 0)),
         }
-        for each in sorted(told.snapshots, key=lambda each: each.timestamp_ms, reverse=True)
+        for each in sorted(decoded.snapshots, key=lambda each: each.timestamp_ms, reverse=True)
     ]
 
 

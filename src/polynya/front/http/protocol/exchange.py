@@ -110,7 +110,7 @@ class Context:
         self.ticks = self.connections.ticks
         self.bodies = BodyBudget()
         self.memory = ResponseMemory()
-        self.readers = LiveReaders(service.info, self.connections.spawn)
+        self.readers = LiveReaders(self.connections.spawn)
         self.now = time.monotonic
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self._log_throttle = LogThrottle()
@@ -121,11 +121,6 @@ class Context:
         """The TLS handshakes in progress, which count as connections."""
         is_tls = self.protection.tls is not None
         return min(HANDSHAKES_MAX, self.settings.connections_max // 4 + 1) if is_tls else 0
-
-    @property
-    def is_stopping(self) -> bool:
-        """Report whether the front reads no further requests."""
-        return self.connections.stopping
 
     def new_request_id(self) -> str:
         """Return an id that is unique on the node: the id of this start of the core, and a

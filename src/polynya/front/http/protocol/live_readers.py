@@ -14,6 +14,9 @@ from typing import Any, Protocol
 from polynya.access import Principal
 from polynya.base.errors import PolynyaError
 from polynya.local.api import Refusal, StreamInfo
+from polynya.routing.handle import StreamHandle
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 ASK_SECONDS = 0.1  # interval for a stream with continuous writes
 AGAIN_SECONDS = 1.0  # retry interval without a leader
@@ -23,7 +26,7 @@ class LiveReader(Protocol):
     """The reader of an event stream."""
 
     @property
-    def name(self) -> str: ...
+    def stream(self) -> StreamHandle: ...
 
     @property
     def principal(self) -> Principal | None: ...
@@ -36,7 +39,7 @@ class LiveReader(Protocol):
         """Send keep-alives, and end the response after its lifetime."""
         ...
 
-    def settle(self) -> None:
+    def charge(self) -> None:
         """Charge the caller for the bytes sent, and pause if it is over its limit."""
         ...
 
@@ -56,26 +59,21 @@ class Waiter(Protocol):
 class TailConfirmation:
     """The tail confirmation of one front."""
 
-    def __init__(
-        self,
-        info: Callable[[str], Coroutine[Any, Any, StreamInfo | Refusal]],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-    ) -> None:
-        self._facts = info
+    def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._doubters: dict[LiveReader, None] = {}
+        self._unconfirmed: dict[LiveReader, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def doubt(self, doubter: LiveReader) -> None:
+    def request(self, reader: LiveReader) -> None:
         """Register a reader whose last event may not be the tail."""
-        self._doubters[doubter] = None
+        self._unconfirmed[reader] = None
         self._ask_in(ASK_SECONDS)
 
-    def forget(self, doubter: LiveReader) -> None:
-        self._doubters.pop(doubter, None)
+    def forget(self, reader: LiveReader) -> None:
+        self._unconfirmed.pop(reader, None)
 
     def close(self) -> None:
-        self._doubters.clear()
+        self._unconfirmed.clear()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -86,41 +84,37 @@ class TailConfirmation:
             )
 
     async def _ask_all(self) -> None:
-        doubters, self._doubters = self._doubters, {}
+        readers, self._unconfirmed = self._unconfirmed, {}
         by_name: dict[str, list[LiveReader]] = {}
-        for doubter in doubters:
-            by_name.setdefault(doubter.name, []).append(doubter)
+        for reader in readers:
+            by_name.setdefault(reader.stream.name, []).append(reader)
         try:
-            await asyncio.gather(*(self._ask(name, waiting) for name, waiting in by_name.items()))
+            await asyncio.gather(*map(self._ask, by_name.values()))
         finally:
             self._timer = None
-        if self._doubters:
+        if self._unconfirmed:
             self._ask_in(
-                AGAIN_SECONDS if not self._doubters.keys().isdisjoint(doubters) else ASK_SECONDS
+                AGAIN_SECONDS if not self._unconfirmed.keys().isdisjoint(readers) else ASK_SECONDS
             )
 
-    async def _ask(self, name: str, waiting: list[LiveReader]) -> None:
+    async def _ask(self, waiting: list[LiveReader]) -> None:
         try:
-            info = await self._facts(name)
+            info = await waiting[0].stream.info()
         except PolynyaError:
-            self._doubters.update(dict.fromkeys(waiting))
+            self._unconfirmed.update(dict.fromkeys(waiting))
             return
-        for doubter in waiting:
-            doubter.confirm(info)
+        for reader in waiting:
+            reader.confirm(info)
 
 
 class LiveReaders:
     """The live readers of one front."""
 
-    def __init__(
-        self,
-        info: Callable[[str], Coroutine[Any, Any, StreamInfo | Refusal]],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-    ) -> None:
+    def __init__(self, spawn: Spawn) -> None:
         self.live: dict[LiveReader, None] = {}  # event streams …
         self.metered: dict[LiveReader, None] = {}  # … whose callers have a byte rate limit
         self.waiters: set[Waiter] = set()  # long-polls
-        self.tail_confirmation = TailConfirmation(info, spawn)
+        self.tail_confirmation = TailConfirmation(spawn)
 
     def add(self, reader: LiveReader, *, is_metered: bool) -> None:
         """Add an event stream. `is_metered`: its caller has a byte rate limit."""
@@ -139,11 +133,11 @@ class LiveReaders:
         for reader in tuple(self.live):
             reader.sweep(tick)
 
-    def settle(self) -> None:
+    def charge(self) -> None:
         """Charge live readers for the bytes sent, and pause those over their limit. Runs
         periodically, not per event."""
         for reader in tuple(self.metered):
-            reader.settle()
+            reader.charge()
 
     def let_go(self) -> None:
         """End the event streams of revoked principals, and all long-polls."""

@@ -78,10 +78,6 @@ class Router:
                 return most
         return APPEND_BYTES_MAX
 
-    def known(self, target: str) -> Route | None:
-        """Return the cached route of a target without a query."""
-        return self._known.get(target)
-
     def _resolve(self, path: str) -> Route:
         handler = self._handlers.get(path)
         if handler is not None:

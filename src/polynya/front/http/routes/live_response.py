@@ -10,6 +10,7 @@ from polynya.front.http.routes.decoded_pages import is_json_stream
 from polynya.front.http.routes.pages import json_form
 from polynya.front.http.routes.read_request import END_SUFFIX
 from polynya.local.api import StreamInfo
+from polynya.routing.handle import StreamHandle
 from polynya.wire.cursor import current_interval, next_cursor
 from polynya.wire.headers import RECORDS, format_event_id, media_type
 from polynya.wire.kafka.values import values_type
@@ -40,7 +41,6 @@ class LiveResponse:
         "_form",
         "_history",
         "_meter",
-        "_name",
         "_peer",
         "_responses",
         "_uid",
@@ -53,7 +53,6 @@ class LiveResponse:
         self._exchange = exchange
         self._peer = exchange.peer
         self._responses = exchange.peer.responses
-        self._name = exchange.route.name
         self._chunked = exchange.head.minor == 1
         self._cursor = next_cursor(
             exchange.query.get("cursor"), context.service.now_ms(), context.random.random()
@@ -73,8 +72,8 @@ class LiveResponse:
         return self._exchange.principal
 
     @property
-    def name(self) -> str:
-        return self._name
+    def stream(self) -> StreamHandle:
+        return self._exchange.stream
 
     def open(self, info: StreamInfo, more: Headers) -> None:
         """Write the response head, with more headers, and take over the connection."""
@@ -109,9 +108,9 @@ class LiveResponse:
         """Return a data event, if there is data, and its control event."""
         cursor = max(self._cursor, current_interval(self._context.service.now_ms()))
         event_id = format_event_id(*at, (self._uid, self._history))
-        told = event_id + END_SUFFIX if closed else event_id
+        last_id = event_id + END_SUFFIX if closed else event_id
         control = control_event(
-            told, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed
+            last_id, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed
         )
         return data_event(event_id, payload, self._encoding) + control if payload else control
 
@@ -129,7 +128,7 @@ class LiveResponse:
         """End the response; the client resumes from its last event."""
         if self._finished:
             return
-        self._let_go()
+        self._release()
         self._peer.on_lost = None
         self._exchange.send(b"0\r\n\r\n" if self._chunked else b"")
 
@@ -156,9 +155,9 @@ class LiveResponse:
 
     def _lost(self) -> None:
         if not self._finished:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._finished = True
 
     def _write(self, data: bytes) -> None:

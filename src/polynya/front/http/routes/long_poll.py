@@ -78,7 +78,7 @@ async def _wait(exchange: Exchange, request: ReadRequest, cache: str) -> None:
                 or page.spans
                 or page.closed
                 or waiter.over
-                or exchange.context.is_stopping
+                or exchange.context.connections.stopping
             ):
                 _answer(exchange, request, page, cache)
                 return

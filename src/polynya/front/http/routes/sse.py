@@ -155,21 +155,21 @@ class Subscriber(LiveResponse):
     # --- catching up ------------------------------------------------------------------------------
 
     async def read(self, record: int, byte: int) -> Page | Refusal:
-        place = (
-            self._name,
+        position = (
+            self.stream.name,
             record,
             byte,
             allowed_bytes(self._exchange, self._page_bytes),
         )
         query = ReadQuery(
-            *place,
+            *position,
             whole_records=True,
             beyond_tail_waits=True,
             local=self._local,
             append_times=self._form.records,
             batch_times=self._form.records,
         )
-        return self._exchange.stream.read_nowait(query) or await self._exchange.stream.read(query)
+        return self.stream.read_nowait(query) or await self.stream.read(query)
 
     async def run(self, page: Page | Refusal, *, asked: int = Position.START) -> None:
         """Catch up. Any error ends the response, and the client resumes."""
@@ -212,7 +212,7 @@ class Subscriber(LiveResponse):
                 await self._write_page(page, shown.parts)
             else:
                 await asyncio.sleep(0)  # the feed is ahead of what a read can return
-            if self._context.is_stopping:
+            if self._context.connections.stopping:
                 self.finish()
             if self._finished or self._go_live(page):
                 return
@@ -287,7 +287,7 @@ class Subscriber(LiveResponse):
                 self._record, self._byte = event.record, event.byte
                 self._wrote = True
                 if not event.known:
-                    self._doubt()
+                    self._request_confirmation()
                 return
         if self._live:
             self._live_slowly(event)
@@ -309,14 +309,14 @@ class Subscriber(LiveResponse):
     def _payload_of(self, event: LiveEvent) -> bytes | None:
         """Return what readers of this form get of an event; None: a read has to find it, because
         events before it are missing, it has no payload, or decoding it may take long."""
-        place = (event.begin_record, event.begin_byte)
-        if place != (self._record, self._byte):
+        begin = (event.begin_record, event.begin_byte)
+        if begin != (self._record, self._byte):
             return None
         if not event.payload and event.record > event.begin_record:  # an ended transaction
             return None
         if self._encoding == SseEncoding.TEXT and len(event.payload) > _PAGE_BYTES:
             return None  # of very many lines: page by page
-        span = StoredSpan(*place, event.payload, event.encoding, time_ms=event.time_ms)
+        span = StoredSpan(*begin, event.payload, event.encoding, time_ms=event.time_ms)
         if not event.payload or is_plain((span,), self._form):
             return event.payload
         if len(event.payload) > AT_ONCE_BYTES or is_compressed(span):
@@ -338,7 +338,7 @@ class Subscriber(LiveResponse):
             transport.write(self._frame(event, payload))
             self._wrote = True
             if not event.known:
-                self._doubt()
+                self._request_confirmation()
         else:
             self._charged = event.byte
         if event.closed:
@@ -360,11 +360,11 @@ class Subscriber(LiveResponse):
                 event.frames[self._shared] = frame
         return frame
 
-    def _doubt(self) -> None:
+    def _request_confirmation(self) -> None:
         """Request a confirmation of the tail: this replica may lack acknowledged records. Local
         readers need none."""
         if not self._local:
-            self._context.readers.tail_confirmation.doubt(self)
+            self._context.readers.tail_confirmation.request(self)
 
     def confirm(self, info: StreamInfo | Refusal) -> None:
         """Notify the reader if it is at the leader's tail. Otherwise another event will follow."""
@@ -403,7 +403,7 @@ class Subscriber(LiveResponse):
 
     # --- byte rate limit --------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def charge(self) -> None:
         """Charge for the live bytes. A reader over its limit returns to reads until it has budget,
         slower but without a gap."""
         assert self._meter is not None
@@ -423,9 +423,9 @@ class Subscriber(LiveResponse):
         while not self._finished and (seconds := self._meter.owed(self._context.now())):
             await asyncio.sleep(min(seconds, _PACE_SECONDS))
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._count()
-        super()._let_go()
+        super()._release()
         self._live = False
         self._kept = []
         self._context.readers.discard(self)

@@ -37,17 +37,17 @@ from polynya.lakehouse.jobs.rewrites.redo_files import laid_out, opened, typed_v
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import Kind
+from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.columns import (
-    LEAVES_MAX,
     Column,
     FieldProfile,
     adopt,
+    chosen,
     declared,
     leaves,
     paths,
 )
 from polynya.lakehouse.schema.partitions import cuts
-from polynya.lakehouse.schema.shares import chosen
 from polynya.wire.tables import Move
 
 TASK_BYTES = 64 << 20  # stored bytes of the files of one task, which it decodes one by one
@@ -73,21 +73,21 @@ def produce_rebuild(
     the key of the result object. Raises ConfigError for partitions that cannot be."""
     began = time.monotonic()
     previous = _previous(plan, blobs)
-    types = list((dict(plan.table.columns) | wanted.columns).items())
+    named = list((dict(plan.table.columns) | wanted.columns).items())
     partitions = plan.table.partitions if wanted.partitions is None else wanted.partitions
     try:
-        partitions = [str(each) for each in parse_partitions(partitions, dict(types))]
+        partitions = [str(each) for each in parse_partitions(partitions, dict(named))]
     except BadPartition as bad:
         raise ConfigError(str(bad)) from None
     live = _live(plan, blobs)
     announce(plan, f"all rows of {len(live['main'])} files again", progress)
     samples = [found for file in _spread(live["main"]) for found in _profiles(blobs, file)]
-    fixed = Fixed(chosen(adopt([], declared(types)), samples), [{}], {})
+    fixed = Fixed(chosen(adopt([], declared(named)), samples), [{}], {})
     make = _Maker(plan, blobs, live, f"tables/{plan.table.uid}/{plan.job:012d}")
     for number in range(ROUNDS_MAX):
-        discover = number < ROUNDS_MAX - 1 and leaves(fixed.columns) < LEAVES_MAX
+        discover = number < ROUNDS_MAX - 1 and leaves(fixed.columns) < types.LEAVES_MAX
         job = make.job(fixed.columns, live["main"], number, discover=discover, fresh=True)
-        job = msgspec.structs.replace(job, cuts=cuts(partitions, types, fixed.columns))
+        job = msgspec.structs.replace(job, cuts=cuts(partitions, named, fixed.columns))
         results = run_plan(blobs, job, runner, progress)
         wishes = [wished for result in results for wished in result.wishes]
         if not wishes:
@@ -100,7 +100,7 @@ def produce_rebuild(
     made = msgspec.structs.replace(
         made,
         work=REBUILD,
-        move=Move(types, partitions),
+        move=Move(named, partitions),
         dead_rows=made.parts["dlq"].rows_added - dead,
         uncovered=uncovered,
         merges=previous.merges,
@@ -182,7 +182,7 @@ class _Maker:
             arrow_schema=schema.serialize().to_pybytes(),
             arrow_schema_dlq=dlq.serialize().to_pybytes(),
             discover=discover,
-            full=leaves(columns) >= LEAVES_MAX,
+            full=leaves(columns) >= types.LEAVES_MAX,
             round=number,
             folder=self._place,
             strict=self._strict,
@@ -288,7 +288,7 @@ def _strict(blobs: Blobs, file: Merged) -> set[int]:
 def _fitting(blobs: Blobs, file: Merged, columns: list[Column]) -> bool:
     """Report whether a value of a file's dead letters fits the columns."""
     for batch in opened(blobs, file).iter_batches(SAMPLE_ROWS_FILE, columns=["message", "value"]):
-        schema = Schema(columns, {}, full=leaves(columns) >= LEAVES_MAX)
+        schema = Schema(columns, {}, full=leaves(columns) >= types.LEAVES_MAX)
         problems = typed_values(Kind.JSON, batch["value"], schema).problems
         for row, message in enumerate(batch["message"].to_pylist()):
             found = problems.get(row, [])

@@ -19,7 +19,7 @@ from polynya.lakehouse.formats.parquet import bytes_streams
 from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import Kind
-from polynya.lakehouse.schema.columns import OUR_COLUMNS
+from polynya.lakehouse.schema import types
 
 BATCH_BYTES = 8 << 20  # decoded bytes of the rows that are decoded together
 
@@ -103,14 +103,14 @@ def read_again(blobs: Blobs, file: Merged, strict: Collection[int]) -> Iterator[
     size = sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
     step = max(1, BATCH_BYTES * found.num_rows // max(1, size))
     plain = bytes_streams(found)
-    for batch in parquet.iter_batches(step, columns=list(OUR_COLUMNS)):
+    for batch in parquet.iter_batches(step, columns=list(types.OUR_COLUMNS)):
         kinds = _kinds(batch["incarnation"], plain, strict)
         begins = np.flatnonzero(np.diff(kinds, prepend=-1))
         for begin, end in zip(begins, [*begins[1:], len(kinds)], strict=True):
             part = batch.slice(int(begin), int(end - begin))
             # copied, so that a run has buffers of its own
             whole = pa.Table.from_batches([part]).take(pa.array(range(part.num_rows)))
-            base = {name: whole[name].combine_chunks() for name in OUR_COLUMNS}
+            base = {name: whole[name].combine_chunks() for name in types.OUR_COLUMNS}
             yield FileRows(Kind(int(kinds[begin])), base)
 
 

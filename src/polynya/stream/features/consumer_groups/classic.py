@@ -3,6 +3,7 @@
 A new or returning member makes the group prepare a rebalance: all members join again, until all
 did or the rebalance timeout ends. Then the group completes it: one member, the leader, gets the
 others' subscriptions and brings the assignments. These are logged; then the group is stable.
+`_ACTIONS` has what each request of a member does in each state.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from polynya.base.limits import GROUP_MEMBERS_BYTES_MAX, GROUP_MEMBERS_MAX
 from polynya.stream.features.consumer_groups.calls import (
     Answer,
+    Commit,
     DescribedMember,
     Description,
     GroupError,
@@ -41,6 +43,46 @@ class State(enum.Enum):
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
+
+
+class Request(enum.Enum):
+    """What a member wants of its group."""
+
+    CHANGE = "a join of a new member, or with another subscription"
+    REPEAT = "a join again, with the same subscription"
+    LEADER_REPEAT = "a join again of the leader, with the same subscription"
+    RETURN = "a static member that is back, with the same subscription"
+    SYNC = "its assignment"
+    HEARTBEAT = "its session"
+    COMMIT = "to commit offsets"
+
+
+class Action(enum.Enum):
+    """What a group does with a request."""
+
+    PREPARE = "wait, and begin a rebalance"
+    GATHER = "wait for the others in the rebalance that runs"
+    WAIT = "wait for the assignments"
+    ANSWER = "answer now"
+    REFUSE = "refuse: a rebalance is in progress"
+
+
+_E, _P, _C, _S = State  # the columns; a group without members has none who could repeat
+_ACTIONS: dict[Request, dict[State, Action]] = {
+    Request.CHANGE: {
+        _E: Action.PREPARE,
+        _P: Action.GATHER,
+        _C: Action.PREPARE,
+        _S: Action.PREPARE,
+    },
+    # in the last two states it did not get the answer to its last join
+    Request.REPEAT: {_P: Action.GATHER, _C: Action.ANSWER, _S: Action.ANSWER},
+    Request.LEADER_REPEAT: {_P: Action.GATHER, _C: Action.ANSWER, _S: Action.PREPARE},
+    Request.RETURN: {_P: Action.GATHER, _C: Action.PREPARE, _S: Action.ANSWER},
+    Request.SYNC: {_P: Action.REFUSE, _C: Action.WAIT, _S: Action.ANSWER},
+    Request.HEARTBEAT: {_P: Action.REFUSE, _C: Action.ANSWER, _S: Action.ANSWER},
+    Request.COMMIT: {_P: Action.ANSWER, _C: Action.REFUSE, _S: Action.ANSWER},
+}
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +115,7 @@ class ClassicGroup:
         self.members = Roster()
         self.effects: list[Effect] = []
         self._new_id = new_id
-        self._reserved: dict[str, int] = {}  # member ids that were given out -> until when
+        self.reserved: dict[str, int] = {}  # member ids that were given out -> until when
         self._deadline_ms = 0  # of the rebalance's present step
         self._hold_ms = self._hold_ms_max = 0  # the first rebalance does not end before
 
@@ -95,7 +137,7 @@ class ClassicGroup:
     @property
     def is_idle(self) -> bool:
         """Report whether the log has all of it."""
-        return not self.members and not self._reserved and self.state is State.EMPTY
+        return not self.members and not self.reserved and self.state is State.EMPTY
 
     def take_effects(self) -> list[Effect]:
         """Return the effects since the last call."""
@@ -106,7 +148,7 @@ class ClassicGroup:
 
     def join(self, call: Join, ticket: int, now_ms: int) -> None:
         """Add a member, or take one that joins again. The answer may wait for a rebalance."""
-        error = self._join_error(call)
+        error = _join_error(self, call)
         if error:
             self._reply(ticket, Joined(error, call.member))
         elif call.member:
@@ -116,96 +158,67 @@ class ClassicGroup:
         else:
             id_ = self._new_id(call.instance or call.client_id)
             if call.takes_id_first and call.instance is None:
-                self._reserved[id_] = now_ms + call.session_timeout_ms
+                self.reserved[id_] = now_ms + call.session_timeout_ms
                 self._reply(ticket, Joined(GroupError.MEMBER_ID_REQUIRED, id_))
             else:
                 self._add(Member.of(id_, call), call, ticket, now_ms)
 
     def sync(self, call: Sync, ticket: int, now_ms: int) -> None:
         """Answer with the member's assignment, when the leader has brought it and it is logged."""
-        member, error = self._find(call.member, call.instance)
+        member, error = self.members.find(call.member, call.instance)
         if member is not None and call.generation != self.generation:
             error = GroupError.ILLEGAL_GENERATION
-        elif member is not None and not self._fits(call):
+        elif member is not None and not (
+            call.protocol_type in (None, self.protocol_type)
+            and call.protocol in (None, self.protocol)
+        ):
             error = GroupError.INCONSISTENT_GROUP_PROTOCOL
-        elif member is not None and self.state is State.PREPARING:
-            error = GroupError.REBALANCE_IN_PROGRESS
         if error or member is None:
             self._reply(ticket, Synced(error))
             return
+        action = _ACTIONS[Request.SYNC][self.state]
+        if action is Action.REFUSE:
+            self._reply(ticket, Synced(GroupError.REBALANCE_IN_PROGRESS))
+            return
         member.touch(now_ms)
-        if self.state is State.STABLE:
-            self._reply(ticket, self._synced(member))
+        if action is Action.ANSWER:
+            self._reply(ticket, _synced(self, member))
             return
         self._displace(member, syncing=True)
         member.syncing = ticket
         if member.id == self.leader:
             self._assign(dict(call.assignments), member)
 
-    def heartbeat(self, call: Heartbeat, now_ms: int) -> GroupError:
-        """Keep a member's session; return the error that tells it to join again."""
-        error = self.check(call.member, call.instance, call.generation)
-        member = self.members.get(call.member)
-        if error or member is None:
+    def check(self, request: Request, call: Heartbeat | Commit, now_ms: int) -> GroupError:
+        """Keep the session of a member of this generation; return the error of its request. The
+        generation of a commit is judged by the log once more."""
+        member, error = self.members.find(call.member, call.instance)
+        if member is None:
             return error
-        member.touch(now_ms)
-        preparing = self.state is State.PREPARING
-        return GroupError.REBALANCE_IN_PROGRESS if preparing else GroupError.NONE
-
-    def check(self, id_: str, instance: str | None, generation: int) -> GroupError:
-        """Return the error of a call by a member of this generation."""
-        member, error = self._find(id_, instance)
-        if member is not None and generation != self.generation:
+        if call.generation != self.generation:
             return GroupError.ILLEGAL_GENERATION
-        return error
-
-    def check_commit(
-        self, id_: str, instance: str | None, generation: int, now_ms: int
-    ) -> GroupError:
-        """Return the error of a commit. Its generation is judged by the log once more."""
-        error = self.check(id_, instance, generation)
-        member = self.members.get(id_)
-        if error or member is None:
-            return error
         member.touch(now_ms)
-        completing = self.state is State.COMPLETING
-        return GroupError.REBALANCE_IN_PROGRESS if completing else GroupError.NONE
+        is_refused = _ACTIONS[request][self.state] is Action.REFUSE
+        return GroupError.REBALANCE_IN_PROGRESS if is_refused else GroupError.NONE
 
     def leave(self, call: Leave, ticket: int, now_ms: int) -> None:
         """Remove members."""
         errors, gone = [], []
         for id_, instance in call.members:
-            if id_ in self._reserved and instance is None:
-                del self._reserved[id_]
+            if id_ in self.reserved and instance is None:
+                del self.reserved[id_]
                 errors.append(int(GroupError.NONE))
                 continue
             if instance is not None and not id_:
                 member = self.members.instance(instance)
                 error = GroupError.NONE if member else GroupError.UNKNOWN_MEMBER_ID
             else:
-                member, error = self._find(id_, instance)
+                member, error = self.members.find(id_, instance)
             if member is not None and not error and member not in gone:
                 gone.append(member)
             errors.append(int(error))
         self._reply(ticket, Outcomes(errors))
         self._remove(gone, now_ms)
-
-    def describe(self) -> Description:
-        """Return the group as administrators see it."""
-        stable = self.state is State.STABLE
-        members = [
-            DescribedMember(
-                each.id,
-                each.instance,
-                each.client_id,
-                each.client_host,
-                each.metadata(self.protocol) if stable else b"",
-                each.assignment if stable else b"",
-            )
-            for each in self.members
-        ]
-        protocol = self.protocol if stable else ""
-        return Description(self.id, self.state.value, self.protocol_type, protocol, members)
 
     # --- times ------------------------------------------------------------------------------------
 
@@ -214,7 +227,7 @@ class ClassicGroup:
         times = [
             each.deadline_ms for each in self.members if each.joining is None
         ]  # a member that waits for others is alive
-        times += self._reserved.values()
+        times += self.reserved.values()
         if self.state is State.PREPARING:
             times.append(self._hold_ms if self._is_complete else self._deadline_ms)
         elif self.state is State.COMPLETING:
@@ -223,8 +236,8 @@ class ClassicGroup:
 
     def tick(self, now_ms: int) -> None:
         """Remove the members that were not heard in time, and end steps that take too long."""
-        for id_ in [id_ for id_, until in self._reserved.items() if until <= now_ms]:
-            del self._reserved[id_]
+        for id_ in [id_ for id_, until in self.reserved.items() if until <= now_ms]:
+            del self.reserved[id_]
         late = [
             each
             for each in self.members
@@ -254,44 +267,22 @@ class ClassicGroup:
             member.assignment = found.get(member.id, b"")
             if member.syncing is not None:
                 ticket, member.syncing = member.syncing, None
-                self._reply(ticket, self._synced(member))
+                self._reply(ticket, _synced(self, member))
 
     # --- joining ----------------------------------------------------------------------------------
 
-    def _join_error(self, call: Join) -> GroupError:
-        known = self.members.get(call.member) or self.members.instance(call.instance)
-        if not call.protocol_type or not call.protocols:
-            return GroupError.INCONSISTENT_GROUP_PROTOCOL
-        if call.member:
-            if call.member not in self._reserved:
-                found, error = self._find(call.member, call.instance)
-                if error or found is None:
-                    return error
-        elif known is None and len(self.members) + len(self._reserved) >= GROUP_MEMBERS_MAX:
-            return GroupError.GROUP_MAX_SIZE_REACHED
-        size = self.members.bytes - (known.bytes if known is not None else 0)
-        size += sum(len(name) + len(metadata) for name, metadata in call.protocols)
-        if size > GROUP_MEMBERS_BYTES_MAX:
-            return GroupError.GROUP_MAX_SIZE_REACHED
-        if len(self.members) and call.protocol_type != self.protocol_type:
-            return GroupError.INCONSISTENT_GROUP_PROTOCOL
-        if not self.members.supports(call, known):
-            return GroupError.INCONSISTENT_GROUP_PROTOCOL
-        return GroupError.NONE
-
     def _join_again(self, call: Join, ticket: int, now_ms: int) -> None:
-        if self._reserved.pop(call.member, None) is not None:
+        if self.reserved.pop(call.member, None) is not None:
             self._add(Member.of(call.member, call), call, ticket, now_ms)
             return
         member = self.members.get(call.member)
         assert member is not None
-        same = member.protocols == call.protocols
-        is_leader = member.id == self.leader
-        if same and (
-            self.state is State.COMPLETING or (self.state is State.STABLE and not is_leader)
-        ):
-            member.touch(now_ms)  # it did not get the answer to its last join
-            self._reply(ticket, self._joined(member))
+        request = Request.CHANGE
+        if member.protocols == call.protocols:
+            request = Request.LEADER_REPEAT if member.id == self.leader else Request.REPEAT
+        if _ACTIONS[request][self.state] is Action.ANSWER:
+            member.touch(now_ms)
+            self._reply(ticket, _joined(self, member))
             return
         self._wait(member, call, ticket)
         self._rebalance(now_ms)
@@ -321,13 +312,14 @@ class ClassicGroup:
         self.members.rename(member, self._new_id(call.instance or ""))
         self.leader = member.id if was_leader else self.leader
         same = member.metadata(self.protocol) == dict(call.protocols).get(self.protocol)
-        if self.state is not State.STABLE or not same:
+        request = Request.RETURN if same else Request.CHANGE
+        if _ACTIONS[request][self.state] is not Action.ANSWER:
             self._wait(member, call, ticket)
             self._rebalance(now_ms)
             return
         member.update(call)
         member.touch(now_ms)
-        joined = self._joined(member)
+        joined = _joined(self, member)
         if was_leader and not call.skips_assignment:
             joined.leader, joined.members = old, []  # else it would bring assignments
         joined.skips_assignment = was_leader and call.skips_assignment
@@ -347,7 +339,8 @@ class ClassicGroup:
             self._reply(waiting, Synced(error) if syncing else Joined(error, member.id))
 
     def _rebalance(self, now_ms: int) -> None:
-        if self.state is State.PREPARING:
+        """Begin a rebalance with a change, or let the one that runs take it in."""
+        if _ACTIONS[Request.CHANGE][self.state] is Action.GATHER:
             self._complete_if_all(now_ms)
         else:
             self._prepare(now_ms)
@@ -366,7 +359,7 @@ class ClassicGroup:
     @property
     def _is_complete(self) -> bool:
         """Report whether all members have joined again."""
-        return not self._reserved and all(each.joining is not None for each in self.members)
+        return not self.reserved and all(each.joining is not None for each in self.members)
 
     def _complete_if_all(self, now_ms: int) -> None:
         if self._is_complete and (now_ms >= self._hold_ms or not self.members):
@@ -396,7 +389,7 @@ class ClassicGroup:
             assert ticket is not None
             member.assignment = b""
             member.touch(now_ms)
-            self._reply(ticket, self._joined(member))
+            self._reply(ticket, _joined(self, member))
 
     # --- assignments, members that go, answers ----------------------------------------------------
 
@@ -439,37 +432,63 @@ class ClassicGroup:
         if removed:
             self._rebalance(now_ms)
 
-    def _find(self, id_: str, instance: str | None) -> tuple[Member | None, GroupError]:
-        """Return a member, or the error for one that is unknown or replaced."""
-        member = self.members.get(id_)
-        if instance is not None:
-            known = self.members.instance(instance)
-            if known is not None and known.id != id_:
-                return None, GroupError.FENCED_INSTANCE_ID
-            member = known
-        return member, GroupError.NONE if member is not None else GroupError.UNKNOWN_MEMBER_ID
-
-    def _fits(self, call: Sync) -> bool:
-        return call.protocol_type in (None, self.protocol_type) and call.protocol in (
-            None,
-            self.protocol,
-        )
-
-    def _joined(self, member: Member) -> Joined:
-        """Return the answer to a join; the leader gets all members."""
-        listed = [(each.id, each.instance, each.metadata(self.protocol)) for each in self.members]
-        return Joined(
-            0,
-            member.id,
-            self.generation,
-            self.protocol_type,
-            self.protocol,
-            self.leader,
-            listed if member.id == self.leader else [],
-        )
-
-    def _synced(self, member: Member) -> Synced:
-        return Synced(0, self.protocol_type, self.protocol, member.assignment)
-
     def _reply(self, ticket: int, answer: Answer) -> None:
         self.effects.append(Reply(ticket, answer))
+
+
+def _join_error(group: ClassicGroup, call: Join) -> GroupError:
+    known = group.members.get(call.member) or group.members.instance(call.instance)
+    if not call.protocol_type or not call.protocols:
+        return GroupError.INCONSISTENT_GROUP_PROTOCOL
+    if call.member:
+        if call.member not in group.reserved:
+            found, error = group.members.find(call.member, call.instance)
+            if error or found is None:
+                return error
+    elif known is None and len(group.members) + len(group.reserved) >= GROUP_MEMBERS_MAX:
+        return GroupError.GROUP_MAX_SIZE_REACHED
+    size = group.members.bytes - (known.bytes if known is not None else 0)
+    size += sum(len(name) + len(metadata) for name, metadata in call.protocols)
+    if size > GROUP_MEMBERS_BYTES_MAX:
+        return GroupError.GROUP_MAX_SIZE_REACHED
+    if len(group.members) and call.protocol_type != group.protocol_type:
+        return GroupError.INCONSISTENT_GROUP_PROTOCOL
+    if not group.members.supports(call, known):
+        return GroupError.INCONSISTENT_GROUP_PROTOCOL
+    return GroupError.NONE
+
+
+def _joined(group: ClassicGroup, member: Member) -> Joined:
+    """Return the answer to a join; the leader gets all members."""
+    listed = [(each.id, each.instance, each.metadata(group.protocol)) for each in group.members]
+    return Joined(
+        0,
+        member.id,
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader,
+        listed if member.id == group.leader else [],
+    )
+
+
+def _synced(group: ClassicGroup, member: Member) -> Synced:
+    return Synced(0, group.protocol_type, group.protocol, member.assignment)
+
+
+def described(group: ClassicGroup) -> Description:
+    """Return the group as administrators see it."""
+    stable = group.state is State.STABLE
+    members = [
+        DescribedMember(
+            each.id,
+            each.instance,
+            each.client_id,
+            each.client_host,
+            each.metadata(group.protocol) if stable else b"",
+            each.assignment if stable else b"",
+        )
+        for each in group.members
+    ]
+    protocol = group.protocol if stable else ""
+    return Description(group.id, group.state.value, group.protocol_type, protocol, members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polynya.stream.features.consumer_groups.calls import Join
+from polynya.stream.features.consumer_groups.calls import GroupError, Join
 from polynya.stream.features.consumer_groups.commands import ConsumerGroupMember
 
 
@@ -108,6 +108,16 @@ class Roster:
         """Return the static member of this instance id."""
         id_ = self._instances.get(instance or "")
         return None if id_ is None else self._members[id_]
+
+    def find(self, id_: str, instance: str | None) -> tuple[Member | None, GroupError]:
+        """Return a member, or the error for one that is unknown or replaced."""
+        member = self.get(id_)
+        if instance is not None:
+            known = self.instance(instance)
+            if known is not None and known.id != id_:
+                return None, GroupError.FENCED_INSTANCE_ID
+            member = known
+        return member, GroupError.NONE if member is not None else GroupError.UNKNOWN_MEMBER_ID
 
     def add(self, member: Member) -> None:
         self._members[member.id] = member

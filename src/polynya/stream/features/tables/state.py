@@ -82,3 +82,11 @@ class Table(msgspec.Struct, array_like=True, gc=False):
 def folder_of(uid: int, job: int) -> str:
     """Return the key of the folder of a table's files that `job` moved them to, or of the first."""
     return f"tables/{uid}/{job:012d}" if job else f"tables/{uid}"
+
+
+class TableClaims:
+    """The tables that read streams of a group. Each stream has its claims in `Stream.tables`."""
+
+    def __init__(self) -> None:
+        self.watches: dict[int, Watch] = {}  # by uid of the table
+        self.jobs: dict[int, int] = {}  # table -> the latest job that claimed here

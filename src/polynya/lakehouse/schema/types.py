@@ -1,0 +1,64 @@
+"""The types of columns, their names in tables, and their limits. Pure."""
+
+from __future__ import annotations
+
+LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = (
+    "long",
+    "double",
+    "string",
+    "timestamptz",
+    "boolean",
+    "struct",
+    "list",
+)
+MAP = "map"  # objects with many keys: text to one type of value
+DATE = "date"
+DECIMAL = "decimal"  # integers beyond 64 bits, up to DECIMAL_DIGITS digits
+WHOLE = "whole"  # only in profiles: a whole number spelled as a fraction, like 5.0
+WIDE = "wide"  # only in profiles: a 64-bit integer that a double cannot hold
+HUGE = "huge"  # only in profiles: a number that no column can hold
+DECIMAL_DIGITS = 38
+DECIMAL_MAX = 10**DECIMAL_DIGITS - 1
+GROUPS = {
+    **dict.fromkeys((LONG, DOUBLE, DECIMAL, WHOLE, WIDE, HUGE), "number"),
+    **dict.fromkeys((STRING, TIME, DATE), STRING),
+    BOOLEAN: BOOLEAN,
+    **dict.fromkeys((STRUCT, MAP), STRUCT),
+    LIST: LIST,
+}
+OUR_COLUMNS = (
+    "stream",
+    "incarnation",
+    "offset",
+    "byte_offset",
+    "batch",
+    "timestamp",
+    "append_time",
+    "key",
+    "headers",
+    "value",
+)
+# of Iceberg's readers: Spark finds no column of such a name, and no other with it
+READERS_COLUMNS = (
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+    "_row_id",
+    "_last_updated_sequence_number",
+    "_change_type",
+    "_change_ordinal",
+    "_commit_snapshot_id",
+)
+PARTITION_PREFIX = "_by_"  # of the names of a table's partitions: no column has it
+LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
+DEPTH_MAX = 8
+NAME_CHARACTERS_MAX = 128
+KEYS_MAX = 64  # keys of a struct; an object with more is a map
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+EXACT_MAX = 2**53  # below it a double is exact
+# microseconds since 1970 of the years 0001 to 9999 in UTC, as readers know them
+TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
+_YEARS = r"(\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"  # 0001 to 9999, as readers know them
+DATE_PATTERN = rf"^{_YEARS}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
