@@ -30,7 +30,6 @@ LARGE = {  # classes that are still to be divided
     "polynya.raft.progress:Progress",
     "polynya.raft.raft:Raft",
     "polynya.raft.state:RaftState",
-    "polynya.service.consumer_groups.coordinator:ConsumerGroupCoordinator",
     "polynya.stream.features.consumer_groups.classic:ClassicGroup",
     "polynya.transport.link:FrameLink",
     "polynya.transport.raft_links:RaftLinks",
