@@ -136,7 +136,7 @@ FOUND = (
         "Once a request for a stream's tail could not be sent to its node, every later live "
         "reader of that stream waited indefinitely.",
         "a code review for waits without a timeout",
-        "tests/service/test_tails.py",
+        "tests/routing/test_tails.py",
     ),
     Found(
         "A new replica stalled indefinitely while it caught up. All acknowledgements of one "
@@ -411,7 +411,7 @@ FOUND = (
         "A page of a fork began after the requested offset and reported no error. The fork was "
         "trimmed during the read, and its source released the inherited records.",
         "simulation, seed 213 after others in one process",
-        "tests/service/test_forks.py",
+        "tests/local/test_forks.py",
     ),
     Found(
         "A supervisor that queried other nodes for their identity before its cores started "
@@ -441,7 +441,7 @@ FOUND = (
         "A fork was refused for a record that existed, because its source was recreated between "
         "the two reads of the fork request.",
         "simulation, seed 20262269 of the swarm",
-        "tests/service/test_forks.py",
+        "tests/local/test_forks.py",
     ),
     Found(
         "A pack whose intent was retried after its deletion stayed recorded in the log.",
@@ -469,7 +469,7 @@ FOUND = (
         "An append was answered with 500 when a member of the cluster answered with a code that this "
         "release does not know; the outcome is unknown then.",
         "fuzzing of peers, seed 34152716, on a busy machine",
-        "tests/service/test_bundles.py",
+        "tests/routing/test_bundles.py",
     ),
     Found(
         "Evicted streams whose packs could not be emptied were returned to memory and evicted again "

@@ -21,7 +21,7 @@ LARGE = {  # classes that are still to be divided
     "polynya.embedded.log:Log",
     "polynya.embedded.reader:LogReader",
     "polynya.engine.replicated:ReplicatedEngine",
-    "polynya.engine.standalone:StandaloneEngine",
+    "polynya.local.local:LocalGroups",
     "polynya.raft.progress:Progress",
     "polynya.raft.raft:Raft",
     "polynya.raft.state:RaftState",
@@ -29,7 +29,6 @@ LARGE = {  # classes that are still to be divided
 }
 CIRCLES = {  # what the modules of a circle have in common: why they may import each other
     "polynya.raft.": "one protocol: a reaction to a message begins others, and all change one state",
-    "polynya.stream.": "still to be cut",
 }
 
 

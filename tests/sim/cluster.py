@@ -184,7 +184,7 @@ class Node:
         self.forwarding.start()
         assert self.engine.replica_lifecycle is not None
         self.core.replicas.on_dropped += [self.forwarding.gone, self._forget]
-        self.reconfiguration = Reconfiguration(self.engine.service, self.core)
+        self.reconfiguration = Reconfiguration(self.engine.service.rpc, self.core)
         self.reconciler = PlacementReconciler(
             self.core,
             self.engine.replica_lifecycle,

@@ -132,7 +132,7 @@ STORIES = {  # the test that notices it, where there is one
     **DISKLESS_WRITER_STORIES,
     **COPY_DELTA_STORIES,
     "less is kept than is to be": (
-        "service/test_retention.py::test_retention_by_bytes_keeps_at_least_so_many"
+        "local/test_retention.py::test_retention_by_bytes_keeps_at_least_so_many"
     ),
     "data goes by the map alone": "replica/test_cluster_moves.py::test_an_old_map_costs_nobody_their_data",
     "what was dropped is found again": "replica/test_cluster_moves.py::test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none",
@@ -186,10 +186,10 @@ STORIES = {  # the test that notices it, where there is one
         "stream/test_salvage.py::test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_trim"
     ),
     "requests do not wait for an eviction that is on its way": (
-        "service/test_eviction.py::test_an_eviction_that_overtakes_requests_is_not_seen"
+        "local/test_eviction.py::test_an_eviction_that_overtakes_requests_is_not_seen"
     ),
     "a late eviction takes what has come back": (
-        "service/test_eviction.py::test_a_late_eviction_does_not_overtake_what_comes_behind_a_return"
+        "local/test_eviction.py::test_a_late_eviction_does_not_overtake_what_comes_behind_a_return"
     ),
     "old backups go though others are under way": (
         "backup/test_taking_and_restoring.py::test_what_a_backup_under_way_has_brought_or_counts_on_stays"

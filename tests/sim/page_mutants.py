@@ -77,7 +77,7 @@ PAGE: dict[str, tuple[Any, str, Any]] = {
     "recovery does not look into pages": (FromStore, "_packs_of_pages", _nothing),
 }
 _COLD = "cold/test_index_pages.py::"
-_SERVICE = "service/test_paged_streams.py::"
+_LOCAL = "local/test_paged_streams.py::"
 _BACKUP = "backup/test_pages_in_backups.py::"
 _SWEPT = f"{_COLD}test_packs_that_become_a_pages_own_during_a_sweep_stay"
 _LOST = f"{_COLD}test_a_lost_page_is_an_error_of_its_records_alone"
@@ -97,9 +97,9 @@ PAGE_STORIES = {
     "a page goes before its packs": (
         f"{_COLD}test_a_page_is_released_with_its_packs_when_all_of_it_is_trimmed"
     ),
-    "a table's claim ends inside a page": (f"{_SERVICE}test_tables_take_the_records_of_pages_once"),
+    "a table's claim ends inside a page": (f"{_LOCAL}test_tables_take_the_records_of_pages_once"),
     "a page of records goes on behind a page of an index": (
-        f"{_SERVICE}test_a_paged_stream_reads_as_a_list"
+        f"{_LOCAL}test_a_paged_stream_reads_as_a_list"
     ),
     "a backup lacks the packs of pages": f"{_BACKUP}test_a_backup_has_pages_and_their_packs",
     "recovery does not look into pages": (

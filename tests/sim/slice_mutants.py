@@ -51,6 +51,6 @@ SLICE_STORIES = {
         f"{_PARTS}test_a_slice_of_a_wider_span_than_its_entry_is_damage"
     ),
     "records of a diskless stream are sent by the replica": (
-        "service/test_diskless_reads.py::test_the_core_that_reads_fetches_the_slices_itself"
+        "routing/test_diskless_reads.py::test_the_core_that_reads_fetches_the_slices_itself"
     ),
 }

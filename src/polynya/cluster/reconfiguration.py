@@ -7,7 +7,7 @@ import msgspec
 from polynya.base.errors import NotLeader
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.raft import Configuration, PeerStatus, ProposalRefused
-from polynya.service.node_service import NodeService
+from polynya.routing.rpc import Rpc
 
 CHANGE = 60  # message kinds between cores
 TRANSFER = 61
@@ -46,33 +46,29 @@ class Reconfiguration:
     election. It raises Unavailable, or OutcomeUnknown when the leader was lost with the request.
     All may be retried."""
 
-    def __init__(self, service: NodeService, core: ReplicatedEngine) -> None:
-        self._service, self._core = service, core
-        service.rpc.serve(CHANGE, ChangeRequest, int, self._change)
-        service.rpc.serve(TRANSFER, TransferRequest, int, self._transfer)
-        service.rpc.serve(STATUS, StatusRequest, GroupStatus, self._status)
+    def __init__(self, rpc: Rpc, core: ReplicatedEngine) -> None:
+        self._rpc, self._core = rpc, core
+        rpc.serve(CHANGE, ChangeRequest, int, self._change)
+        rpc.serve(TRANSFER, TransferRequest, int, self._transfer)
+        rpc.serve(STATUS, StatusRequest, GroupStatus, self._status)
 
     async def change(self, group: int, target: Configuration) -> ProposalRefused | None:
         """Start a change to these voters, learners and readers. None means started; `status` shows
         when it is settled. A leader without a vote in `target` first transfers its leadership
         (HANDING_OVER)."""
         return _refusal(
-            await self._service.rpc.at_home(
-                group, CHANGE, ChangeRequest(group, target), self._change
-            )
+            await self._rpc.at_home(group, CHANGE, ChangeRequest(group, target), self._change)
         )
 
     async def transfer(self, group: int, node: int) -> ProposalRefused | None:
         """Transfer the group's leadership to this node."""
         return _refusal(
-            await self._service.rpc.at_home(
-                group, TRANSFER, TransferRequest(group, node), self._transfer
-            )
+            await self._rpc.at_home(group, TRANSFER, TransferRequest(group, node), self._transfer)
         )
 
     async def status(self, group: int) -> GroupStatus:
         """Return the group's status, linearizable: it held at some moment after the call."""
-        found: GroupStatus = await self._service.rpc.at_home(
+        found: GroupStatus = await self._rpc.at_home(
             group, STATUS, StatusRequest(group), self._status
         )
         return found

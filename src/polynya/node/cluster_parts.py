@@ -113,7 +113,7 @@ class ClusterParts:
         self._stale_copy_guard = StaleCopyGuard(
             start, member.links, engine.storage.journal, end=fatal
         )
-        reconfiguration = Reconfiguration(engine.service, replicated)
+        reconfiguration = Reconfiguration(engine.service.rpc, replicated)
         self._reconciler = self._reconcile(replicated, reconfiguration)
         self._levels: FeatureLevels = member.levels(
             lambda: maps.now.members if maps.now.epoch else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polynya.cold import PackGone
-from polynya.local.api import Page, ReadQuery, Refusal, Sink, StreamInfo
+from polynya.local.api import AppendTo, Page, ReadQuery, Refusal, Sink, StreamInfo
 from polynya.local.local import LocalGroups
 from polynya.local.reads.pieces import PlannedPage
 from polynya.routing import messages
@@ -97,11 +97,18 @@ class StreamHandle:
     `done` before it returns."""
 
     __slots__ = ("_proposals", "_reads", "append", "group", "name")
+    append: AppendTo
 
     def __init__(self, name: str, group: int, proposals: Proposals, reads: StreamReads) -> None:
         self.name, self.group = name, group
-        self.append = proposals.appender(group)
         self._proposals, self._reads = proposals, reads
+
+    def __getattr__(self, name: str) -> AppendTo:
+        """Bind the appender at the first append: most handles of a request only read."""
+        if name != "append":
+            raise AttributeError(f"a StreamHandle has no {name!r}")
+        self.append = append = self._proposals.appender(self.group)
+        return append
 
     def propose(self, command: Command, done: Done) -> None:
         """Propose any command of the stream; see `polynya.service.api.Service.propose`."""
