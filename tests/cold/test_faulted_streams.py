@@ -254,6 +254,9 @@ class Wire:
 
 
 class Broken:
+    def __init__(self) -> None:
+        self.segments = self
+
     def read_entry(self, place: int, *, within: int = 1) -> None:
         raise CorruptData("the segment is damaged")
 

@@ -26,7 +26,8 @@ from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import snapshot_of
-from polynya.wal import Journal, JournalEntry
+from polynya.wal import JournalEntry
+from polynya.wal.segments import Segments
 
 GROUP = 1
 
@@ -168,13 +169,13 @@ def test_an_entry_is_read_once_for_all_of_its_batches(
         await turn(core, [append("a", number, b"%d" % number) for number in range(5, 8)])
         batches = storage.core_replicas.groups[GROUP].machine.directory.streams["test/a"].hot or []
         places: list[int] = []
-        sound = Journal.read_entry
+        sound = Segments.read_entry
 
-        def counted(journal: Journal, place: int, *, within: int = 1) -> JournalEntry:
+        def counted(segments: Segments, place: int, *, within: int = 1) -> JournalEntry:
             places.append(place)
-            return sound(journal, place, within=within)
+            return sound(segments, place, within=within)
 
-        monkeypatch.setattr(Journal, "read_entry", counted)
+        monkeypatch.setattr(Segments, "read_entry", counted)
         read = PayloadReader(storage.journal)
         assert [read(batch.place, 1) for batch in batches] == [
             b"%d" % number for number in range(8)

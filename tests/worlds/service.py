@@ -149,7 +149,7 @@ class World:
     def die(self) -> None:
         """The process is gone at once, in the middle of whatever it did."""
         # what its thread still reports finds a dead core
-        self.engine.core._dead = RuntimeError("killed")
+        self.engine.core._ends.dead = RuntimeError("killed")
         self.engine.core.close()
         self.disk.kill()
 
@@ -315,7 +315,7 @@ class Node:
         locks = {
             fd: path for fd, path in world.disk.locks.items() if f"core-{number}" not in str(path)
         }
-        world.engine.core._dead = RuntimeError("killed")
+        world.engine.core._ends.dead = RuntimeError("killed")
         world.engine.core.close()
         await world.transport.close()
         world.disk.locks = locks

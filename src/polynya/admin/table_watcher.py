@@ -9,7 +9,7 @@ from typing import Any
 
 from polynya.base.errors import PolynyaError
 from polynya.front.http.api.tables import TableRoutes
-from polynya.jobs import Failures, repeat
+from polynya.jobs import Failures, Rest, repeat
 from polynya.observability.metrics import Samples, label
 
 log = logging.getLogger("polynya.tables")
@@ -52,19 +52,19 @@ class TableWatcher:
         )
         await repeat(self.look, LOOK_SECONDS, failures)
 
-    async def look(self) -> float:
+    async def look(self) -> Rest:
         """Look once, and return the seconds to rest. Raises PolynyaError; then the last metrics
         stay."""
         began = time.monotonic()
         if not self._leads():
             self._samples = {}
-            return LOOK_SECONDS
+            return Rest(LOOK_SECONDS)
         await self._routes.finish_drops()
         tables = await self._routes.described()
         self._samples = {
             key: value for table in tables for key, value in _samples_of(table).items()
         }
-        return max(LOOK_SECONDS, SHARE * (time.monotonic() - began))
+        return Rest(max(LOOK_SECONDS, SHARE * (time.monotonic() - began)))
 
 
 def _samples_of(table: dict[str, Any]) -> Samples:

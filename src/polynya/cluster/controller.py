@@ -16,7 +16,7 @@ from polynya.cluster.map_cache import ClusterMapCache, cluster_born
 from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.status import KNOWS_MAPS, ClusterView, observed
 from polynya.config.core_start import CoreStart
-from polynya.jobs import Failures, repeat
+from polynya.jobs import Failures, Rest, repeat
 from polynya.raft import ProposalRefused
 from polynya.replica.planner import (
     ChangeVoters,
@@ -99,8 +99,8 @@ class Controller:
         )
         await repeat(self._step, WAIT_SECONDS, failures, wake=self._news)
 
-    async def _step(self) -> float:
-        return await (self._round() if self._is_leader() else self._announce())
+    async def _step(self) -> Rest:
+        return Rest(await (self._round() if self._is_leader() else self._announce()))
 
     async def _round(self) -> float:
         """Run one round and return the pause in seconds."""

@@ -15,7 +15,7 @@ from google_crc32c import value as crc32c
 from polynya.cold.groups import Groups, survey
 from polynya.cold.settings import EvictSettings
 from polynya.cold.steps import FAULTS, Steps
-from polynya.jobs import Failures, pause_after, repeat
+from polynya.jobs import Failures, Rest, pause_after, repeat
 from polynya.objectstore.api import ObjectStore
 from polynya.stream.command import level_of
 from polynya.stream.features.pages.commands import Evict
@@ -81,10 +81,11 @@ class Evictor:
             seconds = self._settings.interval_ms / 1000
             await repeat(self._pass, seconds, at_once=False, sleep=self._sleep)
 
-    async def _pass(self) -> float:
+    async def _pass(self) -> Rest:
         await self.evict_due()
         failures = self._failures.in_a_row
-        return self._settings.interval_ms / 1000 + (pause_after(failures) if failures else 0.0)
+        rest = self._settings.interval_ms / 1000 + (pause_after(failures) if failures else 0.0)
+        return Rest(rest)
 
     async def evict_due(self) -> int:
         """Run one pass and return the number of evicted streams."""

@@ -31,7 +31,7 @@ from polynya.cold.steps import (
     entries_for,
     let_the_loop_run,
 )
-from polynya.jobs import BACKOFF_SECONDS, pause_after, repeat, wait_for
+from polynya.jobs import BACKOFF_SECONDS, Rest, pause_after, repeat, wait_for
 from polynya.objectstore.api import ObjectStore
 from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.replies import Reply
@@ -99,14 +99,14 @@ class Flusher:
         if self._settings.interval_ms:
             await repeat(self._pass, 0.0)
 
-    async def _pass(self) -> float:
+    async def _pass(self) -> Rest:
         self._recovered.clear()
         due = await self.flush_due()
         if self._failures:
             await self._rest(pause_after(self._failures))
         elif not due:
             await self._wait(self._settings.interval_ms / 1000)
-        return 0.0
+        return Rest(0.0)
 
     def wake(self) -> None:
         """Scan now, because many hot bytes have arrived."""

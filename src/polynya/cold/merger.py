@@ -49,7 +49,7 @@ from polynya.cold.sparse_packs import (
     runs_in,
 )
 from polynya.cold.steps import FAULTS, Steps, entries_for, let_the_loop_run
-from polynya.jobs import Failures, pause_after, repeat
+from polynya.jobs import Failures, Rest, pause_after, repeat
 from polynya.objectstore.api import NotFound, ObjectStore
 from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.machine import Machine
@@ -150,12 +150,12 @@ class Merger:
         if self._settings.interval_ms:
             await repeat(self._pass, 0.0, sleep=self._sleep)
 
-    async def _pass(self) -> float:
+    async def _pass(self) -> Rest:
         await self.merge_due()
         if self._failures.in_a_row:
-            return pause_after(self._failures.in_a_row)
+            return Rest(pause_after(self._failures.in_a_row))
         rest = max(self._settings.interval_ms / 1000, LOOK_REST * self._look_seconds)
-        return 0.0 if self._more else rest
+        return Rest(0.0 if self._more else rest)
 
     async def merge_due(self) -> int:
         """Scan all indexes once and merge the runs that save most per byte written. Return the

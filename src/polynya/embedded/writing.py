@@ -256,8 +256,10 @@ class LogWriter:
         here, open_ = self.end, self._open
         header = SegmentHeader(self.journal_id, open_.number + 1, self._files.random64(), here)
         synced = header.number << 32 | SEGMENT_HEADER_BYTES
-        farewell = pack_mark(seed=open_.seed, segment=open_.number, offset=open_.end, synced=synced)
-        return Segment(header.number, header.nonce, header.seed(), here, 0, farewell)
+        final_mark = pack_mark(
+            seed=open_.seed, segment=open_.number, offset=open_.end, synced=synced
+        )
+        return Segment(header.number, header.nonce, header.seed(), here, 0, final_mark)
 
     def _flush(self) -> None:
         """Write what is staged and apply it. Raises `LogFull`, `OSError`, `PolynyaError`."""
@@ -272,7 +274,7 @@ class LogWriter:
             write.begin,
             write.offset,
             write.buffers,
-            target.farewell,
+            target.final_mark,
         )
         end = target.number << 32 | write.offset
         batch = WriteBatch([part], self.end, end, named, self.durable)

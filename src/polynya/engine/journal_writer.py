@@ -4,18 +4,22 @@ to disk with the next one."""
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
-from polynya.engine.standalone import KIND_COPY, MARK_SECONDS, CoreCounters, Moves, copy_of
+from polynya.engine.turns import (
+    KIND_COPY,
+    MARK_SECONDS,
+    CoreCounters,
+    Moves,
+    WriteExecutor,
+    copy_of,
+)
 from polynya.raft import Effects, EntryKind, HardState, Raft, Snapshot, encode_configuration
 from polynya.replica.member import Member
 from polynya.stream.state.model import HotBatch
-from polynya.system.disk_pace import DiskPace
 from polynya.wal import DiskFull, Journal, WriteBatch
 
 FULL_SECONDS = 0.5  # retry interval on a full disk
@@ -23,15 +27,6 @@ FORGETFUL = b"f"  # hard state payload: the member lost its disk and does not kn
 LEARNING = b"l"  # … the member is new and catching up
 UNBORN = b"u"  # … the member found that its group is new, and has seen no term since
 _NO_BYTES = b""
-Done = Callable[[BaseException | None], None]
-
-
-class WriteExecutor(Protocol):
-    """Writes batches in call order. `done` is called on the loop with the error or None."""
-
-    def write(self, batch: WriteBatch, done: Done) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Turns(Protocol):
@@ -253,38 +248,6 @@ class JournalWriter:
         self.full = False
         if not self._closed:
             self._turns.kick()
-
-
-class WriterThread:
-    """A thread that writes and syncs one batch after the other."""
-
-    def __init__(self, journal: Journal, pace: DiskPace) -> None:
-        self._journal, self._pace = journal, pace
-        self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[tuple[WriteBatch, Done] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
-
-    def write(self, batch: WriteBatch, done: Done) -> None:
-        self._queue.put((batch, done))
-
-    def close(self) -> None:
-        """Stop the thread after the queued writes."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            batch, done = job
-            error: BaseException | None = None
-            try:
-                self._pace.write(self._journal, batch)
-            except BaseException as caught:
-                error = caught
-            try:
-                self._loop.call_soon_threadsafe(done, error)
-            except RuntimeError:  # the loop is closed
-                return
 
 
 def hard_state_of(term: int, vote: int, payload: bytes) -> HardState:

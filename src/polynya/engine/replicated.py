@@ -25,7 +25,7 @@ from polynya.engine.applying import apply_committed
 from polynya.engine.commit_timeout import CommitTimeouts
 from polynya.engine.deadlines import Deadlines
 from polynya.engine.entry_validation import EntryValidator
-from polynya.engine.journal_writer import JournalWriter, WriteExecutor, WriterThread
+from polynya.engine.journal_writer import JournalWriter
 from polynya.engine.leadership import LeaderPlacement
 from polynya.engine.membership import ClusterSettings
 from polynya.engine.outbox import Outbox
@@ -34,9 +34,8 @@ from polynya.engine.replicas.journal_keeper import JournalKeeper
 from polynya.engine.replicas.linearizable_reads import LinearizableReads, settle_all
 from polynya.engine.replicas.proposal_answers import ProposalAnswers
 from polynya.engine.replicas.replica_set import ReplicaSet
-from polynya.engine.standalone import CoreCounters
 from polynya.engine.storage import Storage
-from polynya.engine.turn_ends import TurnEnds, journal_failed
+from polynya.engine.turns import CoreCounters, TurnEnds, WriteExecutor, WriterThread, journal_failed
 from polynya.raft import (
     Effects,
     EntryKind,
@@ -95,7 +94,6 @@ class ReplicatedEngine:
         self._outbox = Outbox(cluster.links)
         self.payload = self._outbox.payload  # bytes of appends in Raft messages, by node
         self._kicked = self._applied = False
-        self._dead: BaseException | None = None
         self._ends = TurnEnds()
         self._writes = JournalWriter(
             journal,
@@ -166,7 +164,7 @@ class ReplicatedEngine:
         )
 
     def _refusal(self, member: Member, command: Command) -> Reply | BaseException | None:
-        if self._dead is not None:
+        if self._ends.dead is not None:
             return journal_failed()
         if not member.leading:
             return NotLeader(self.replicas.leader_of(member.group.number))
@@ -200,7 +198,7 @@ class ReplicatedEngine:
     def received(self, messages: Sequence[bytes], sender: int = 0) -> None:
         """Process messages from a peer; those for unknown groups are dropped. Raises InvalidMessage
         at the end; an invalid message has no effect."""
-        if self._dead is not None:
+        if self._ends.dead is not None:
             return
         now_ms, senseless = self._now_ms(), None
         for data in messages:
@@ -228,7 +226,7 @@ class ReplicatedEngine:
 
     def step(self, member: Member, message: Message) -> None:
         """Process a message that was deferred."""
-        if self._dead is not None:
+        if self._ends.dead is not None:
             return
         try:
             member.raft.step(message, self._now_ms())
@@ -258,13 +256,13 @@ class ReplicatedEngine:
             for part in parts_of(entry)
         ]
         while any(part.token is not None for part in pending):
-            await self._ends.wait(self._dead)
+            await self._ends.wait()
 
     async def drain(self) -> None:
         """Wait for requests in flight, for at most DRAIN_SECONDS, before a clean stop."""
         deadline = self._loop.time() + DRAIN_SECONDS
         while (
-            self._dead is None
+            self._ends.dead is None
             and (self._writes.busy or self.answers.inflight_bytes)
             and self._loop.time() < deadline
         ):
@@ -277,7 +275,7 @@ class ReplicatedEngine:
 
     def close(self) -> None:
         """Stop the loop, and the writer thread after its queued writes."""
-        self._dead = self._dead or RuntimeError("closed")
+        self._ends.dead = self._ends.dead or RuntimeError("closed")
         self.reads.stop()
         self.leadership.close()
         self._commit_timeouts.close()
@@ -286,24 +284,24 @@ class ReplicatedEngine:
 
     def kick(self) -> None:
         """Schedule a turn: a member received input outside of one, or the disk may have room."""
-        if not self._kicked and self._dead is None:
+        if not self._kicked and self._ends.dead is None:
             self._kicked = True
             self._loop.call_soon(self._kick)
 
     def fail(self, error: BaseException) -> None:
         """Stop the core because a part of it has failed."""
-        if self._dead is None:
+        if self._ends.dead is None:
             self._die(error)
 
     # --- what the writes tell ---------------------------------------------------------------------
 
     def gather(self) -> None:
         """Stage the proposals that arrived during the write."""
-        if self._dead is None and self._queued:
+        if self._ends.dead is None and self._queued:
             self._turn()
 
     def synced(self, tickets: list[tuple[Raft, int]]) -> None:
-        if self._dead is None:
+        if self._ends.dead is None:
             now_ms = self._now_ms()
             for raft, ticket in tickets:
                 raft.persisted(ticket, now_ms)
@@ -312,7 +310,7 @@ class ReplicatedEngine:
     def refused(self, rafts: Iterable[Raft]) -> None:
         """Handle a full disk: Raft stages its unwritten state again when there is room. Until then
         proposals are rejected, and leaderships move to nodes that have room."""
-        if self._dead is None:
+        if self._ends.dead is None:
             now_ms = self._now_ms()
             for raft in rafts:
                 gone = raft.unwritten(now_ms)
@@ -328,7 +326,7 @@ class ReplicatedEngine:
 
     def _kick(self) -> None:
         self._kicked = False
-        if self._dead is None:
+        if self._ends.dead is None:
             try:
                 self._turn()
             except (
@@ -337,7 +335,7 @@ class ReplicatedEngine:
                 self._die(fault)
 
     def _due(self, groups: list[int]) -> None:
-        if self._dead is None:
+        if self._ends.dead is None:
             now_ms = self._now_ms()
             try:
                 for group in groups:
@@ -449,7 +447,7 @@ class ReplicatedEngine:
     # --- failures ---------------------------------------------------------------------------------
 
     def _die(self, error: BaseException) -> None:
-        self._dead = error
+        self._ends.dead = error
         self._deadlines.close()
         self.reads.stop()
         for member in self.members.values():

@@ -9,8 +9,6 @@ turn is undone and rejected.
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import cast
@@ -18,7 +16,16 @@ from typing import cast
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
-from polynya.engine.turn_ends import TurnEnds, journal_failed
+from polynya.engine.turns import (
+    KIND_COPY,
+    MARK_SECONDS,
+    CoreCounters,
+    Moves,
+    TurnEnds,
+    WriterThread,
+    copy_of,
+    journal_failed,
+)
 from polynya.replica import AppendRun, CoreReplicas, PendingEntry
 from polynya.replica.log import encode_command, encode_proposal
 from polynya.stream.command import Command
@@ -30,29 +37,9 @@ from polynya.stream.features.appends.commands import (
     AppendIf,
     Produce,
 )
-from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import HotBatch
-from polynya.system.disk_pace import DiskPace
 from polynya.wal import DiskFull, FrameKind, Journal, WriteBatch
-
-MARK_SECONDS = 0.05  # delay after the last write until a mark frame records that it was synced
-KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
-Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
-
-
-class CoreCounters:
-    """Counters of a core, read at scrape time."""
-
-    __slots__ = ("copied", "disk_full", "entries", "overloaded", "pace", "turns")
-
-    def __init__(self) -> None:
-        self.turns = self.entries = self.disk_full = self.overloaded = self.copied = 0
-        self.pace = DiskPace()
-
-    @property
-    def write_seconds(self) -> float:
-        return self.pace.seconds
 
 
 class StandaloneEngine:
@@ -90,14 +77,8 @@ class StandaloneEngine:
         self._busy = False
         self._kicked = False
         self._mark_due = False
-        self._dead: BaseException | None = None
-        self._turns_begun = self._turns_ended = 0
         self._ends = TurnEnds()
-        self._queue: queue.SimpleQueue[tuple[WriteBatch, list[PendingEntry], Moves] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
-        self._thread.start()
+        self._writer = WriterThread(journal, self.counters.pace)
 
     def inflight_bytes_of(self, group: int) -> int:
         """Return the bytes of one group in flight. It scans every proposal, so call it rarely."""
@@ -113,7 +94,7 @@ class StandaloneEngine:
 
         It gets the reply, or Unavailable (never applied), or OutcomeUnknown. An encoding error is
         raised, and then nothing is proposed."""
-        if self._dead is not None:
+        if self._ends.dead is not None:
             done(journal_failed())
             return
         if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
@@ -174,25 +155,24 @@ class StandaloneEngine:
     async def wait_applied(self) -> None:
         """Wait until all earlier proposals are applied or rejected. Raises Unavailable when the
         journal fails."""
-        goal = self._turns_begun + bool(self._proposals or self._copies)
-        while self._turns_ended < goal:
-            await self._ends.wait(self._dead)
+        goal = self._ends.begun + bool(self._proposals or self._copies)
+        while self._ends.ended < goal:
+            await self._ends.wait()
 
     async def drain(self) -> None:
         """Wait until nothing is in flight, before a clean stop."""
         while self._busy or self._kicked or self._proposals:
-            await self._ends.wait(self._dead)
+            await self._ends.wait()
 
     def close(self) -> None:
         """Stop the thread after its queued writes."""
-        self._queue.put(None)
-        self._thread.join()
+        self._writer.close()
 
     # --- turns ------------------------------------------------------------------------------------
 
     def _kick(self) -> None:
         self._kicked = False
-        if not self._busy and self._dead is None and (self._proposals or self._copies):
+        if not self._busy and self._ends.dead is None and (self._proposals or self._copies):
             try:
                 self._start_turn()
             except (
@@ -206,7 +186,7 @@ class StandaloneEngine:
         copies, self._copies = self._copies, []
         self._writing, self._writing_bytes = entries, self.inflight_bytes
         self._busy = True
-        self._turns_begun += 1
+        self._ends.begun += 1
         for entry in entries:
             if type(entry) is AppendRun and len(entry.commands) > 1:
                 entry.join()
@@ -218,20 +198,7 @@ class StandaloneEngine:
         ]
         written = self.journal.take()
         assert written is not None, "a turn has something to write"
-        self._queue.put((written, entries, moves))
-
-    def _write_loop(self) -> None:
-        while (job := self._queue.get()) is not None:
-            batch, entries, moves = job
-            error: BaseException | None = None
-            try:
-                self.counters.pace.write(self.journal, batch)
-            except BaseException as caught:
-                error = caught
-            try:
-                self._loop.call_soon_threadsafe(self._written, batch, entries, moves, error)
-            except RuntimeError:  # the loop is closed
-                return
+        self._writer.write(written, partial(self._written, written, entries, moves))
 
     def _written(
         self,
@@ -240,7 +207,7 @@ class StandaloneEngine:
         moves: Moves,
         error: BaseException | None,
     ) -> None:
-        if self._dead is not None:
+        if self._ends.dead is not None:
             return
         try:
             if error is None:
@@ -309,7 +276,7 @@ class StandaloneEngine:
         )
 
     def _end_turn(self, batch: WriteBatch) -> None:
-        self._turns_ended += batch.durable
+        self._ends.ended += batch.durable
         if not self._busy:
             if self._proposals or self._copies:
                 if not self._kicked:
@@ -323,12 +290,12 @@ class StandaloneEngine:
 
     def _write_mark(self) -> None:
         self._mark_due = False
-        if self._busy or self._proposals or self._dead is not None:
+        if self._busy or self._proposals or self._ends.dead is not None:
             return
         mark = self.journal.take_mark()
         if mark is not None:
             self._busy = True
-            self._queue.put((mark, [], []))
+            self._writer.write(mark, partial(self._written, mark, [], []))
 
     # --- failures ---------------------------------------------------------------------------------
 
@@ -345,7 +312,7 @@ class StandaloneEngine:
         self._end_turn(batch)
 
     def _die(self, error: BaseException, entries: list[PendingEntry]) -> None:
-        self._dead = error
+        self._ends.dead = error
         self._busy = False
         self._writing, self._writing_bytes, self.inflight_bytes = [], 0, 0
         waiting, self._proposals = self._proposals, []
@@ -357,10 +324,3 @@ class StandaloneEngine:
         self._answer_all(waiting, journal_failed())
         self._ends.tell()
         self._fatal(error)
-
-
-def copy_of(hot: HotBatch) -> bytes:
-    """Return the encoding that `read_payload` expects at the batch's new place."""
-    return encode_command(
-        Append("", hot.time_ms, "", Batch(hot.encoding, hot.records, hot.payload, hot.crc))
-    )

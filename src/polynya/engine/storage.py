@@ -17,7 +17,7 @@ from polynya.engine.membership import Membership
 from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.snapshots.transfer import PayloadReader
-from polynya.engine.standalone import KIND_COPY
+from polynya.engine.turns import KIND_COPY
 from polynya.raft import (
     Configuration,
     Entry,

@@ -6,6 +6,6 @@ other exception ends the job, and so the process: a core without one of its jobs
 A job ends by cancellation, and holds nothing then that its work did not close.
 """
 
-from polynya.jobs.loop import BACKOFF_SECONDS, Failures, pause_after, repeat, wait_for
+from polynya.jobs.loop import BACKOFF_SECONDS, Failures, Rest, pause_after, repeat, wait_for
 
-__all__ = ["BACKOFF_SECONDS", "Failures", "pause_after", "repeat", "wait_for"]
+__all__ = ["BACKOFF_SECONDS", "Failures", "Rest", "pause_after", "repeat", "wait_for"]

@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from math import inf
 from types import TracebackType
-from typing import Protocol
+from typing import NewType, Protocol
 
 BACKOFF_SECONDS = 0.25  # first pause after a failure; doubles up to BACKOFF_SECONDS_MAX
 BACKOFF_SECONDS_MAX = 30.0
+
+Rest = NewType("Rest", float)
+"""Seconds until the next run of a job. A type of its own, so that no other number is taken for it."""
 
 
 class FailureCounters(Protocol):
@@ -66,7 +69,7 @@ class Failures:
 
 
 async def repeat(
-    work: Callable[[], Awaitable[float | None]],
+    work: Callable[[], Awaitable[Rest | None]],
     seconds: float,
     failures: Failures | None = None,
     *,
@@ -79,7 +82,7 @@ async def repeat(
     The work returns how many seconds to rest, or None for `seconds`, as after a failure; 0 if it
     waited for something itself. `wake` ends a rest; set during the work, it ends the next one.
     `sleep` is the rest without it."""
-    rest = 0.0 if at_once else None
+    rest: float | None = 0.0 if at_once else None
     while True:
         if rest != 0:
             rest = seconds if rest is None else rest

@@ -37,7 +37,7 @@ class PeriodicWork:
             repeat(self._look_at_journal, LOOK_AT_JOURNAL_SECONDS, at_once=False),
             repeat(self._engine.snapshotter.look, LOOK_AT_SNAPSHOTS_SECONDS, at_once=False),
             repeat(self._snapshot, SNAPSHOT_SECONDS, snapshots, at_once=False),
-            repeat(self._engine.retainer.run_once, SWEEP_SECONDS, retention, at_once=False),
+            repeat(self._retain, SWEEP_SECONDS, retention, at_once=False),
         ]
 
     async def _sweep(self) -> None:
@@ -49,6 +49,9 @@ class PeriodicWork:
         """Check that the journal files exist: a deleted open file accepts writes without an
         error."""
         await asyncio.to_thread(self._engine.core.journal.look)
+
+    async def _retain(self) -> None:
+        await self._engine.retainer.run_once()
 
     async def _snapshot(self) -> None:
         snapshotter = self._engine.snapshotter

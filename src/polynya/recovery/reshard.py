@@ -17,8 +17,8 @@ from polynya.base.errors import ConfigError
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.config.node_identity import NodeIdentity, journal_id_of, write_json
 from polynya.engine.snapshots.merge_process import merge
-from polynya.engine.standalone import KIND_COPY
 from polynya.engine.storage import refuse_lost_journal
+from polynya.engine.turns import KIND_COPY
 from polynya.files import is_full
 from polynya.recovery.folder_switch import NEW, PLAN, ReshardPlan, finish
 from polynya.replica.log import count_of

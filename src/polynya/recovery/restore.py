@@ -27,7 +27,7 @@ from polynya.cluster.map_cache import initial_map
 from polynya.config import node_identity as identities
 from polynya.config.model import Config
 from polynya.config.node_identity import NodeIdentity
-from polynya.engine.standalone import KIND_COPY, copy_of
+from polynya.engine.turns import KIND_COPY, copy_of
 from polynya.files import sync_folder
 from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, read_root
 from polynya.stream.features.pages.eviction import where_of, whole_of

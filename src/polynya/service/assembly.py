@@ -8,7 +8,6 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.engine.journal_writer import WriteExecutor
 from polynya.engine.membership import ClusterSettings
 from polynya.engine.repair import Repairer
 from polynya.engine.replicas.lifecycle import ReplicaLifecycle
@@ -17,6 +16,7 @@ from polynya.engine.snapshots.catch_up import CatchUp
 from polynya.engine.snapshots.snapshotter import Snapshotter
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage
+from polynya.engine.turns import WriteExecutor
 from polynya.local.local import LocalGroups
 from polynya.local.segments import SEGMENT_LIMITS, ClusterRotation
 from polynya.routing.forwarding import Forwarding, ForwardingTransport

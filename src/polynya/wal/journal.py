@@ -344,13 +344,13 @@ class Journal:
             self._writer.journal_id, (previous_end >> 32) + 1, self._files.random64(), previous_end
         )
         here = previous_end & OFFSET_MASK
-        farewell = pack_mark(
+        final_mark = pack_mark(
             seed=self._seed,
             segment=self._base >> 32,
             offset=here,
             synced=header.number << 32 | SEGMENT_HEADER_BYTES,
         )
-        segment = Segment(header.number, header.nonce, header.seed(), previous_end, 0, farewell)
+        segment = Segment(header.number, header.nonce, header.seed(), previous_end, 0, final_mark)
         self.segments.by_number[segment.number] = segment
         self._base = segment.number << 32
         self._seed = segment.seed
@@ -369,7 +369,7 @@ class Journal:
                 begin,
                 self._offset,
                 self._buffers,
-                segment.farewell,
+                segment.final_mark,
             )
         )
 

@@ -31,7 +31,7 @@ _ADVICE = (
 
 
 class Segment(msgspec.Struct, gc=False):
-    """One segment. `end` is the offset after its last frame, `previous_end` a place, `farewell` the
+    """One segment. `end` is the offset after its last frame, `previous_end` a place, `final_mark` the
     final mark of the previous segment."""
 
     number: int
@@ -39,7 +39,7 @@ class Segment(msgspec.Struct, gc=False):
     seed: int
     previous_end: int
     end: int
-    farewell: bytes = b""
+    final_mark: bytes = b""
 
 
 class TornTail(msgspec.Struct, frozen=True):

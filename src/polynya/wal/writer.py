@@ -17,7 +17,7 @@ from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, segment_path
 
 class SegmentWrite(msgspec.Struct, gc=False):
     """The bytes of a write for one segment. `nonce` and `previous_end` are for the header of a new
-    segment. `farewell` is the final mark of the segment before it."""
+    segment. `final_mark` is the final mark of the segment before it."""
 
     segment: int
     nonce: int
@@ -25,7 +25,7 @@ class SegmentWrite(msgspec.Struct, gc=False):
     offset: int
     end: int
     buffers: list[bytes]
-    farewell: bytes = b""
+    final_mark: bytes = b""
 
 
 class WriteBatch(msgspec.Struct):
@@ -177,13 +177,13 @@ class SegmentWriter:
         self._sync()  # before the header of the next segment implies it
         self.look()
         # frees unused allocation; not synced, because losing this is harmless
-        self._files.truncate(old, end + len(part.farewell))
+        self._files.truncate(old, end + len(part.final_mark))
         try:
             self._create(
                 SegmentHeader(self.journal_id, part.segment, part.nonce, part.previous_end)
             )
             # not synced: it only matters if the new segment is lost
-            self._files.write(old, [part.farewell], end)
+            self._files.write(old, [part.final_mark], end)
         finally:
             if self._fd != old:
                 self._files.close(old)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from polynya.base.errors import Unavailable
 from polynya.base.futures import settle
 from polynya.engine.replicas.replica_set import ReplicaSet
-from polynya.engine.turn_ends import journal_failed
+from polynya.engine.turns import journal_failed
 from polynya.raft import Role
 
 READ_SECONDS = 2.5  # timeout of a linearizable read
