@@ -75,7 +75,7 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
         "check_batch",
         edited_function(
             batches.check_batch,
-            "not _has_crc(batch, header.crc, whole_crc)",
+            "not has_crc",
             "False",
         ),
     ),

@@ -88,6 +88,6 @@ def test_a_command_has_one_hook_of_a_core() -> None:
         @hooks.proposed(Create)
         def second(self, group: int, command: Create, done: object) -> None: ...
 
-    assert list(hooks.hooks_of(Part())[0]) == [Create]
+    assert list(hooks.Hooks(Part()).proposed) == [Create]
     with pytest.raises(TypeError, match="Create has two hooks"):
-        hooks.hooks_of(Part(), Other())
+        hooks.Hooks(Part(), Other())

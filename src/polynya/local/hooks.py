@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from polynya.stream.command import Command
 
 Kinds = tuple[type[Command], ...]
-Hooks = dict[type[Command], Callable[..., None]]
+Methods = dict[type[Command], Callable[..., None]]
 HookT = TypeVar("HookT", bound=Callable[..., None])
 
 _PROPOSED: dict[object, Kinds] = {}
@@ -43,14 +43,18 @@ def after_applied(
     return mark
 
 
-def hooks_of(*parts: Any) -> tuple[Hooks, Hooks]:
-    """Return the hooks of these objects for proposed and for applied commands. A kind has at most
-    one of each."""
-    return _bound(_PROPOSED, parts), _bound(_APPLIED, parts)
+class Hooks:
+    """The hooks of some objects. A kind of command has at most one of each."""
+
+    __slots__ = ("applied", "proposed")
+
+    def __init__(self, *parts: Any) -> None:
+        self.proposed = _bound(_PROPOSED, parts)
+        self.applied = _bound(_APPLIED, parts)
 
 
-def _bound(marked: dict[object, Kinds], parts: tuple[Any, ...]) -> Hooks:
-    found: Hooks = {}
+def _bound(marked: dict[object, Kinds], parts: tuple[Any, ...]) -> Methods:
+    found: Methods = {}
     for part in parts:
         for name, method in vars(type(part)).items():
             for kind in marked.get(method, ()) if isinstance(method, FunctionType) else ():

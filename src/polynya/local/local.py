@@ -13,7 +13,7 @@ from polynya.cold import FaultedStreams
 from polynya.local.appends import Appends
 from polynya.local.dependencies import Agreement, Proposer
 from polynya.local.feeds import Feeds
-from polynya.local.hooks import KEEPS_JUDGEMENTS, after_applied, hooks_of, proposed
+from polynya.local.hooks import KEEPS_JUDGEMENTS, Hooks, after_applied, proposed
 from polynya.local.hot_memory import HotMemory
 from polynya.local.lifetimes.lifecycle import StreamLifecycle
 from polynya.local.lifetimes.retention import TrimCounters
@@ -75,9 +75,7 @@ class LocalGroups:
         )
         self.streams = LocalStreams(self, self._names, groups=groups, history=history)
         self.reads = LocalReads(self, history=history)
-        self._on_proposed, self._on_applied = hooks_of(
-            self, self.lifecycle, self.profiles, self.trims, self.rehydration
-        )
+        self._hooks = Hooks(self, self.lifecycle, self.profiles, self.trims, self.rehydration)
         for machine in machines.values():
             machine.tails.watched = self.feeds.sinks
 
@@ -177,7 +175,7 @@ class LocalGroups:
             if ready is None:
                 return
             done = ready
-        propose = self._on_proposed.get(type(command), self._proposer.propose)
+        propose = self._hooks.proposed.get(type(command), self._proposer.propose)
         propose(group, command, done)
 
     @proposed(Evict)
@@ -220,7 +218,7 @@ class LocalGroups:
             self.appends.epoch += 1
             if machine is not None and (machine.diskless.changing or self.profiles.changes):
                 self.profiles.look(group)
-        hook = self._on_applied.get(kind)
+        hook = self._hooks.applied.get(kind)
         if hook is not None:
             hook(group, command, reply)
 
