@@ -14,6 +14,7 @@ from time import process_time
 
 from polynya.base import limits
 from polynya.cold.merge_planner import next_page
+from polynya.stream import registry  # noqa: F401 - its rules
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.packs.commands import PackWritten
 from polynya.stream.features.pages.commands import PageEntries
