@@ -21,7 +21,6 @@ LARGE = {  # classes that are still to be divided
     "polynya.embedded.log:Log",
     "polynya.embedded.reader:LogReader",
     "polynya.engine.replicated:ReplicatedEngine",
-    "polynya.local.local:LocalGroups",
     "polynya.raft.progress:Progress",
     "polynya.raft.raft:Raft",
     "polynya.raft.state:RaftState",
