@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from free_ports import nobody
+from free_ports import refusing_url
 from polling import wait_until
 from product import polynya, running_node
 from s3_server import S3Server, s3_server  # noqa: F401 (a fixture)
@@ -46,7 +46,7 @@ def test_a_machine_before_its_first_start_is_well(
     # a command's words are made when it is first loaded: with the real address, for the tests of
     # pages
     assert ran("--help").exit_code == 0
-    with nobody() as url:
+    with refusing_url() as url:
         # somebody may have a node at the real one
         monkeypatch.setattr(targets, "SERVER_DEFAULT", url)
         found = findings("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from fault_proxy import FaultProxy, Faults, fault_proxy
-from free_ports import nobody
+from free_ports import refusing_url
 from long_tests import long
 from product import RunningNode, running_node
 
@@ -209,7 +209,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(tmp_pa
 
 
 def test_without_a_server_nothing_is_claimed() -> None:
-    with nobody() as url, Client(url, retry=Retry(seconds=0.5, pause_seconds=0.01)) as client:
+    with refusing_url() as url, Client(url, retry=Retry(seconds=0.5, pause_seconds=0.01)) as client:
         stream = client.stream("gone", content_type="application/json")
         with pytest.raises(Unavailable):
             stream.append(1)

@@ -227,7 +227,7 @@ class MetaGroup:
         return await self._call(META_GROUP, command)
 
     async def entries(self, scope: str) -> dict[str, bytes]:
-        """Return the entries under a scope (see `polynya.stream.rules.meta`)."""
+        """Return the entries under a scope (see `polynya.stream.features.settings.rules`)."""
         found: dict[str, bytes] = await self._rpc.at_replica(
             META_GROUP, messages.META, messages.Flush(scope), self._answers.meta
         )
