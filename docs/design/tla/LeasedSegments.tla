@@ -14,10 +14,10 @@
    vote      raft: a vote needs a log that is as new as the voter's
    quorum    raft: an append is answered when a majority has it
    sync      engine: a member confirms an entry after its disk has it
-   claim     service/streams/segments.py: a leader appends only if the open segment names it
+   claim     local/segments.py: a leader appends only if the open segment names it
    full      the same: appends wait while a full segment is rolled over
    cas       stream/features/segments/rules.py: a Rollover closes only the epoch that it names
-   applied   service/streams/reads/local_reads.py: a replica serves segments whose Rollover it has applied
+   applied   local/reads/local_reads.py: a replica serves segments whose Rollover it has applied
    lease     raft: a leader serves a read only if a majority is not in a later term *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
