@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from sleep_guard import SleepGuard
 from tiers.options import add_options, register_plugins
 from tiers.process_watch import MARKS, is_of_processes
 
-from polynya.stream import registry  # noqa: F401 - tests of machines alone need all rules
+# tests of machines alone need all rules; a copy of `raft` for its mutants has no `stream`
+with contextlib.suppress(ModuleNotFoundError):
+    importlib.import_module("polynya.stream.registry")
 
 settings.register_profile(
     "long", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -50,7 +50,7 @@ assert len(journal.segments.sizes()) > 8
 for fd in crowd:
     os.close(fd)
 journal.close()
-assert len(list(Journal.open(Path(sys.argv[1]), journal_id=1, segment_bytes=4096).entries())) == 40
+assert len(list(Journal.open(Path(sys.argv[1]), journal_id=1, segment_bytes=4096).segments.entries())) == 40
 """
 
 
