@@ -17,7 +17,7 @@ from polynya.objectstore import NotFound
 from polynya.stream.features.pages.eviction import evicted_views, slice_of, where_of, whole_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding
-from polynya.stream.read_plan import record_lengths
+from polynya.stream.record_lengths import lengths_of
 from polynya.stream.state import record_gaps
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wire.page import Page, read_page, spread
@@ -167,7 +167,7 @@ def _cut(
             payload = bytes(batch.payload)
             yield BackupPiece(batch.record, batch.byte, last - first, payload, *bounds)
         else:
-            lengths = record_lengths(batch)
+            lengths = lengths_of(batch.lengths)
             at = sum(lengths[: first - batch.record])
             size = sum(lengths[first - batch.record : last - batch.record])
             yield BackupPiece(

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from operator import attrgetter
-from struct import unpack
 
 import msgspec
 
 from polynya.base.limits import RAW_STEP_BYTES
 from polynya.stream.parts import Encoding
+from polynya.stream.record_lengths import holding as holding_length
+from polynya.stream.record_lengths import lengths_of, whole_in
 from polynya.stream.replies import Code
 from polynya.stream.state import record_gaps
 from polynya.stream.state.index import Index, holding, holding_byte
@@ -305,10 +305,10 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
             continue
         payload = batch.payload
         begin_in, end_in = byte - batch.byte, min(len(payload), to_byte - batch.byte)
-        cut_in = end_in
+        cut_in, next_record = end_in, to_record
         if end_in - begin_in > left:
-            cut_in = _fit(
-                batch, begin_in, end_in, Want(record, byte, left, want.whole_records), empty
+            cut_in, next_record = _fit(
+                batch, begin_in, Want(record, byte, left, want.whole_records), empty
             )
             if cut_in == begin_in:
                 break
@@ -323,7 +323,7 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
             record = batch.record + batch.records
             index += 1
         else:
-            record = _record_at(batch, cut_in)[0] if byte != to_byte else to_record
+            record = next_record if byte != to_byte else to_record
         pieces.append(_part_of(batch, begin_part, part, record))
         if cut_in < len(payload) and byte < to_byte:
             break
@@ -340,7 +340,7 @@ def _part_of(
         byte,
         payload,
         batch.encoding,
-        _lengths_in(batch, record, len(payload)) if batch.lengths else b"",
+        _lengths_in(batch, record, end, len(payload)) if batch.lengths else b"",
         end - record,
         batch.time_ms,
         batch.record_time_ms_max,
@@ -348,12 +348,12 @@ def _part_of(
     )
 
 
-def _lengths_in(batch: HotBatch, record: int, size: int) -> bytes:
-    """Return the lengths of the whole records in a part of a batch, packed; "" for one."""
-    first = 4 * (record - batch.record)
-    ends = [*accumulate(memoryview(batch.lengths)[first:].cast("I"))]
-    count = bisect_right(ends, size)
-    return b"" if count < 2 else batch.lengths[first : first + 4 * count]
+def _lengths_in(batch: HotBatch, record: int, end: int, size: int) -> bytes:
+    """Return the lengths of the whole records in a part of a batch, which ends before the record
+    `end`, packed; "" for one."""
+    first, behind = record - batch.record, end - batch.record
+    count = whole_in(lengths_of(batch.lengths)[first:behind], size)
+    return b"" if count < 2 else batch.lengths[4 * first : 4 * (first + count)]
 
 
 def locate(
@@ -409,50 +409,44 @@ def _before_byte(batches: Sequence[HotBatch], byte: int) -> int:
     return bisect_right(batches, byte, key=_BYTE)
 
 
-def record_lengths(batch: HotBatch) -> Sequence[int]:
-    """Return the byte lengths of a batch's records; a single number if the batch has no record
-    lengths."""
-    return (
-        unpack(f"<{len(batch.lengths) // 4}I", batch.lengths)
-        if batch.lengths
-        else (len(batch.payload),)
-    )
-
-
 def _span_of(batch: HotBatch, record: int) -> tuple[int, int]:
     """Return (begin, length) of a record inside its batch."""
     if not batch.lengths:
         return 0, len(batch.payload)
-    lengths = record_lengths(batch)
-    number = record - batch.record
+    lengths, number = lengths_of(batch.lengths), record - batch.record
     return sum(lengths[:number]), lengths[number]
 
 
-def _record_at(batch: HotBatch, inner: int) -> tuple[int, int]:
-    """Return (record, its begin) for the record that holds the batch's byte `inner`."""
+def _record_at(batch: HotBatch, inner: int, known: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """Return (record, its begin) for the record that holds the batch's byte `inner`. `known`: the
+    number in the batch and the begin of a record that does not begin behind it."""
     if not batch.lengths:
         return batch.record, 0
-    ends = list(accumulate(record_lengths(batch)))
-    number = bisect_right(ends, inner)
-    return batch.record + number, ends[number - 1] if number else 0
+    number, begin = holding_length(lengths_of(batch.lengths), inner, *known)
+    return batch.record + number, begin
 
 
-def _fit(batch: HotBatch, begin_in: int, end_in: int, want: Want, empty: bool) -> int:
-    """Return the end, in this batch, of a page with `want.bytes_max` bytes left, which are fewer
-    than the rest of the batch."""
+def _fit(batch: HotBatch, begin_in: int, want: Want, empty: bool) -> tuple[int, int]:
+    """Return (end in this batch, record that is next) of a page with `want.bytes_max` bytes left,
+    which are fewer than the rest of the batch. The page begins at its byte `begin_in`."""
     limit = begin_in + want.bytes_max
-    ends = [end for end in accumulate(record_lengths(batch)) if begin_in < end <= end_in]
-    fitting = bisect_right(ends, limit)
-    if fitting:
-        return ends[fitting - 1]
+    record, record_begin = _record_at(batch, begin_in)
+    known = (record - batch.record, record_begin)
+    last, last_begin = _record_at(batch, limit, known)
+    if last_begin > begin_in:
+        return last_begin, last
+    next_begin = record_begin + _length_of(batch, record)
     if batch.encoding == Encoding.BYTES and not want.whole_records:
-        record_begin = _record_at(batch, begin_in)[1]
         step = (limit - record_begin) // RAW_STEP_BYTES * RAW_STEP_BYTES + record_begin
         if step > begin_in:
-            return step
+            return step, record
         if empty:
-            next_step = (
-                (begin_in - record_begin) // RAW_STEP_BYTES + 1
-            ) * RAW_STEP_BYTES + record_begin
-            return min(next_step, ends[0])
-    return ends[0] if empty else begin_in
+            step = ((begin_in - record_begin) // RAW_STEP_BYTES + 1) * RAW_STEP_BYTES + record_begin
+            if step < next_begin:
+                return step, record
+    return (next_begin, _record_at(batch, next_begin, known)[0]) if empty else (begin_in, record)
+
+
+def _length_of(batch: HotBatch, record: int) -> int:
+    """Return the length of a record of a batch."""
+    return lengths_of(batch.lengths)[record - batch.record] if batch.lengths else len(batch.payload)
