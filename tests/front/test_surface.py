@@ -431,52 +431,6 @@ def test_reads_extend_a_sliding_ttl_and_head_does_not() -> None:
     play(story)
 
 
-def test_a_body_in_a_content_encoding_is_refused_on_each_way_in() -> None:
-    """The header is not kept, so that readers could not tell such bytes from plain ones."""
-
-    async def story(world: World) -> None:
-        refused = await world.ask(
-            "PUT", "/v1/stream/s", b"x", content_type="text/plain", content_encoding="gzip"
-        )
-        assert (refused.status, refused.error, refused.headers["accept-encoding"]) == (
-            415,
-            "CONTENT_ENCODING",
-            "identity",
-        )
-        assert (await world.put("s", "text/plain", content_encoding="gzip")).status == 201, (
-            "there is nothing to unpack"
-        )
-        forked = await world.ask(
-            "PUT", "/v1/stream/f", b"x", stream_forked_from="/v1/stream/s", content_encoding="br"
-        )
-        assert forked.status == 415
-        for coding in ("", "identity", "Identity"):
-            assert (
-                await world.post("s", b"a", "text/plain", content_encoding=coding)
-            ).status == 204
-        wire = await world.wire()
-        for coding in ("gzip", "identity, zstd", "br"):
-            plain = request("POST", "/v1/stream/s", b"b", content_type="text/plain")
-            for number in range(4):  # also when the connection has learned the shape of its appends
-                wire.send(
-                    plain
-                    if number < 3
-                    else request(
-                        "POST",
-                        "/v1/stream/s",
-                        b"c",
-                        content_type="text/plain",
-                        content_encoding=coding,
-                    )
-                )
-                answer = await wire.answer()
-                assert answer.status == (204 if number < 3 else 415)
-            assert coding in json.loads(answer.body)["error"]["message"]
-        assert (await world.get("s", "?offset=-1")).body == b"aaa" + b"b" * 9
-
-    play(story)
-
-
 def test_errors_of_mounts_have_the_one_shape() -> None:
     async def refuse(request: Request) -> Response:
         return Response(409, b'{"error":{"code":"FENCED","generation":3}}')

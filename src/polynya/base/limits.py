@@ -6,6 +6,8 @@ MIB = 1024 * KIB
 
 # one request body; a client splits larger data (`cold.max_hot_bytes_per_group` may be lower)
 APPEND_BYTES_MAX = 32 * MIB
+CODED_BODY_RATIO_MAX = 64  # times its bytes in gzip or deflate; JSON becomes 5 to 20 times as long
+CODED_BODY_BYTES_LEAST = 1 * MIB  # a small body of equal records may have any ratio
 # one catch-up response, which bounds the memory of a reader of a long stream
 PAGE_BYTES_DEFAULT = 4 * MIB
 PAGE_BYTES_MAX = 8 * MIB  # the largest `max_bytes` of a request

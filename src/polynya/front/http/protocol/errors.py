@@ -65,6 +65,15 @@ _TABLE = (
     ),
     ErrorCode("INVALID_JSON", 400, "the body is not acceptable JSON"),
     ErrorCode(
+        "DIGEST_MISMATCH",
+        400,
+        "the body does not have the digest of Content-Digest or Repr-Digest; nothing was stored, "
+        "send the request again",
+    ),
+    ErrorCode(
+        "INVALID_CODING", 400, "the body is not what its Content-Encoding says; nothing was stored"
+    ),
+    ErrorCode(
         "EMPTY_BODY",
         400,
         "the body is empty: an append needs one, or Stream-Closed: true to close the stream",
@@ -234,7 +243,7 @@ _TABLE = (
     ErrorCode(
         "CONTENT_ENCODING",
         415,
-        "bodies are stored as received: send the body without Content-Encoding",
+        "the Content-Encoding is not supported: send the body as gzip, deflate or uncompressed",
     ),
     ErrorCode("EXPECTATION", 417, "the only supported expectation is 100-continue"),
     ErrorCode(

@@ -17,6 +17,16 @@ class BodyBudget:
     def __init__(self) -> None:
         self.bytes = 0
 
+    def take(self, size: int) -> None:
+        """Reserve bytes. Raises `Failure` where too few are left."""
+        if self.bytes + size > BODY_BYTES_PER_CORE:
+            raise Failure("REQUEST_MEMORY_LIMIT")
+        self.bytes += size
+
+    def give_back(self, size: int) -> None:
+        """Give reserved bytes back."""
+        self.bytes -= size
+
 
 class IncomingBody:
     """The body of a request, and what it has reserved of the budget until `release`."""
@@ -54,14 +64,12 @@ class IncomingBody:
     def _reserve(self, size: int) -> None:
         more = size - self._reserved
         if size > _LARGE_BODY_BYTES and more > 0:
-            if self._budget.bytes + more > BODY_BYTES_PER_CORE:
-                raise Failure("REQUEST_MEMORY_LIMIT")
-            self._reserved = size
-            self._budget.bytes += more
+            self._budget.take(more)
+            self._reserved += more
 
     def release(self) -> None:
         """Return the reserved bytes."""
-        self._budget.bytes -= self._reserved
+        self._budget.give_back(self._reserved)
         self._reserved = 0
 
 

@@ -30,7 +30,7 @@ _ALLOWED = (
     "stream-retention-bytes, stream-closed, stream-incarnation, stream-forked-from, "
     "stream-fork-offset, stream-fork-sub-offset, "
     "producer-id, producer-epoch, producer-seq, record-key, record-header, record-timestamp, "
-    "stream-zone, last-event-id, cache-control, accept, x-request-id"
+    "stream-zone, content-encoding, content-digest, repr-digest, last-event-id, cache-control, accept, x-request-id"
 )
 CORS = f"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: {_EXPOSED}\r\n".encode()
 PREFLIGHT = (

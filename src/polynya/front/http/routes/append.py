@@ -14,7 +14,7 @@ from polynya.front.http.routes.append_request import AppendRequest
 from polynya.front.http.routes.bodies import (
     RECORDS_BODY,
     batch_of,
-    check_coding,
+    decode,
     encoding_of,
     is_parsed_in_thread,
 )
@@ -22,6 +22,7 @@ from polynya.front.http.routes.conditions import read_condition
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
 from polynya.stream.parts import Batch, Encoding
+from polynya.wire.body_coding import CODED
 from polynya.wire.conditions import CONDITIONS
 from polynya.wire.headers import (
     RECORDS,
@@ -47,6 +48,20 @@ _Build = Callable[[int], Batch | None]  # from the current time; None: the body 
 
 def append(exchange: Exchange) -> None:
     """Handle an append. Raises `Failure`."""
+    if CODED.isdisjoint(exchange.head.headers):
+        _append(exchange)
+    else:
+        exchange.peer.responses.exclusive = True
+        exchange.spawn(_decode_and_append(exchange))
+
+
+async def _decode_and_append(exchange: Exchange) -> None:
+    await decode(exchange)
+    _append(exchange)
+    exchange.peer.last_append = None  # the head of the next one may look alike
+
+
+def _append(exchange: Exchange) -> None:
     request = parse_append(exchange)
     body, exchange.body = exchange.body, b""  # from here on the batch holds it
     headers = exchange.head.headers
@@ -93,8 +108,6 @@ def parse_append(exchange: Exchange) -> AppendRequest:
     content_type, encoding = "", int(Encoding.BYTES)
     body = exchange.body
     if body:
-        if "content-encoding" in headers:
-            check_coding(headers["content-encoding"])
         content_type = headers.get("content-type", "")
         if not content_type:
             raise Failure("CONTENT_TYPE_REQUIRED")

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from google_crc32c import value as crc32c
 
-from polynya.base.limits import KIB
+from polynya.base.limits import CODED_BODY_RATIO_MAX, KIB
 from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
 from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.parts import Batch, Encoding
+from polynya.wire.body_coding import (
+    CODINGS,
+    CONTENT_ENCODING,
+    BadCoding,
+    BadDigest,
+    CodedTooLarge,
+    UnknownCoding,
+    decode_body,
+    decoded_bytes_max,
+)
 from polynya.wire.headers import RECORDS, media_type
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
 RECORDS_BODY = -1  # instead of an encoding: the body has whole records, of any stream
-_IDENTITY = (("Accept-Encoding", "identity"),)
+_ACCEPTED = (("Accept-Encoding", CODINGS),)
+_DECODED_AT_ONCE_BYTES = 64 * KIB  # of a body; larger ones are decoded in a thread
 # of brackets alone it takes 50 ms to parse; larger JSON bodies are parsed in a thread
 _JSON_AT_ONCE_BYTES = 256 * KIB
 _ENCODINGS_MAX = 1024
@@ -41,16 +55,31 @@ def encoding_of(content_type: str) -> int:
     return encoding
 
 
-def check_coding(coding: str) -> None:
-    """Reject a `Content-Encoding`. It is not stored, so readers could not tell encoded bytes from
-    plain ones (RFC 9110, 8.4 and 12.5.3). Raises `Failure`."""
-    if coding.strip().lower() not in ("", "identity"):
-        raise Failure(
-            "CONTENT_ENCODING",
-            f"bodies are stored as received, without the Content-Encoding '{coding[:64]}': send "
-            "the body uncompressed",
-            _IDENTITY,
-        )
+async def decode(exchange: Exchange) -> None:
+    """Check the digests of a request's body and undo its coding, which is not stored: readers could
+    not tell encoded bytes from plain ones. The memory that it may take counts as that of a body
+    which arrives. Raises `Failure`."""
+    headers, body = exchange.head.headers, exchange.body
+    size = decoded_bytes_max(len(body)) if body and headers.get(CONTENT_ENCODING) else len(body)
+    bodies = exchange.context.bodies
+    if size > _DECODED_AT_ONCE_BYTES:
+        bodies.take(size)
+    try:
+        if len(body) <= _DECODED_AT_ONCE_BYTES // CODED_BODY_RATIO_MAX:
+            exchange.body = decode_body(headers, body)
+        else:
+            exchange.body = await asyncio.to_thread(decode_body, headers, body)
+    except UnknownCoding as unknown:
+        raise Failure("CONTENT_ENCODING", str(unknown), _ACCEPTED) from None
+    except BadDigest as bad:
+        raise Failure("DIGEST_MISMATCH", str(bad)) from None
+    except BadCoding as bad:
+        raise Failure("INVALID_CODING", str(bad)) from None
+    except CodedTooLarge as large:
+        raise Failure("BODY_TOO_LARGE", str(large)) from None
+    finally:
+        if size > _DECODED_AT_ONCE_BYTES:
+            bodies.give_back(size)
 
 
 def is_parsed_in_thread(encoding: int, body: bytes) -> bool:

@@ -16,7 +16,7 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.bodies import (
     RECORDS_BODY,
     batch_of,
-    check_coding,
+    decode,
     encoding_of,
     is_parsed_in_thread,
 )
@@ -27,6 +27,7 @@ from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
+from polynya.wire.body_coding import CODED
 from polynya.wire.headers import (
     OCTET_STREAM,
     RECORD_HEADERS,
@@ -56,18 +57,20 @@ def create(exchange: Exchange) -> None:
             "the header Stream-Incarnation is not supported at PUT, which may create the stream: "
             "send it with the appends",
         )
-    if (
-        "stream-profile" in exchange.head.headers
-        or exchange.context.service.bucket_profiles.is_fresh
-    ):
+    headers = exchange.head.headers
+    is_known = "stream-profile" in headers or exchange.context.service.bucket_profiles.is_fresh
+    if is_known and CODED.isdisjoint(headers):
         _create(exchange)
     else:
-        exchange.spawn(_create_by_default(exchange))
+        exchange.spawn(_prepare_and_create(exchange, is_known=is_known))
 
 
-async def _create_by_default(exchange: Exchange) -> None:
-    """Create a stream once the default profile of its bucket is known."""
-    await exchange.context.service.bucket_profiles.refresh()
+async def _prepare_and_create(exchange: Exchange, *, is_known: bool) -> None:
+    """Create a stream once its body is decoded and the default profile of its bucket is known."""
+    if not CODED.isdisjoint(exchange.head.headers):
+        await decode(exchange)
+    if not is_known:
+        await exchange.context.service.bucket_profiles.refresh()
     _create(exchange)
 
 
@@ -96,7 +99,6 @@ def _create(exchange: Exchange, parsed: tuple[Batch | None] | None = None) -> No
 
 async def _parse_and_create(exchange: Exchange, encoding: int) -> None:
     """Parse a large body while other connections are served, and create the stream."""
-    check_coding(exchange.head.headers.get("content-encoding", ""))
     parsed = (await asyncio.to_thread(batch_of, encoding, exchange.body),)
     _create(exchange, parsed)
 
@@ -109,8 +111,6 @@ def _command(
 ) -> Create:
     headers, body = exchange.head.headers, exchange.body
     _check_form(headers, encoding)
-    if exchange.body:
-        check_coding(headers.get("content-encoding", ""))
     profile, segments = parse_profile(headers, _default_profile(exchange))
     if profile == Profile.DISKLESS and not exchange.context.settings.object_store:
         raise BadField(
