@@ -64,7 +64,7 @@ ROOMS = {  # room: the rooms that it may import
     "base": "",
     "files": "",
     "jobs": "",
-    "observability": "",
+    "observability": "base",
 }
 PLAIN = (
     "__future__ abc bisect collections enum functools heapq itertools msgspec operator re struct "

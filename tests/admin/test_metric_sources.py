@@ -40,6 +40,10 @@ def test_a_core_is_counted(tmp_path):
             samples["polynya_turns_total"],
             samples["polynya_entries_total"],
         ) == (1, 1, 1)
+        counters = core.counters
+        assert sum(counters.commits.counts) == 1 and counters.commits.total > 0
+        assert sum(counters.pace.writes.counts) == 1
+        assert counters.pace.writes.total == counters.write_seconds
         assert (
             samples["polynya_journal_segments"] == 1 and samples["polynya_journal_disk_bytes"] > 0
         )

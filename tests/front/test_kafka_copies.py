@@ -12,8 +12,7 @@ from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play, produ
 
 from polynya.front.kafka import connection
 from polynya.front.kafka import produce as produces
-from polynya.front.kafka.call import Call
-from polynya.front.kafka.dispatch import PRODUCE
+from polynya.front.kafka.call import PRODUCE, Call
 from polynya.replica.log import decode_heard, encode_command
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.parts import Batch, Encoding

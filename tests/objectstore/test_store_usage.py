@@ -120,3 +120,27 @@ def test_a_cancelled_request_counts_as_it_has_left() -> None:
         }
 
     asyncio.run(run())
+
+
+def test_answered_requests_are_timed_by_their_verb() -> None:
+    async def run() -> None:
+        now = iter(range(1000))
+        store = WatchedStore(Silent(), lambda: float(next(now)))
+        await store.of("flush").put("a/1", b"1")
+        await store.put("a/2", b"2")
+        await store.head("a/1")
+        assert [info.key async for info in store.list("a/")] == ["a/1", "a/2"]
+        assert [info.key async for info in store.list("b/")] == []
+        with suppress(StoreUnavailable):
+            await store.get("a/1")
+        times = store.usage.seconds
+        assert {request: sum(each.counts) for request, each in times.items()} == {
+            "put": 2,
+            "get": 0,
+            "head": 1,
+            "list": 2,
+            "delete": 0,
+        }
+        assert times["put"].total > 0
+
+    asyncio.run(run())

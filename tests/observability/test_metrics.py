@@ -25,7 +25,9 @@ def test_the_table_is_well_formed():
         assert metric.name.startswith("polynya_")
         assert metric.help.endswith(".")
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
-        assert metric.kind in ("counter", "gauge") and metric.merge in ("sum", "max")
+        assert metric.kind in ("counter", "gauge", "histogram")
+        assert metric.merge in ("sum", "max")
+        assert metric.name.endswith("_seconds") or metric.kind != "histogram"
         bounded = metric.name == "polynya_stream_faulted"  # of 20 streams a core at most
         assert bounded or not {"stream", "path", "name"} & set(metric.labels), (
             "no labels that grow with the number of streams"
@@ -51,7 +53,10 @@ def test_one_scrape_shows_the_node():
 
 
 def test_every_metric_has_its_help_and_type_once():
-    text = render({metric.name: 1 for metric in METRICS}).decode().splitlines()
+    samples = {
+        metric.name + ("_count" if metric.kind == "histogram" else ""): 1 for metric in METRICS
+    }
+    text = render(samples).decode().splitlines()
     assert [line for line in text if line.startswith("# HELP")] == [
         f"# HELP {metric.name} {metric.help}" for metric in METRICS
     ]

@@ -95,6 +95,7 @@ def test_the_appends_of_a_pass_for_a_group_are_one_message_and_one_answer():
         assert [found[0].uid for found in answers[::2]] == [0, 1, 2] and answers[1] == answers[
             3
         ] == []
+        assert sum(world.bundles.seconds.counts) == 1, "the answered message"
 
     story(work)
 

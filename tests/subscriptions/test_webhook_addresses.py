@@ -128,6 +128,7 @@ def test_a_name_that_moves_to_a_private_address_is_not_called(
         await webhooks.check("https://moves.example/hook")
         outcome = await webhooks.post("https://moves.example/hook", b"{}", {}, 1.0)
         assert not outcome.taken and "Rejected" in outcome.reason and not answers
+        assert sum(webhooks.seconds.counts) == 1, "a failure takes its time too"
 
     asyncio.run(story())
 

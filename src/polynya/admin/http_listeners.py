@@ -14,7 +14,7 @@ from polynya.admin import audited_requests, metric_sources
 from polynya.admin.access_keeper import Keeper
 from polynya.admin.audited_requests import ActOf, audited
 from polynya.admin.health import Health
-from polynya.admin.listeners import ConnectionShares, Listener, node_profiles
+from polynya.admin.listeners import ConnectionShares, Listener, Timed, node_profiles
 from polynya.admin.routes import (
     ADMIN,
     BASE_ADMIN_ACTS,
@@ -125,7 +125,12 @@ class HttpListeners:
         measured = metric_sources.of_front(base), self._query_samples
         return [
             Listener(
-                name, front, measured, counts=(_appended(base),), clients=(base.context.clients,)
+                name,
+                front,
+                measured,
+                counts=(_appended(base),),
+                clients=(base.context.clients,),
+                times=_times(base),
             )
             if front is base
             else Listener(name, front)
@@ -155,7 +160,10 @@ class HttpListeners:
         )
 
     def _admin(self, settings: HttpSettings) -> HttpFront:
-        handlers = {**self._open_handlers(), **health_handlers(self._health, near=True)}
+        handlers = {
+            **self._open_handlers(),
+            **health_handlers(self._health, self._behind.figures, near=True),
+        }
         protection = Protection(hosts=self._hosts, cors=Cors(()))
         return HttpFront(
             self._service,
@@ -190,7 +198,7 @@ class HttpListeners:
             CLUSTER: self._cluster.look,
             CLUSTER + "/health": self._cluster.health,
             COST: CostRoute(self._behind.costs).handle,
-            **health_handlers(self._health),
+            **health_handlers(self._health, self._behind.figures),
         }
 
     def _guarded_handlers(self) -> Handlers:
@@ -257,6 +265,15 @@ class HttpListeners:
 
     def _query_samples(self) -> dict[str, float]:
         return {"polynya_sql_queries_total": self._queries.asked}
+
+
+def _times(front: HttpFront) -> tuple[Timed, ...]:
+    counters = front.counters
+    return (
+        Timed("polynya_http_append_seconds", counters.append_seconds),
+        Timed("polynya_http_first_byte_seconds", counters.first_byte_seconds),
+        Timed("polynya_tail_delivery_seconds", counters.long_poll_seconds, "long_poll"),
+    )
 
 
 def _appended(front: HttpFront) -> Callable[[], Counts]:

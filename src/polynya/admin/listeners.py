@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
+from polynya.base.histogram import Histogram
 from polynya.config.core_start import KAFKA, TEXT, Address, CoreStart
 from polynya.config.model import Config
 from polynya.cost import Counts, UsageHistory
@@ -30,6 +31,14 @@ STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only stalled reade
 def node_profiles(config: Config) -> NodeProfiles:
     """Return the profiles that the settings give to new topics."""
     return NodeProfiles(config.default_profile, config.cold.backend != "none")
+
+
+class Timed(NamedTuple):
+    """A histogram of a front: its metric, and its label `way`, if the metric has that."""
+
+    name: str
+    histogram: Histogram
+    way: str = ""
 
 
 class Front(Protocol):
@@ -53,6 +62,7 @@ class Listener(NamedTuple):
     own: tuple[Address, ...] = ()  # the addresses of this core alone
     counts: tuple[Callable[[], Counts], ...] = ()  # kept by the hour, for `polynya cost`
     clients: tuple[ClientTraffic, ...] = ()
+    times: tuple[Timed, ...] = ()
 
 
 class Listeners:
@@ -70,6 +80,9 @@ class Listeners:
         for listener in listeners:
             for samples in listener.samples:
                 registry.add(samples)
+            for timed in listener.times:
+                labels = {"way": timed.way} if timed.way else {}
+                registry.add_histogram(timed.name, timed.histogram, **labels)
             for counts in listener.counts:
                 history.add(counts)
 

@@ -11,7 +11,7 @@ from polynya.front.text.protocol import COMMANDS
 from polynya.front.text.server import TextFront
 from polynya.local.local import LocalGroups
 from polynya.objectstore import REQUESTS, StoreUsage
-from polynya.observability.metrics import Samples, label
+from polynya.observability.metrics import Registry, Samples, label
 from polynya.service.consumer_groups.lag import GroupLags
 
 TURNS = {
@@ -149,6 +149,12 @@ def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]
         return {metric: getattr(counters, attribute) for metric, attribute in names.items()}
 
     return read
+
+
+def add_store_times(registry: Registry, usage: StoreUsage) -> None:
+    """Add the histograms of requests to the object store."""
+    for request, histogram in usage.seconds.items():
+        registry.add_histogram("polynya_store_request_seconds", histogram, request=request)
 
 
 def of_group_lags(lags: GroupLags) -> Callable[[], Samples]:

@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.admin.backup_routes import Backups
 from polynya.admin.health import Health, HealthResponse
+from polynya.admin.node_figures import NodeFigures
 from polynya.admin.store_checks import StoreChecks
 from polynya.config.core_start import CoreStart
 from polynya.console.assets import AssetResponse, Assets, to_folder
@@ -20,6 +21,7 @@ from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import ADMIN_BODY_BYTES_MAX, Handler, Request, Response
+from polynya.observability import open_metrics
 from polynya.service.node_service import NodeService
 from polynya.service.table_jobs import TableJobs
 from polynya.service.tables import TableRefused, Tables
@@ -41,6 +43,7 @@ class Backends(NamedTuple):
     cluster: ClusterActs
     hosts: Callable[[], Collection[str]]  # hosts of the cluster's nodes
     costs: Costs
+    figures: NodeFigures
 
 
 def table_routes(
@@ -161,7 +164,9 @@ def _asset(answer: AssetResponse) -> Response:
     return Response(answer.status, answer.body, answer.content_type, answer.headers)
 
 
-def health_handlers(health: Health, *, near: bool = False) -> dict[str, Handler]:
+def health_handlers(
+    health: Health, figures: NodeFigures, *, near: bool = False
+) -> dict[str, Handler]:
     """Return the handlers by path. `near`: of the admin port on loopback."""
 
     async def livez(request: Request) -> Response:
@@ -177,7 +182,11 @@ def health_handlers(health: Health, *, near: bool = False) -> dict[str, Handler]
         return _found(health.node(near=near))
 
     async def metrics(request: Request) -> Response:
-        return _found(await health.metrics())
+        found = await health.metrics()
+        if open_metrics.is_asked(request.headers.get("accept", "")):
+            body = open_metrics.open_metrics(found.body, await figures.exemplars())
+            found = HealthResponse(found.status, open_metrics.CONTENT_TYPE, body)
+        return _found(found)
 
     return {
         "/livez": livez,

@@ -140,6 +140,7 @@ class ReplicatedEngine:
             return
         if not member.queue:
             self._queued.append(member)
+            member.since = self._loop.time()
         member.queue.append(Proposal(payload, EntryKind.COMMAND, 0, 0, group, 0, command, done))
         self.answers.inflight_bytes += len(payload)
         self.kick()
@@ -378,6 +379,7 @@ class ReplicatedEngine:
             refusal = member.raft.propose(entries, now_ms)
             if refusal is None:
                 member.proposals.extend(entries)  # type: ignore[arg-type]
+                member.timed.append((entries[-1].index, member.since))
             elif refusal is ProposalRefused.OVERLOADED:
                 self.answers.answer_all(
                     entries,
@@ -417,7 +419,10 @@ class ReplicatedEngine:
         self.counters.entries += apply_committed(
             member, self.on_applied, self.answers.answer, self.watched
         )
-        member.raft.applied_to(member.group.applied_index)
+        applied, timed = member.group.applied_index, member.timed
+        while timed and timed[0][0] <= applied:
+            self.counters.commits.observe(self._loop.time() - timed.popleft()[1])
+        member.raft.applied_to(applied)
         self.floor_ms = max(self.floor_ms, member.group.machine.counters.log_ms)
         self._applied = True
 
@@ -430,6 +435,7 @@ class ReplicatedEngine:
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]
+                member.timed.clear()
                 queued, member.queue = member.queue, []  # proposals that waited for the disk
                 self.answers.answer_all(queued, NotLeader(self.replicas.leader_of(number)))
         lost = member.lost()

@@ -9,12 +9,14 @@ turn is undone and rejected.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import cast
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
+from polynya.base.histogram import BOUNDS
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.turns import (
     KIND_COPY,
@@ -130,6 +132,8 @@ class StandaloneEngine:
             else:
                 entry = PendingEntry(group, command, payload, done)
                 self._runs.pop(group, None)
+            if not self._proposals:
+                self._ends.waiting_since = self._loop.time()
             self._proposals.append(entry)
         if not self._busy and not self._kicked:
             self._kicked = True
@@ -187,6 +191,7 @@ class StandaloneEngine:
         self._writing, self._writing_bytes = entries, self.inflight_bytes
         self._busy = True
         self._ends.begun += 1
+        self._ends.writing_since = self._ends.waiting_since
         for entry in entries:
             if type(entry) is AppendRun and len(entry.commands) > 1:
                 entry.join()
@@ -212,6 +217,7 @@ class StandaloneEngine:
         try:
             if error is None:
                 self.journal.synced(batch)
+                since = self._ends.writing_since
                 self._writing = []
                 self.inflight_bytes -= self._writing_bytes
                 self._writing_bytes = 0
@@ -223,6 +229,10 @@ class StandaloneEngine:
                     hot.place = place
                 if entries:
                     self._apply(entries)
+                    # `observe`, without a call
+                    seconds, commits = self._loop.time() - since, self.counters.commits
+                    commits.counts[bisect_left(BOUNDS, seconds)] += 1
+                    commits.total += seconds
                     for look in self.after_turn:
                         look()
                 self.counters.copied += len(moves)

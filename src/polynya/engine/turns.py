@@ -11,6 +11,7 @@ from typing import Protocol
 
 from polynya.base.errors import Unavailable
 from polynya.base.futures import settle
+from polynya.base.histogram import Histogram
 from polynya.replica.log import encode_command
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.parts import Batch
@@ -36,6 +37,8 @@ class TurnEnds:
     def __init__(self) -> None:
         self.dead: BaseException | None = None
         self.begun = self.ended = 0  # turns with a durable write
+        # by the loop: the oldest proposal that waits for a turn, and that of the turn in flight
+        self.waiting_since = self.writing_since = 0.0
         self.waiting: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
@@ -59,11 +62,12 @@ class TurnEnds:
 class CoreCounters:
     """Counters of a core, read at scrape time."""
 
-    __slots__ = ("copied", "disk_full", "entries", "overloaded", "pace", "turns")
+    __slots__ = ("commits", "copied", "disk_full", "entries", "overloaded", "pace", "turns")
 
     def __init__(self) -> None:
         self.turns = self.entries = self.disk_full = self.overloaded = self.copied = 0
         self.pace = DiskPace()
+        self.commits = Histogram()  # of turns, from the oldest proposal to the answers
 
     @property
     def write_seconds(self) -> float:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from time import perf_counter
 
+from polynya.base.histogram import Histogram
 from polynya.local.api import LiveEvent, Sink
 from polynya.stream.state.effects import TailMoved
 
@@ -15,10 +17,12 @@ log = logging.getLogger("polynya.service")
 class Feeds:
     """The sinks of each uid. A stream without live readers costs nothing."""
 
-    __slots__ = ("sinks",)
+    __slots__ = ("seconds", "sinks")
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Histogram | None = None) -> None:
         self.sinks: dict[int, dict[Sink, None]] = {}
+        # until an event is handed to all its sinks, and written by those that write at once
+        self.seconds = Histogram() if seconds is None else seconds
 
     def __len__(self) -> int:
         return sum(map(len, self.sinks.values()))
@@ -69,6 +73,7 @@ class Feeds:
 
     def _publish(self, event: LiveEvent) -> None:
         """Send the event to the sinks; an unstable one to those that want uncommitted records."""
+        began = perf_counter()
         for sink in tuple(self.sinks[event.uid]):
             if event.unstable and not getattr(sink, "uncommitted", False):
                 continue
@@ -79,6 +84,7 @@ class Feeds:
                 self.detach(event.uid, sink)
                 with suppress(Exception):  # make it resume: it has missed an event
                     sink.live(LiveEvent(event.uid, 0, 0, 0, 0, 0, b"", cut=True))
+        self.seconds.observe(perf_counter() - began)
 
 
 def _event_of(effect: TailMoved, *, known: bool) -> LiveEvent:

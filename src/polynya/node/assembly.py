@@ -14,6 +14,7 @@ from polynya.admin.disk_health import DataDisk
 from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.listeners import Listeners, connection_shares, text_listeners
+from polynya.admin.node_figures import NodeFigures
 from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
 from polynya.admin.table_watcher import TableWatcher
@@ -59,6 +60,7 @@ class Assembly:
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, transport, self._cluster.urls)
         self._health.add("reached", self._links.unreached)
+        self._figures = NodeFigures(self._health.registry, transport)
         self._keeper = Keeper(start, transport)
         self._cluster.share(self._keeper)
         self._costs = CostParts(start, transport, self._cluster.maps)
@@ -147,6 +149,7 @@ class Assembly:
             self._cluster.operations,
             NodeHosts(self._start.config.cluster, self._cluster.maps),
             self._costs.view,
+            self._figures,
         )
 
     def _listeners_of(self, behind: Backends) -> Listeners:
@@ -197,6 +200,16 @@ class Assembly:
             (engine.snapshotter.counters, metric_sources.SNAPSHOTS),
         ):
             health.registry.add(metric_sources.counted(counters, names))
+        counted = engine.core.counters
+        for name, histogram in (
+            ("polynya_journal_fsync_seconds", counted.pace.writes),
+            ("polynya_commit_seconds", counted.commits),
+            ("polynya_forward_seconds", self.service.proposals.forward_seconds),
+            ("polynya_webhook_seconds", self._subscriptions.webhook_seconds),
+        ):
+            health.registry.add_histogram(name, histogram)
+        delivered = engine.local.feeds.seconds
+        health.registry.add_histogram("polynya_tail_delivery_seconds", delivered, way="feed")
         self._cluster.report(health)
         self._tier.report(health, self._cluster.view, self._costs.history)
 

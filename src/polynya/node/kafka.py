@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
 from polynya.admin.health import Check
-from polynya.admin.listeners import Listener, node_profiles
+from polynya.admin.listeners import Listener, Timed, node_profiles
 from polynya.base.owners import owner
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, CoreStart
@@ -200,7 +200,17 @@ def kafka_listeners(
     )
     measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
     own = start.kafka_direct[start.core : start.core + 1]
-    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), (front.context.clients,))]
+    clients = (front.context.clients,)
+    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), clients, _times(front))]
+
+
+def _times(front: KafkaFront) -> tuple[Timed, ...]:
+    counters = front.context.counters
+    return (
+        Timed("polynya_kafka_produce_seconds", counters.produce_seconds),
+        Timed("polynya_kafka_fetch_seconds", counters.fetch_seconds),
+        Timed("polynya_tail_delivery_seconds", counters.woken_fetch_seconds, "kafka"),
+    )
 
 
 def _appended(front: KafkaFront) -> Callable[[], Counts]:

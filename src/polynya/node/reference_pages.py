@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polynya.base import limits
+from polynya.base.histogram import BOUNDS
 from polynya.config.setting import Setting, parse_millis, parse_seconds, parse_size
 from polynya.config.settings import CLIENT_VARIABLES, SETTINGS
 from polynya.observability.metrics import METRICS
@@ -68,11 +69,16 @@ def metrics_page() -> str:
         f"| `{metric.name}` | {metric.kind} | {metric.spelled_labels} | {metric.help} |"
         for metric in METRICS
     )
+    bounds = ", ".join(f"{bound:g}" for bound in BOUNDS)
     return f"""# Metrics
 
 {_NOTE.format("`polynya/observability/metrics.py`")}
 `GET /metrics` on the admin port returns the metrics of the whole node in the Prometheus text format; any core can answer. Only
 `polynya_stream_faulted` has the label `stream`. Counters begin at 0 when a core starts.
+
+A histogram is of seconds, with the buckets {bounds} and `+Inf`. A scrape whose `Accept` names
+`application/openmetrics-text`, as that of Prometheus does, gets OpenMetrics 1.0. There a bucket of HTTP appends and reads has the last
+request that named its trace (`traceparent`) or itself (`X-Request-Id`) as an exemplar.
 
 | name | type | labels | meaning |
 |---|---|---|---|

@@ -90,6 +90,7 @@ class TierParts:
         health.registry.add(tier.reader.damage.samples)
         usage = tier.store.usage
         health.registry.add(metric_sources.of_store(usage))
+        metric_sources.add_store_times(health.registry, usage)
         history.add(lambda: {(STORE, *key): count for key, count in usage.counts().items()})
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from polynya.base.histogram import Histogram
+
 PAGE = 1000  # keys of one LIST, or of one bulk delete
 REQUESTS = ("put", "get", "head", "list", "delete")
 UP, DOWN = "up", "down"  # bytes to the store, and from it
@@ -33,10 +35,11 @@ class StoreCalls:
 
 
 class StoreUsage:
-    """The counters of one core, by kind of work."""
+    """The counters of one core, by kind of work, and the time of its requests."""
 
     def __init__(self) -> None:
         self._calls = {work: StoreCalls() for work in WORKS}
+        self.seconds = {request: Histogram() for request in REQUESTS}
 
     def of(self, work: str) -> StoreCalls:
         """Return the counters of a kind of work, one of `WORKS`."""

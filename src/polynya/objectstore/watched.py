@@ -92,6 +92,7 @@ class WatchedStore:
     def __init__(self, store: ObjectStore, now: Callable[[], float]) -> None:
         self._store = store
         self.writes, self.reads = Record(now), Record(now)
+        self._now = now
         self.usage = StoreUsage()
         self._calls = self.usage.of("other")
 
@@ -121,14 +122,19 @@ class WatchedStore:
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         found = counted = 0
+        began, seconds = self._now(), self.usage.seconds["list"]
         try:
             async for info in self._store.list(prefix, after):
+                if not found:
+                    seconds.observe(self._now() - began)
                 found += 1
                 counted = self._count_pages(found, counted)
                 yield info
         except asyncio.CancelledError:
             self._count_pages(found + 1, counted)
             raise
+        if not found:
+            seconds.observe(self._now() - began)
         self._count_pages(max(found, 1), counted)
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -154,11 +160,13 @@ class WatchedStore:
     ) -> T:
         """Await a call and count its requests, unless the store gave no answer. A cancelled one is
         counted: it has probably left."""
+        began = self._now()
         try:
             result = await work
         except (StoreError, asyncio.CancelledError) as error:
             if not isinstance(error, StoreUnavailable):
                 self._calls.add(request, requests=requests, up=up)
             raise
+        self.usage.seconds[request].observe(self._now() - began)
         self._calls.add(request, requests=requests, up=up)
         return result

@@ -9,7 +9,7 @@ class Metric(msgspec.Struct, frozen=True):
     """One row of the table. `merge` combines the values of a node's cores: "sum" or "max"."""
 
     name: str
-    kind: str  # counter | gauge
+    kind: str  # counter | gauge | histogram, always of seconds
     help: str
     labels: tuple[str, ...] = ()
     merge: str = "sum"

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from polynya.base.histogram import Histogram
+from polynya.observability.definitions.latencies import LATENCIES
 from polynya.observability.definitions.node import JOURNAL, NODE
 from polynya.observability.definitions.objects import CACHE, DISKLESS, OBJECTS, UPKEEP
 from polynya.observability.definitions.serving import SERVING
 from polynya.observability.definitions.streams import DUTIES, STREAMS
 from polynya.observability.definitions.tables import TABLES
+from polynya.observability.histograms import SUFFIXES, Exemplars, HistogramSource
 from polynya.observability.metric import Metric
 
 Samples = dict[str, float]
@@ -29,8 +32,14 @@ METRICS = (
     *DUTIES,
     *TABLES,
     *CACHE,
+    *LATENCIES,
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
+_OF_SAMPLE = {
+    metric.name + suffix: metric
+    for metric in METRICS
+    for suffix in (SUFFIXES if metric.kind == "histogram" else ("",))
+}
 
 
 class Registry:
@@ -38,6 +47,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._sources: list[Callable[[], Mapping[str, float]]] = []
+        self._histograms: list[HistogramSource] = []
 
     def add(self, source: Callable[[], Mapping[str, float]]) -> None:
         """Add a source of samples. It is read once here, so that a name missing from the table
@@ -45,6 +55,16 @@ class Registry:
         for key in source():
             metric_of(key)
         self._sources.append(source)
+
+    def add_histogram(self, name: str, histogram: Histogram, **labels: str) -> None:
+        """Add a histogram of the table. Raises KeyError."""
+        source = HistogramSource(name, histogram, _pairs(labels))
+        self.add(source)
+        self._histograms.append(source)
+
+    def exemplars(self) -> Exemplars:
+        """Return the exemplars of all histograms."""
+        return {key: each for found in self._histograms for key, each in found.exemplars().items()}
 
     def read(self) -> Samples:
         samples: Samples = {}
@@ -56,15 +76,14 @@ class Registry:
 def metric_of(key: str) -> Metric:
     """Return the table row for a sample's key. Raises KeyError."""
     name = key.partition("{")[0]
-    if name not in BY_NAME:
+    if name not in _OF_SAMPLE:
         raise KeyError(f"{name} is not in the table of metrics")
-    return BY_NAME[name]
+    return _OF_SAMPLE[name]
 
 
 def label(name: str, **labels: str) -> str:
     """Return the key of a labelled sample."""
-    pairs = ",".join(f'{label_name}="{_escaped(value)}"' for label_name, value in labels.items())
-    return f"{name}{{{pairs}}}"
+    return f"{name}{{{_pairs(labels)}}}"
 
 
 def merge(cores: Iterable[Mapping[str, float]]) -> Samples:
@@ -98,11 +117,16 @@ def render(samples: Mapping[str, float]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def _pairs(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
+
+
 def _number(value: float) -> str:
     return (
         repr(int(value)) if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
     )
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """Escape the value of a label."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

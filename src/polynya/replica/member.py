@@ -98,6 +98,8 @@ class Member:
         "queue",
         "raft",
         "reading",
+        "since",
+        "timed",
     )
 
     def __init__(self, group: Group, raft: Raft, entries: list[Entry]) -> None:
@@ -108,7 +110,10 @@ class Member:
         self.first = entries[0].index if entries else raft.log.last + 1  # the index of places[0]
         self.places = array("Q", [entry.place for entry in entries])
         self.committed: deque[Entry] = deque()  # committed but not applied: not durable here yet
-        self.queue: list[Entry] = []  # proposals of this turn
+        self.queue: list[Entry] = []  # proposals of this turn …
+        self.since = 0.0  # … of which the oldest came at this time of the loop
+        # the last index of each turn's proposals that are not applied yet, and its `since`
+        self.timed: deque[tuple[int, float]] = deque()
         self.proposals: deque[Proposed] = deque()  # in the log, not answered
         # waiters of the read round that is sent with this turn
         self.reading: list[Any] | None = None

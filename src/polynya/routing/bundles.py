@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from polynya.base.errors import NotLeader, OutcomeUnknown
+from polynya.base.histogram import Histogram
 from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
 from polynya.replica.log import check_proposal
@@ -78,6 +79,7 @@ class AppendBundle:
         "dones",
         "group",
         "number",
+        "sent",
         "size",
         "target",
         "tried",
@@ -90,6 +92,7 @@ class AppendBundle:
         self.bodies: list[bytes] = []  # the commands, encoded
         self.dones: list[Done] = []
         self.size = 0
+        self.sent = 0.0  # by the loop
         self.number = 0  # this and the next two are set by `polynya.routing.forwarding`
         self.deadline = 0.0
         self.tried: dict[int, Any] = {}
@@ -108,6 +111,7 @@ class Bundles:
     def __init__(self, transport: BundleTransport, on_result: OnResult | None = None) -> None:
         self.open: dict[int, AppendBundle] = {}  # by group
         self.payload: defaultdict[int, int] = defaultdict(int)  # bytes sent, by core
+        self.seconds = Histogram()  # from a request to its answer
         self._transport = transport
         self._on_result = on_result or _hand_out
         self._loop = asyncio.get_running_loop()
@@ -126,7 +130,7 @@ class Bundles:
             group,
             messages.PROPOSE,
             group.to_bytes(2, "little") + body,
-            partial(_on_one_response, done),
+            partial(self._on_one_response, done, self._loop.time()),
         )
 
     def bundle(self, target: int, group: int, *, grows: bool = True) -> AppendBundle:
@@ -162,6 +166,7 @@ class Bundles:
 
     def _send(self, bundle: AppendBundle) -> None:
         self.payload[bundle.target % send.THROUGH] += bundle.size
+        bundle.sent = self._loop.time()
         group, bodies, come = (
             bundle.group.to_bytes(2, "little"),
             bundle.bodies,
@@ -180,8 +185,13 @@ class Bundles:
             body = b"".join((group, array_head(len(bodies)), *bodies))
             send.ask(self._transport, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
 
+    def _on_one_response(self, done: Done, sent: float, body: bytes | BaseException) -> None:
+        self.seconds.observe(self._loop.time() - sent)
+        done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
+
     def _on_response(self, bundle: AppendBundle, body: bytes | BaseException) -> None:
         count = len(bundle.dones)
+        self.seconds.observe(self._loop.time() - bundle.sent)
         if isinstance(body, BaseException):
             self._on_result(bundle, [body] * count)
         elif count == 1:
@@ -193,10 +203,6 @@ class Bundles:
 def _hand_out(bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
     for done, outcome in zip(bundle.dones, outcomes, strict=True):
         done(outcome)
-
-
-def _on_one_response(done: Done, body: bytes | BaseException) -> None:
-    done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
 
 
 def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:

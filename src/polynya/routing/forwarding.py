@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from polynya.base.errors import NotLeader
+from polynya.base.histogram import Histogram
 from polynya.engine.append_origins import AppendOrigins
 from polynya.local.api import AppendTo
 from polynya.local.appends import Appender
@@ -96,6 +97,11 @@ class Forwarding:
     def payload(self) -> Mapping[int, int]:
         """The bytes of appends sent to each core of another node."""
         return self._bundles.payload
+
+    @property
+    def forward_seconds(self) -> Histogram:
+        """The time of requests to other cores that lead a group."""
+        return self._bundles.seconds
 
     # --- proposals --------------------------------------------------------------------------------
 

@@ -73,7 +73,8 @@ class StreamReads:
         async def there(core_id: int) -> StreamInfo | Refusal:
             tails = self._tails.get((local, numbers))
             if tails is None:
-                tails = RemoteTails(self._transport, local=local, numbers=numbers)
+                seconds = self.local.feeds.seconds
+                tails = RemoteTails(self._transport, seconds, local=local, numbers=numbers)
                 self._tails[local, numbers] = tails
             return await tails.attach(core_id, group, name, sink)
 

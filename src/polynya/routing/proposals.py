@@ -10,6 +10,7 @@ from typing import Protocol
 
 from polynya.base.errors import NotLeader
 from polynya.base.futures import settle
+from polynya.base.histogram import Histogram
 from polynya.base.names import group_of
 from polynya.local.api import AppendTo
 from polynya.local.appends import Appender
@@ -54,6 +55,11 @@ class Router(Protocol):
 
     diskless: DisklessRoutes
 
+    @property
+    def forward_seconds(self) -> Histogram:
+        """The time of requests to other cores that lead a group."""
+        ...
+
     def append(self, group: int, command: Append | Produce, done: Done) -> None:
         """Propose an append, or hand it to the writer of diskless streams."""
         ...
@@ -78,6 +84,11 @@ class SoleRouter:
         self._local = local
         self._core, self._cores = core, cores
         self._bundles = Bundles(transport, self._on_bundle_result)
+
+    @property
+    def forward_seconds(self) -> Histogram:
+        """The time of requests to other cores of this node."""
+        return self._bundles.seconds
 
     def came(self, group: int, sender: int, count: int) -> None:
         """Do nothing: outside a cluster no leader follows the writers."""
@@ -131,6 +142,7 @@ class Proposals:
         self.diskless = router.diskless
         # expect appends of a stream that is diskless; if it is not, they only take longer
         self.expect_diskless = self.diskless.expect
+        self.forward_seconds = router.forward_seconds
         self.appender = router.appender  # the bound appender of a stream of a group
         self.propose_to = router.propose  # by group number; the command may name no stream
         self._append = router.append

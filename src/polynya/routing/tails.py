@@ -13,6 +13,7 @@ import msgspec
 from msgspec import structs
 
 from polynya.base.errors import Unavailable
+from polynya.base.histogram import Histogram
 from polynya.local.api import LiveEvent, Refusal, Sink, StreamInfo
 from polynya.local.feeds import Feeds
 from polynya.local.local import LocalGroups
@@ -59,16 +60,21 @@ class RemoteTails:
     """The subscriptions of this core to tails on other cores."""
 
     def __init__(
-        self, transport: TailTransport, *, local: bool = False, numbers: bool = False
+        self,
+        transport: TailTransport,
+        seconds: Histogram | None = None,
+        *,
+        local: bool = False,
+        numbers: bool = False,
     ) -> None:
         """Create the subscriptions. `local`: the other core attaches with its own state, without
-        contacting the leader. `numbers`: the events carry no payload."""
+        contacting the leader. `numbers`: the events carry no payload. `seconds`: of deliveries."""
         self._transport = transport
         self._local = local
         self._numbers = numbers
         self._tails: dict[str, _Tail] = {}
         self._names: dict[int, str] = {}
-        self._feeds = Feeds()
+        self._feeds = Feeds(seconds)
 
     async def attach(self, core: int, group: int, name: str, sink: Sink) -> StreamInfo | Refusal:
         """Deliver every event after the returned tail to `sink`. That tail may be stale: read up to

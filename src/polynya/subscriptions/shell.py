@@ -42,9 +42,9 @@ class Subscriptions:
         self._service = service
         self._keys = Keys(service)
         self._links = SubscriptionLinks(service)
-        self._wakes = Wakes(
-            service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback)
-        )
+        webhooks = Webhooks(allow_loopback=allow_loopback)
+        self.webhook_seconds = webhooks.seconds
+        self._wakes = Wakes(service, self._links, self._keys, webhooks)
         self._operations = Operations(self._wakes)
         self._news: dict[
             int, dict[str, tuple[int, str]]

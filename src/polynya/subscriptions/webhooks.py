@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from polynya.base.histogram import Histogram
 from polynya.base.limits import WEBHOOK_RESPONSE_BYTES_MAX, WEBHOOK_URL_BYTES_MAX
 from polynya.base.msgpack import UNREADABLE
 from polynya.subscriptions.addresses import Address, is_public
@@ -45,6 +47,7 @@ class Webhooks:
     def __init__(self, *, allow_loopback: bool) -> None:
         self._allow_loopback = allow_loopback
         self._client: httpx.AsyncClient | None = None
+        self.seconds = Histogram()  # from a free slot to the answer, or to the timeout
         self._slots = asyncio.Semaphore(CONCURRENCY_MAX)
 
     async def check(self, url: str) -> None:
@@ -66,6 +69,7 @@ class Webhooks:
         import httpx
 
         async with self._slots:
+            began = perf_counter()
             try:
                 async with asyncio.timeout(seconds):
                     return await self._post(url, body, headers)
@@ -73,6 +77,8 @@ class Webhooks:
                 return DeliveryOutcome(False, reason=f"no response within {seconds:g} s")
             except (httpx.HTTPError, httpx.InvalidURL, OSError, Rejected, ValueError) as fault:
                 return DeliveryOutcome(False, reason=f"{type(fault).__name__}: {fault}")
+            finally:
+                self.seconds.observe(perf_counter() - began)
 
     async def close(self) -> None:
         if self._client is not None:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from polynya.base.histogram import Histogram
 from polynya.wal import DiskFull, Journal, WriteBatch
 
 log = logging.getLogger("polynya.core")
@@ -19,11 +20,12 @@ HANGS_SECONDS = 2.5
 
 class DiskPace:
     """The disk latency of one core. `write` is called in the journal's thread, the rest in any.
-    `seconds`: total of durable writes;
+    `seconds`: total of durable writes; `writes`: the histogram of these;
     `full`: the last write found no room."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = 0.0
+        self.writes = Histogram()
         self.full = False
         self._clock = clock
         self._began: float | None = None
@@ -46,8 +48,10 @@ class DiskPace:
             if self.full:
                 log.info("the disk has room again")
             self.full = False
-            self.seconds += self._ended - began
-            self._last.append(self._ended - began)
+            taken = self._ended - began
+            self.seconds += taken
+            self.writes.observe(taken)
+            self._last.append(taken)
 
     def trouble(self) -> str:
         """Return a message if the disk is slow or hangs; else ""."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
@@ -24,6 +25,7 @@ from polynya.wire.kafka.primitives import Bytes
 
 _T = TypeVar("_T")
 _NOTHING = memoryview(b"")
+PRODUCE, FETCH = 0, 1  # keys
 
 
 class RepeatedRequest(Protocol):
@@ -134,12 +136,14 @@ class Call:
 
     __slots__ = (
         "api",
+        "began",
         "caller",
         "connection",
         "context",
         "data",
         "header",
         "holding",
+        "is_woken",
         "number",
         "session",
         "throttle_ms",
@@ -151,6 +155,8 @@ class Call:
         self, connection: Connection, number: int, data: memoryview, holding: Holding | None
     ) -> None:
         """`number`: of the request on its connection. `holding`: the memory of a large one."""
+        self.began = perf_counter()  # 0.0: the time of the answer does not count
+        self.is_woken = False  # a Fetch that waited, and got records
         self.connection = connection
         self.context = connection.context
         self.session = connection.session
@@ -184,6 +190,21 @@ class Call:
             self.drop()
         self.data = _NOTHING
         self.connection.responses.send(self.number, pieces)
+        key = self.header.key
+        if key <= FETCH and self.began:
+            self._count_time(key)
+
+    def waited(self, *, is_woken: bool) -> None:
+        """Note that a Fetch waited: if records woke it, its time counts from now."""
+        self.is_woken, self.began = is_woken, perf_counter() if is_woken else 0.0
+
+    def _count_time(self, key: int) -> None:
+        """Count the time of a Produce or a Fetch."""
+        counters = self.context.counters
+        found = counters.produce_seconds
+        if key == FETCH:
+            found = counters.woken_fetch_seconds if self.is_woken else counters.fetch_seconds
+        found.observe(perf_counter() - self.began)
 
     def drop(self) -> None:
         """Return the memory of the request."""

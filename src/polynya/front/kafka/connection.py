@@ -21,9 +21,9 @@ from polynya.front.common.pipeline import IdleClock, ReadPressure, ResponseQueue
 from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
 from polynya.front.kafka.auth.caller import OPEN, Caller
 from polynya.front.kafka.auth.handlers import authenticate_raw
-from polynya.front.kafka.call import Call, Session
+from polynya.front.kafka.call import PRODUCE, Call, Session
 from polynya.front.kafka.connections import Connections
-from polynya.front.kafka.dispatch import PRODUCE, dispatch
+from polynya.front.kafka.dispatch import dispatch
 from polynya.front.kafka.request_memory import Frame, Holding
 from polynya.wire.kafka.primitives import Malformed
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from polynya.base.histogram import Histogram
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.configs import NodeProfiles
@@ -52,6 +53,9 @@ class KafkaCounters:
         self.batches = self.bytes_in = 0  # proposed, and their bytes as they came
         self.connections = self.connections_opened = self.connections_refused = 0
         self.unauthenticated = self.connections_dropped = 0  # before authentication, for newer ones
+        self.produce_seconds = Histogram()
+        self.fetch_seconds = Histogram()  # that did not wait for records
+        self.woken_fetch_seconds = Histogram()  # from the wake by records
 
 
 class Context:

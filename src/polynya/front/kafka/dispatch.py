@@ -16,7 +16,7 @@ from polynya.front.kafka.auth.handlers import (
     sasl_authenticate,
     sasl_handshake,
 )
-from polynya.front.kafka.call import Call, RepeatedRequest, in_thread
+from polynya.front.kafka.call import FETCH, PRODUCE, Call, RepeatedRequest, in_thread
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import coordinators, membership
@@ -31,7 +31,6 @@ from polynya.wire.kafka.messages import (
 )
 from polynya.wire.kafka.primitives import Bytes, Malformed, decoded_elements
 
-PRODUCE, FETCH = 0, 1
 _DECODED_AT_ONCE_BYTES = 64 * KIB  # beyond it a request without records is decoded in a thread
 # A client of before librdkafka 2.3 turns compression off if it sees no version 0 of Produce.
 ADVERTISED = {PRODUCE: range(14)}

@@ -341,6 +341,7 @@ class _Reading:
                 if each.has_changed(tail):
                     parked.wake()
             await parked.wait_until(until)
+            self._call.waited(is_woken=parked.is_touched)
         finally:
             self._call.session.parked = None
             for each, tail in followed:

@@ -94,6 +94,7 @@ class RepeatedFetch:
                     parked.is_touched = parked.is_touched or each.has_changed
                 if not (connection.is_ending or parked.is_touched):
                     await parked.wait_until(until)
+                    call.waited(is_woken=parked.is_touched)
             finally:
                 session.parked = None
                 for each in self._waiting:

@@ -11,12 +11,14 @@ import secrets
 import ssl
 import time
 from collections.abc import Coroutine
+from time import perf_counter
 from typing import Any, Protocol
 
 import msgspec
 
 from polynya.access import Principal
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable, UpgradePending
+from polynya.base.histogram import Histogram
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.connection_set import ConnectionSet, Served
@@ -48,6 +50,8 @@ log = logging.getLogger("polynya.http")
 
 # accepted from a client and echoed
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)
+
+_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*", re.ASCII)
 
 JOINED_BYTES_MAX = 64 * 1024  # a larger body is sent without a copy
 Headers = list[tuple[str, str]]
@@ -140,6 +144,7 @@ class Exchange:
     connection is lost, the response is dropped."""
 
     __slots__ = (
+        "began",
         "body",
         "context",
         "head",
@@ -161,6 +166,7 @@ class Exchange:
         self.body = body
         self.keep_alive = head.keep_alive
         self.principal: Principal | None = None  # the authenticated caller
+        self.began = 0.0  # a read's start, until the first byte of its response
         self.request_id = ""
         if "x-request-id" in head.headers and _REQUEST_ID.fullmatch(head.headers["x-request-id"]):
             self.request_id = head.headers["x-request-id"]
@@ -184,9 +190,29 @@ class Exchange:
 
     def send(self, response: Response) -> None:
         """Send a complete, encoded response."""
+        if self.began:
+            self.first_byte()
         if not self.keep_alive:
             self.peer.responses.end_after(self.number)
         self.peer.responses.send(self.number, response)
+
+    def first_byte(self) -> None:
+        """Count the time until the first byte of a read's response, once."""
+        if not self.began:
+            return
+        seconds, self.began = perf_counter() - self.began, 0.0
+        histogram = self.context.counters.first_byte_seconds
+        histogram.observe(seconds)
+        self.trace(histogram, seconds)
+
+    def trace(self, histogram: Histogram, seconds: float) -> None:
+        """Keep a duration that was counted as an exemplar, if the client named its trace (W3C Trace
+        Context) or its request."""
+        parent = self.head.headers.get("traceparent")
+        if parent is not None and (found := _TRACE_PARENT.fullmatch(parent)):
+            histogram.remember(seconds, "trace_id", found[1])
+        elif self.request_id:
+            histogram.remember(seconds, "request_id", self.request_id)
 
     def answer(self, status: int, headers: Headers, body: bytes | memoryview = b"") -> None:
         self._account(status, len(body))

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import msgspec
 
+from polynya.base.histogram import Histogram
 from polynya.base.limits import (
     CONNECTIONS_PER_CORE_MAX,
     LONG_POLL_SECONDS_DEFAULT,
@@ -41,12 +42,15 @@ class HttpCounters:
     """Counters of the front: plain numbers, read at scrape time."""
 
     __slots__ = (
+        "append_seconds",
         "appends",
         "bytes_in",
         "connections_opened",
         "connections_refused",
+        "first_byte_seconds",
         "live_cut",
         "live_opened",
+        "long_poll_seconds",
         "long_polls",
         "stalled",
         "statuses",
@@ -64,6 +68,9 @@ class HttpCounters:
         self.stalled = 0  # connections closed because the client stopped reading
         self.timeouts = 0
         self.statuses: dict[int, int] = defaultdict(int)
+        self.append_seconds = Histogram()
+        self.first_byte_seconds = Histogram()  # of reads but long-polls
+        self.long_poll_seconds = Histogram()  # from a wake to the response
 
     def refuse_handshake(self) -> None:
         """Count a handshake that was dropped for a newer one."""

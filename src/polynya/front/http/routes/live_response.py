@@ -97,6 +97,7 @@ class LiveResponse:
         self._wrote_at = context.ticks.now
         self._peer.on_lost = self._end
         self._peer.responses.write(self._exchange.head_lines(200, headers) + b"\r\n")
+        self._exchange.first_byte()
 
     def events(
         self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool

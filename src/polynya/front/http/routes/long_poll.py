@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 
 import msgspec
 
@@ -37,15 +38,17 @@ class _Waiter:
     """The sink of a long-poll. Each event wakes it, and so does the timeout or the end of the
     feed."""
 
-    __slots__ = ("over", "woken")
+    __slots__ = ("over", "since", "woken")
 
     def __init__(self) -> None:
         self.over = False
+        self.since = 0.0  # when the last event came
         self.woken = asyncio.Event()
 
     def live(self, event: LiveEvent) -> None:
         if event.cut:  # the last event: let the client retry
             self.over = True
+        self.since = perf_counter()
         self.woken.set()
 
     def expire(self) -> None:
@@ -81,6 +84,9 @@ async def _wait(exchange: Exchange, request: ReadRequest, cache: str) -> None:
                 or exchange.context.connections.stopping
             ):
                 _answer(exchange, request, page, cache)
+                if waiter.since and not waiter.over:
+                    seconds = perf_counter() - waiter.since
+                    exchange.context.counters.long_poll_seconds.observe(seconds)
                 return
             if query.record in (Position.NOW, *Position.TIMES):
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from msgspec import structs
 
 from polynya.front.http.protocol.exchange import Exchange
@@ -27,6 +29,8 @@ def read(exchange: Exchange) -> None:
     request = parse_read(
         exchange, exchange.context.service.now_ms, exchange.context.settings.long_poll_seconds
     )
+    if request.live != "long-poll":
+        exchange.began = perf_counter()
     if request.live == "sse":
         open_sse(exchange, request)
         return
