@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from long_tests import examples
 from worlds.stream import kafka_batch, kafka_producer, raw_batch
 
-from polynya.base.limits import PRODUCER_EVICT_IDLE_MS
+from polynya.base.limits import PRODUCER_EVICT_IDLE_MS, PRODUCER_IDLE_MS
 from polynya.stream.command import level_for
 from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends import producers
@@ -24,6 +24,7 @@ from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of
 from polynya.stream.snapshots.restore_history import PRODUCER_ID_JUMP, Survey, reborn
+from polynya.stream.state.model import KafkaState, OpenTransaction
 
 NAME = "kafka/t/0"
 LAST = 2**31 - 1
@@ -103,6 +104,29 @@ def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(
         assert produce(each, 1, id=5, now_ms=2 * later).code == Code.OK, "it was forgotten"
         reply = produce(each, 0, id=5, now_ms=2 * later)
         assert reply.code == Code.PRODUCER_GAP, "nothing tells that this was applied"
+
+
+def test_a_producer_with_an_open_transaction_stays(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drop the longest idle producer of those that have no open transaction."""
+    monkeypatch.setattr(producers, "PRODUCERS_PER_STREAM_MAX", 3)
+    for id_ in (5, 6, 7):
+        assert produce(machine, 0, id=id_, now_ms=id_).code == Code.OK
+    stream = machine.directory.lookup(NAME)
+    assert stream is not None
+    stream.kafka = KafkaState(open={5: OpenTransaction(0, 0, 0, 5)})
+    now_ms = PRODUCER_EVICT_IDLE_MS + 5
+    assert produce(machine, 0, id=8, now_ms=now_ms).code == Code.PRODUCER_LIMIT, "6 is active"
+    assert produce(machine, 0, id=8, now_ms=now_ms + 1).code == Code.OK
+    assert list(stream.producers or ()) == ["1\x005", "1\x007", "1\x008"]
+    assert stream.kafka.forgotten == 6
+    stream.kafka.open |= {number: OpenTransaction(0, 0, 0, 5) for number in (7, 8)}
+    assert produce(machine, 0, id=9, now_ms=9 * now_ms).code == Code.PRODUCER_LIMIT, "all are open"
+    stream.kafka.open = {5: stream.kafka.open[5]}
+    assert produce(machine, 0, id=9, now_ms=PRODUCER_IDLE_MS + now_ms + 1).code == Code.OK
+    assert list(stream.producers or ()) == ["1\x005", "1\x009"], "idle for a week"
+    assert produce(machine, 1, id=5, now_ms=PRODUCER_IDLE_MS + now_ms + 2).code == Code.OK
 
 
 def test_a_producer_that_is_older_than_the_stream_begins_anywhere() -> None:

@@ -59,3 +59,34 @@ def test_undivided_batches_are_one_piece_of_a_page() -> None:
     assert (piece.record, piece.byte) == BASE
     assert (piece.record + piece.records, piece.byte + len(piece.payload)) == end
     assert (plan.record, plan.byte) == end
+
+
+def flagged(encoding: int, *kinds: tuple[int, int]) -> list[HotBatch]:
+    """Batches of a record each, with their flags, and a producer's id where Kafka has it."""
+    made, record, byte = [], *BASE
+    for flags, producer in kinds:
+        payload = bytes(43) + producer.to_bytes(8, signed=True) + bytes([record % 256]) * 10
+        crc = google_crc32c.value(payload)
+        made.append(HotBatch(record, byte, 1, payload, b"", crc, 1, 1, encoding, 0, flags=flags))
+        record, byte = record + 1, byte + len(payload)
+    return made
+
+
+@pytest.mark.parametrize("encoding", [Encoding.KAFKA, Encoding.BYTES])
+def test_batches_with_other_flags_or_of_other_transactions_are_not_joined(
+    encoding: Encoding,
+) -> None:
+    kinds = [(0, 7), (0, 8), (1, 7), (1, 7), (1, 8), (5, 8), (5, 8), (3, 8), (0, -1), (0, -1)]
+    made = flagged(encoding, *kinds)
+    meta, parts = build_slice(encoding, *BASE, made)
+    decoded = parse_slice(b"".join(parts), meta.crc)
+    lazy = decoded.hot_batches(record=BASE[0], byte=BASE[1], run_bytes=1 << 20)
+    end = made[-1].record + 1, made[-1].byte + len(made[-1].payload)
+    plan = cut(lazy, Want(*BASE, 1 << 20, whole_records=True, until=end))
+    runs = [(each.records, each.flags) for each in plan.pieces]  # type: ignore[union-attr]
+    if encoding == Encoding.KAFKA:
+        assert runs == [(2, 0), (2, 1), (1, 1), (2, 5), (1, 3), (2, 0)]
+    else:
+        assert runs == [(1, flags) for flags, _ in kinds], "a body does not say whose it is"
+    whole = b"".join(each.payload for each in made)
+    assert told(plan) == (whole, *BASE, *end, True)

@@ -29,6 +29,7 @@ class Led:
         self.group = SimpleNamespace(term=1, applied_index=0, machine=self.world.machines[1])
         self.snapshotter = SimpleNamespace(encoding=asyncio.Lock())
         self.sent: list[tuple[int, Any]] = []
+        self.asked: list[tuple[int, Any, Any]] = []  # what was sent, and whom to answer
         led = {1: self.world.machines[1]}
         self.local = SimpleNamespace(led=led, machines=led, turns=0)
         self.service: Any = SimpleNamespace(
@@ -41,6 +42,7 @@ class Led:
 
     def _propose(self, group: int, command: Any, done: Any) -> None:
         self.sent.append((group, command))
+        self.asked.append((group, command, done))
 
     def apply(self, command: Any) -> Any:
         self.group.applied_index += 1

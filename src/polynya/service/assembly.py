@@ -162,11 +162,12 @@ class CoreRuntime:
             lambda group: self.local.put(group, core.core_replicas.groups[group].machine)
         )
         coordinator = self.group_coordinator
-        core.on_leadership.append(coordinator.leadership_changed)
+        leadership_changed = [coordinator.leadership_changed, self.outbox_sender.leadership_changed]
+        core.on_leadership += leadership_changed
         core.replicas.on_dropped += [
             self.local.remove,
             self.exchange.forget,
-            coordinator.leadership_changed,
+            *leadership_changed,
         ]
 
     def _term(self, group: int) -> int:

@@ -22,8 +22,8 @@ _EVERY_MESSAGE = 1 << 64
 
 
 class OutboxSender:
-    """The outbox sender of one core. Call `pump` after turns, and `sweep` every few seconds without
-    overlap."""
+    """The outbox sender of one core. Call `pump` after turns, `sweep` every few seconds without
+    overlap, and `leadership_changed` when a group may have lost its leader here."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
@@ -43,6 +43,12 @@ class OutboxSender:
                 self._send_all(
                     group, list(takewhile(begin.__lt__, reversed(machine.outbox.messages)))
                 )
+
+    def leadership_changed(self, group: int) -> None:
+        """Scan the whole outbox of a group that is not led here when it is led again: what another
+        leader put into it, or could not send, is sent at once."""
+        if group not in self._service.local.led:
+            self._pumped.pop(group, None)
 
     async def sweep(self) -> None:
         """Retry failed messages, and decide the pins whose coordinator is gone."""

@@ -25,6 +25,11 @@ class Encoding:
 
 
 ENCODING = (Encoding.BYTES, Encoding.KAFKA)
+# Flags of a batch. An entry of an index has those of its batches, and …
+TRANSACTIONAL = 1
+CONTROL = 2
+ABORTED = 4  # of an aborted transaction; of an entry: some of its batches are
+UNDECIDED = 8  # … this: some were of open transactions when its slice was built
 FLAGS = (0, 7)  # a slice has those of its batches, so a batch may not have others
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol, overload
 
+from polynya.stream.parts import TRANSACTIONAL
 from polynya.stream.state.model import DecodedBatches, HotBatch
+
+_PRODUCER_ID_AT = 43  # in a Kafka batch
 
 
 class Columns(Protocol):
@@ -26,6 +30,11 @@ class Columns(Protocol):
     record_spans: memoryview[int]
 
     @property
+    def has_flags(self) -> bool:
+        """Report whether any batch has a flag."""
+        ...
+
+    @property
     def stored_begins(self) -> tuple[Sequence[int], Sequence[int]]:
         """Return how many records and bytes of payload are before each batch, and in all."""
         ...
@@ -43,6 +52,23 @@ class Columns(Protocol):
     def newest(self, begin: int, end: int) -> int:
         """Return the largest record time of these batches; 0: they have no times of their own."""
         ...
+
+
+def _differ(source: Columns, number: int) -> bool:
+    """Report whether an undivided batch has other flags than the one before it, or both are of
+    transactions of different producers."""
+    flags = source.batch_flags
+    if flags[number] != flags[number - 1]:
+        return True
+    return bool(flags[number] & TRANSACTIONAL) and _producer_id(source, number) != _producer_id(
+        source, number - 1
+    )
+
+
+def _producer_id(source: Columns, number: int) -> bytes:
+    """Return the producer id of a Kafka batch, as it is stored."""
+    begin = source.stored_begins[1][number] + _PRODUCER_ID_AT
+    return bytes(source.payload[begin : begin + 8])
 
 
 class SliceBatches(DecodedBatches):
@@ -67,9 +93,14 @@ class SliceBatches(DecodedBatches):
         return self._run(range(len(self))[index])
 
     def whole(self, begin: int, end: int) -> Sequence[HotBatch]:
-        if not self._source.undivided or end - begin < 2:
+        source = self._source
+        if not source.undivided or end - begin < 2:
             return self[begin:end]
-        return [self._of(self._bounds[begin], self._bounds[end])]
+        first, last = self._bounds[begin], self._bounds[end]
+        if not source.has_flags:
+            return [self._of(first, last)]
+        ends = [each for each in range(first + 1, last) if _differ(source, each)]
+        return [self._of(*run) for run in pairwise((first, *ends, last))]
 
     def before_record(self, record: int) -> int:
         return self._before(self._source.batch_begins[0], record - self._record)

@@ -534,6 +534,11 @@ class Slice:
     def _is_dated(self) -> bool:
         return self.record_times_ms.tobytes() != bytes(self.record_times_ms.nbytes)
 
+    @cached_property
+    def has_flags(self) -> bool:
+        """Report whether any batch has a flag."""
+        return self.batch_flags.tobytes() != bytes(self.batch_flags.nbytes)
+
     def newest(self, begin: int, end: int) -> int:
         """Return the largest record time of these batches; 0: they have no times of their own."""
         if end == begin + 1 or not self._is_dated:
@@ -551,7 +556,8 @@ class Slice:
         (`record`, `byte`).
 
         With `run_bytes`, adjacent batches up to this total size become one batch without a CRC: a
-        few large pieces cost readers less. The batches have no producers (see `producers`).
+        few large pieces cost readers less. Those with flags stay alone. The batches have no
+        producers (see `producers`).
         """
         if self.has_gaps:
             return GappedBatches(self, (record, byte))
@@ -559,7 +565,7 @@ class Slice:
 
     def _bounds(self, run_bytes: int) -> Sequence[int]:
         """Return the numbers of the batches at which runs begin, and the end."""
-        if not run_bytes or self.undivided:
+        if not run_bytes or self.undivided or self.has_flags:
             return range(self.batches + 1)
         ends = self.batch_begins[1]
         bounds = [0]

@@ -10,6 +10,8 @@ ordered by last append, so the longest idle is the first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import takewhile
 from struct import Struct
 
 from polynya.base.limits import (
@@ -82,10 +84,10 @@ def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | N
 def is_full(stream: Stream, now_ms: int) -> bool:
     """Report whether the stream has as many producers as it may, and none is idle enough to go."""
     states = stream.producers or {}
-    return (
-        len(states) >= PRODUCERS_PER_STREAM_MAX
-        and _idle_ms(states, now_ms) < PRODUCER_EVICT_IDLE_MS
-    )
+    if len(states) < PRODUCERS_PER_STREAM_MAX:
+        return False
+    longest_idle = next(_droppable(stream, states), None)
+    return longest_idle is None or _idle_ms(states[longest_idle], now_ms) < PRODUCER_EVICT_IDLE_MS
 
 
 def refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, int]) -> Reply:
@@ -232,19 +234,35 @@ def last_of(producer: Producer) -> int:
     return producer.sequence if producer.sequence_last < 0 else producer.sequence_last
 
 
-def _idle_ms(states: dict[str, bytes], now_ms: int) -> int:
-    """Return how long the longest idle producer has been idle."""
-    active_ms: int = STATE.unpack_from(next(iter(states.values())))[2]
+def _idle_ms(state: bytes, now_ms: int) -> int:
+    """Return how long a producer has been idle."""
+    active_ms: int = STATE.unpack_from(state)[2]
     return now_ms - active_ms
+
+
+def _droppable(stream: Stream, states: dict[str, bytes]) -> Iterator[str]:
+    """Yield the producers without an open transaction, longest idle first. One with a transaction
+    is kept: its next batch has to continue the sequence."""
+    kafka = stream.kafka
+    if kafka is None or not kafka.open:
+        return iter(states)
+    held = {f"{_KAFKA}{producer}" for producer in kafka.open}
+    return (key for key in states if key not in held)
 
 
 def _make_room(stream: Stream, states: dict[str, bytes], now_ms: int) -> None:
     """Evict producers idle beyond the guaranteed time, and one more if the stream is at its
     limit."""
-    while states and _idle_ms(states, now_ms) >= PRODUCER_IDLE_MS:
-        _forget(stream, states, next(iter(states)))
+    idle = [
+        *takewhile(
+            lambda key: _idle_ms(states[key], now_ms) >= PRODUCER_IDLE_MS,
+            _droppable(stream, states),
+        )
+    ]
+    for key in idle:
+        _forget(stream, states, key)
     if len(states) >= PRODUCERS_PER_STREAM_MAX:
-        _forget(stream, states, next(iter(states)))
+        _forget(stream, states, next(_droppable(stream, states)))
     assert len(states) < PRODUCERS_PER_STREAM_MAX
 
 
