@@ -186,7 +186,7 @@ def test_merges_of_parts_give_a_whole_slice(
     stored_bytes = {
         (cold.pack, cold.offset): memoryview(runs.stored(cold)) for cold in runs.entries
     }
-    parts, made = build_merged(sources, stored_bytes, "merged", 0)
+    parts, made = build_merged(sources, stored_bytes, "merged", 0, {})
     assert not stored_bytes
     pack = b"".join(parts)
     found: list[HotBatch] = []
@@ -219,7 +219,7 @@ def test_a_part_merges_with_a_whole_slice() -> None:
         (last.pack, last.offset): memoryview(runs.stored(last)),
         (entry.pack, entry.offset): memoryview(whole.stored(entry)),
     }
-    parts, (cold,) = build_merged([source([last, entry])], data, "merged", 0)
+    parts, (cold,) = build_merged([source([last, entry])], data, "merged", 0, {})
     assert cold is not None
     merged = parse_run(b"".join(parts)[cold.offset : cold.offset + cold.stored], cold)
     expected = build_slice(
@@ -274,7 +274,7 @@ def test_a_backup_gives_the_records_of_parts(
 def test_a_merge_over_gaps_is_read_and_backed_up(some: list[Run], encoding: Encoding) -> None:
     made = GappedRuns(some, encoding)
     data = {(cold.pack, cold.offset): memoryview(made.stored(cold)) for cold in made.entries}
-    parts, (cold,) = build_merged([source(made.entries)], data, PACK, 0)
+    parts, (cold,) = build_merged([source(made.entries)], data, PACK, 0, {})
     assert cold is not None
     assert (cold.record + cold.records, cold.byte + cold.length) == made.end
     assert cold.records - cold.missing_records == sum(batch.records for batch in made.batches)
@@ -315,7 +315,7 @@ def test_a_merge_over_gaps_is_read_and_backed_up(some: list[Run], encoding: Enco
 def test_a_slice_of_a_wider_span_than_its_entry_is_damage() -> None:
     made = GappedRuns([([(True, 1)], (5, 0)), ([(True, 1)], (0, 0))], Encoding.BYTES)
     data = {(cold.pack, cold.offset): memoryview(made.stored(cold)) for cold in made.entries}
-    parts, (cold,) = build_merged([source(made.entries)], data, PACK, 0)
+    parts, (cold,) = build_merged([source(made.entries)], data, PACK, 0, {})
     assert cold is not None
     stored_bytes = b"".join(parts)[cold.offset : cold.offset + cold.stored]
     assert parse_run(stored_bytes, cold).span == (7, cold.length)

@@ -67,7 +67,7 @@ def test_the_documented_variables_exist_with_the_documented_defaults():
         "FLUSH_BYTES FLUSH_MAX_CONCURRENCY MAX_HOT_BYTES_PER_GROUP FLUSH_MIN_HOT_BYTES "
         "FLUSH_MAX_BYTES FLUSH_MAX_AGE_MS "
     )
-    names += "DELETE_GRACE_MS EVICT_AFTER_MS PAGE_SLICES"
+    names += "DELETE_GRACE_MS EVICT_AFTER_MS PAGE_SLICES COMPRESSION"
     assert {f"POLYNYA_COLD_{name}" for name in names.split()} == {
         name for name in BY_ENV if "COLD" in name
     }

@@ -403,3 +403,24 @@ def test_a_commit_that_is_really_late_is_refused() -> None:
         assert not world.log.applied
 
     diskless_story(work)
+
+
+def test_packs_are_compressed_once_all_nodes_can_read_that() -> None:
+    async def work(world: DisklessWorld) -> None:
+        payload = b"one and the same " * 200
+        for level in (3, 4):
+            world.log.level = level
+            await world.append("a", payload)
+            await asyncio.sleep(1)
+        (_, _, raw), (_, _, small) = world.log.commits
+        assert [each.slices[0].is_compressed for each in (raw, small)] == [False, True]
+        assert raw.slices[0].stored > len(payload) > 10 * small.slices[0].stored
+        assert small.slices[0].of_batches == raw.slices[0].encoding == 0
+        assert world.log.applied == {"a": [payload, payload]}
+        counters = world.writer.counters
+        assert counters.payload_bytes == 2 * len(payload)
+        assert counters.bytes == sum(len(data) for data, *_ in world.store.objects.values())
+        ((_, _, kept),) = world.kept[1:]
+        assert bytes(kept.payload) == payload, "a reader at the tail need not decompress it"
+
+    diskless_story(work, zstd_level=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import cramjam
 import google_crc32c
 import msgspec
 import pytest
@@ -25,7 +26,8 @@ from polynya.objectstore import StoreSettings
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
-from polynya.wire.slices import gap, merge_slices
+from polynya.wire.slice_compression import pressed
+from polynya.wire.slices import build_slice, gap, merge_slices
 
 TAKEN: list[Choice] = [(True, 2), (False, 1), (True, 1), (True, 3), (False, 2), (True, 1)]
 UID = (1 << 48) + 7
@@ -188,3 +190,39 @@ def test_a_table_over_parts_has_each_record_once(
     lake.source.records += [("x", UID, offset, value) for offset, _, _, value in rows_of(runs)]
     compact(lake.coordinator, [], lambda: lake.runner, quiet)
     lake.check_exactly_once()
+
+
+@pytest.mark.parametrize("encoding", [Encoding.BYTES, Encoding.JSON, Encoding.KAFKA])
+def test_rows_of_a_compressed_slice_are_those_of_a_raw_one(encoding: Encoding) -> None:
+    values = [b'{"number":%d,"same":"words again and again"},' % number for number in range(200)]
+    if encoding == Encoding.KAFKA:
+        values = [bytes(build_batch([Record(b"key", value, 1)])) for value in values]
+    batches, byte = [], 0
+    for number, value in enumerate(values):
+        crc = google_crc32c.value(value)
+        batches.append(HotBatch(number, byte, 1, value, b"", crc, 7, 0, encoding, 0))
+        byte += len(value)
+    raw = build_slice(encoding, 0, 0, batches)
+    small = pressed(raw, 3)
+    assert 2 * small[0].stored < raw[0].stored
+    found = []
+    for meta, parts in (raw, small):
+        part = Range("x", UID, 1, "application/json", encoding, 0, 0, meta.records, meta.length,
+                     "p", 0, meta.stored, meta.crc, 7, 150)  # fmt: skip
+        assert part.read_bytes >= meta.length
+        rows = [*read_rows(part, b"".join(parts))]
+        found.append(
+            [(bytes(each.data), each.offsets.tolist(), each.ends.tolist()) for each in rows]
+        )
+    assert found[0] == found[1] and sum(len(offsets) for _, offsets, _ in found[0]) == 150
+
+
+def test_a_bomb_is_an_unreadable_range() -> None:
+    value = b"word " * 1000
+    batch = HotBatch(0, 0, 1, value, b"", google_crc32c.value(value), 7, 0, Encoding.BYTES, 0)
+    meta, (front, _) = pressed(build_slice(Encoding.BYTES, 0, 0, [batch]), 3)
+    stored = front + bytes(cramjam.zstd.compress(bytes(50 << 20), level=1))
+    crc = google_crc32c.value(stored)
+    part = Range("x", UID, 1, "", Encoding.BYTES, 0, 0, 1, meta.length, "p", 0, len(stored), crc)
+    with pytest.raises(Unreadable, match="zstd"):
+        list(read_rows(part, stored))

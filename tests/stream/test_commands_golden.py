@@ -9,6 +9,7 @@ from msgspec import structs
 
 from polynya.base.levels import LEVELS
 from polynya.stream.command import Command, level_for, level_of, tag_of
+from polynya.stream.command_validation import describe_fault
 from polynya.stream.features.appends.commands import Append, AppendIf, Bundle, Produce, ProducerIds
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
@@ -97,6 +98,7 @@ from polynya.stream.features.topics.commands import (
     TopicReady,
 )
 from polynya.stream.parts import (
+    COMPRESSED,
     Batch,
     ColdSlice,
     Encoding,
@@ -543,3 +545,19 @@ def test_what_contains_a_condition_needs_its_level() -> None:
     part = PackedSlice(0, 0, 0, 0, [PackedAppend(plain), PackedAppend(bare)])
     assert level_for(COMMIT) == 3
     assert level_for(structs.replace(COMMIT, slices=[*COMMIT.slices, part])) == 4
+
+
+def test_what_names_a_compressed_slice_needs_its_level() -> None:
+    """An older node would refuse to read the slice."""
+    slices = [(1, structs.replace(SLICE, flags=flags, encoding=0)) for flags in (3, 3 | COMPRESSED)]
+    assert level_for(PublishSlices("p", 1, 1, slices[:1])) == 3
+    assert level_for(PublishSlices("p", 1, 1, slices)) == 4
+    assert level_for(ReplaceSlices("p", 1, 1, slices)) == 4
+    assert describe_fault(slices[1][1]) == ""
+    assert describe_fault(structs.replace(SLICE, flags=16))
+    part = PackedSlice(24, 61, 7, 16 + 1, PACKED)
+    assert (part.is_compressed, part.of_batches) == (True, 1)
+    assert level_for(structs.replace(COMMIT, slices=[part])) == 4
+    assert describe_fault(part) == ""
+    for wrong in (3, 15, 19, 32):
+        assert describe_fault(structs.replace(part, encoding=wrong))

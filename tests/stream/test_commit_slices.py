@@ -16,13 +16,18 @@ from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.features.pages.eviction import evicted_view
 from polynya.stream.features.profiles import commits
-from polynya.stream.features.profiles.commands import CommitSlices, Profile, SetProfile
+from polynya.stream.features.profiles.commands import (
+    IS_COMPRESSED,
+    CommitSlices,
+    Profile,
+    SetProfile,
+)
 from polynya.stream.features.profiles.rules import profile_of
 from polynya.stream.features.retention.commands import SetRetention
 from polynya.stream.features.retention.rules import cut_of
 from polynya.stream.features.settings.commands import SetLevel
 from polynya.stream.features.subscriptions.commands import LinkSubscription
-from polynya.stream.parts import Encoding, Producer, Retention, SegmentLimits
+from polynya.stream.parts import COMPRESSED, Encoding, Producer, Retention, SegmentLimits
 from polynya.stream.replies import Code, Reply
 from polynya.stream.snapshots.encode import decode_image, snapshot_of
 from polynya.stream.snapshots.restore_history import Survey, reborn
@@ -32,6 +37,10 @@ from polynya.stream.state.model import ColdSlice
 
 A = "a"
 TEXT = "text/plain"
+
+
+def wrong_body(now_ms: int) -> Append:
+    return Append(A, now_ms, "image/png", raw_batch(b"x"))
 
 
 class Group:
@@ -89,6 +98,22 @@ def test_entries_say_of_their_batches_what_readers_ask() -> None:
         (Encoding.KAFKA, 4, 5000, 3, 2),
         (Encoding.BYTES, 1, 903, 0, 1),
     ]
+
+
+def test_entries_say_whether_their_slice_is_compressed() -> None:
+    """Say it of each part of the slice, and give a node without peers the level."""
+    group = Group()
+    command = commit_of(
+        group.world, "p1", ("w", 1), [body(900), wrong_body(901), body(902)], now_ms=1000
+    )
+    part = structs.replace(command.slices[0], encoding=IS_COMPRESSED + Encoding.BYTES)
+    assert group.machine.counters.level == 3
+    group.world.apply(1, structs.replace(command, slices=[part]))
+    assert [(each.encoding, each.flags, each.first_batch) for each in group.slices()] == [
+        (Encoding.BYTES, COMPRESSED, 0),
+        (Encoding.BYTES, COMPRESSED, 2),
+    ]
+    assert group.machine.counters.level == 4
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from worlds.stream import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
@@ -519,3 +520,23 @@ def test_a_stream_that_was_deleted_before_the_copy_stays_so() -> None:
 
 def test_the_group_is_the_only_one() -> None:
     assert {group_of(name, 1) for name in NAMES} == {GROUP}
+
+
+@pytest.mark.parametrize("level", [1, 3])
+def test_a_group_that_gets_a_compressed_slice_gets_its_level(level: int) -> None:
+    """An older release could not read what was recovered."""
+    lost = Lost()
+    lost.do("append", NAMES[0])
+    lost.do("copy", "")
+    lost.do("flush", NAMES[0])
+    (pieces,) = lost.pieces.values()
+    pieces[0] = structs.replace(
+        pieces[0], slice=structs.replace(pieces[0].slice, encoding=0, flags=8)
+    )
+    image = decode_image(lost.copy)
+    image.level = level
+    salvage(image, lost.pieces)
+    assert image.level == 4
+    machine = machine_from(write_image(image), lambda place, uid: b"")
+    (cold,) = machine.packs.index_of(machine.directory.streams[NAMES[0]])
+    assert cold.is_compressed

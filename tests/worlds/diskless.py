@@ -14,7 +14,7 @@ from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS
 from polynya.cold import FaultedStreams
 from polynya.diskless import DisklessSettings, Writer
 from polynya.objectstore import MemoryStore, StoreUnavailable
-from polynya.stream.command import Command
+from polynya.stream.command import Command, level_for
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.packs.commands import PackWritten
 from polynya.stream.features.profiles.commands import CommitSlices
@@ -23,7 +23,7 @@ from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import read_footer
-from polynya.wire.slices import parse_slice
+from polynya.wire.slices import Slice, parse_slice
 
 CLUSTER = "5e" * 16
 PUT_SECONDS = 0.04
@@ -63,6 +63,7 @@ class Log:
         self.store = store
         self.now = 1_700_000_000_000
         self.ahead_ms = 0  # of the log time of groups to that of this core
+        self.level = 3  # of all groups
         self.recent: dict[int, int] = {}
         self.faulted = FaultedStreams({})
         self.packs: dict[str, list[int]] = {}  # as home groups have them
@@ -107,6 +108,9 @@ class Log:
     def may_log(self, machine: Machine, level: int) -> bool:
         return True
 
+    def may_commit(self, group: int, level: int) -> bool:
+        return self.level >= level
+
     async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
         return False
 
@@ -123,6 +127,7 @@ class Log:
 
     def propose_commit(self, group: int, command: Command, done: Done) -> None:
         assert isinstance(command, CommitSlices)
+        assert level_for(command) <= self.level
         loop = asyncio.get_running_loop()
         self.commits.append((loop.time(), group, command))
         how = self.how(len(self.commits))
@@ -184,6 +189,7 @@ class DisklessWorld:
         self.store = SlowStore()
         self.log = Log(self.store)
         self.in_flight: set[str] = set()
+        self.kept: list[tuple[str, int, Slice]] = []  # pack and offset of slices for readers
         self.writer = Writer(
             self.log,
             self.log.propose_commit,
@@ -191,6 +197,7 @@ class DisklessWorld:
             DisklessSettings(**settings),
             CLUSTER,
             in_flight=self.in_flight,
+            keep=lambda *kept: self.kept.append(kept),
         )
         self.outcomes: list[tuple[float, str, Reply | BaseException]] = []
 

@@ -25,6 +25,7 @@ FLUSHER = {
     "polynya_flush_packs_total": "packs",
     "polynya_flush_slices_total": "slices",
     "polynya_flush_bytes_total": "bytes",
+    "polynya_flush_stored_bytes_total": "stored_bytes",
     "polynya_flush_failures_total": "failures",
     "polynya_flush_refused_total": "refused",
 }
@@ -32,6 +33,7 @@ MERGER = {
     "polynya_merge_packs_total": "packs",
     "polynya_merge_slices_total": "slices",
     "polynya_merge_bytes_total": "bytes",
+    "polynya_merge_stored_bytes_total": "stored_bytes",
     "polynya_merge_failures_total": "failures",
     "polynya_merge_refused_total": "refused",
 }
@@ -42,6 +44,7 @@ DISKLESS_WRITER = {
     "polynya_diskless_bytes_waiting": "bytes_now",
     "polynya_diskless_packs_total": "packs",
     "polynya_diskless_pack_bytes_total": "bytes",
+    "polynya_diskless_payload_bytes_total": "payload_bytes",
     "polynya_diskless_put_seconds_total": "put_seconds",
     "polynya_diskless_puts_in_flight": "puts_now",
     "polynya_diskless_failures_total": "failures",

@@ -55,6 +55,9 @@ WORKER_NAME_CHARACTERS_MAX = 64  # of a worker in a table's lease, which is stat
 DELETE_GRACE_MS = 60_000  # unreferenced objects are kept this long for readers in progress
 # payload of one pack slice: the unit of a cold read and of the block cache
 SLICE_BYTES_MAX = 4 * MIB
+COMPRESSED_PAYLOAD_BYTES_MAX = (
+    2 * APPEND_BYTES_MAX
+)  # a slice that says more is damaged; larger ones stay raw
 CACHE_BYTES = 64 * MIB  # block cache of one core
 PAGE_CACHE_BYTES = 8 * MIB  # pages of indexes that a core keeps
 PAGE_ENTRIES = 4096  # entries of a page, unless fewer have 4 GiB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from operator import attrgetter
 from secrets import token_bytes
 
@@ -30,6 +30,7 @@ from polynya.cold.steps import (
     Steps,
     entries_for,
     let_the_loop_run,
+    zstd_levels,
 )
 from polynya.jobs import BACKOFF_SECONDS, Rest, pause_after, repeat, wait_for
 from polynya.objectstore.api import ObjectStore
@@ -37,11 +38,14 @@ from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.pack import PackBuilder, pack_key
+from polynya.wire.slice_compression import pressed
 from polynya.wire.slices import build_slice
 
 log = logging.getLogger("polynya.cold")
 
-THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in less than a millisecond
+# smaller packs are built on the loop, in less than a millisecond …
+THREAD_FROM_BYTES = 256 * 1024
+ZSTD_THREAD_FROM_BYTES = 32 * 1024  # … and these if they are compressed
 YIELD_BATCHES = 256  # batches packed between two pauses, about 0.3 ms
 SLICE_COST_BATCHES = 10  # the fixed cost of a slice, in batches
 # above this and 4 * `from_bytes` hot bytes, flush before the interval ends
@@ -52,6 +56,7 @@ AGE_SCANS = 32  # per `age_ms_max`; an age scan visits every stream with hot bat
 
 # few groups hold a pack; a reader of several of its streams reads one range
 _NEIGHBOURS = attrgetter("group", "uid")
+NO_LEVELS: Mapping[int, int] = {}
 Tails = dict[tuple[int, int], int]  # the first record that need not be flushed
 
 
@@ -61,6 +66,7 @@ class FlushCounters(msgspec.Struct):
     packs: int = 0
     slices: int = 0
     bytes: int = 0  # payload bytes published
+    stored_bytes: int = 0  # of their slices in the store
     failures: int = 0  # packs abandoned; their streams are planned again
     refused: int = 0  # slices that a group refused because the stream had changed
 
@@ -285,10 +291,11 @@ class Flusher:
         key = pack_key(
             self._cluster_id, owner_group=plan.owner_group, now_ms=now_ms, random=token_bytes(16)
         )
-        if plan.size < THREAD_FROM_BYTES:
-            built = build_pack(plan, key, now_ms)
+        levels = zstd_levels(self._groups, plan.groups, self._settings.zstd_level)
+        if plan.size < (ZSTD_THREAD_FROM_BYTES if any(levels.values()) else THREAD_FROM_BYTES):
+            built = build_pack(plan, key, now_ms, levels)
         else:
-            built = await asyncio.to_thread(build_pack, plan, key, now_ms, let_the_loop_run)
+            built = await asyncio.to_thread(build_pack, plan, key, now_ms, levels, let_the_loop_run)
         for each, fault in built.faults:
             await self._meet(each, fault)
         return bool(built.slices) and await self._put(key, plan, built, terms)
@@ -360,6 +367,7 @@ class Flusher:
         accepted = [members[position][1] for position in reply.detail or ()]
         self.counters.slices += len(accepted)
         self.counters.bytes += sum(cold.length for cold in accepted)
+        self.counters.stored_bytes += sum(cold.stored for cold in accepted)
         self.counters.refused += len(members) - len(accepted)
         return len(accepted)
 
@@ -405,9 +413,13 @@ class Built(msgspec.Struct):
 
 
 def build_pack(
-    plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None
+    plan: PackPlan,
+    key: str,
+    now_ms: int,
+    levels: Mapping[int, int] = NO_LEVELS,
+    between: Callable[[], None] = lambda: None,
 ) -> Built:
-    """Build a pack of all slices that can be built.
+    """Build a pack of all slices that can be built. `levels` of zstd are by group.
 
     May run in a thread, since hot batches never change. `between` is called after every
     YIELD_BATCHES of work. Slices are published in order, so a slice that cannot be built excludes
@@ -423,7 +435,10 @@ def build_pack(
             continue
         head = each.batches[0]
         try:
-            built = build_slice(each.encoding, head.record, head.byte, each.batches)
+            built = pressed(
+                build_slice(each.encoding, head.record, head.byte, each.batches),
+                levels.get(each.group, 0),
+            )
         except MemoryError:
             raise
         except Exception as fault:  # noqa: BLE001 (bad data of one stream must not affect the others)

@@ -48,7 +48,7 @@ from polynya.cold.sparse_packs import (
     packs_of,
     runs_in,
 )
-from polynya.cold.steps import FAULTS, Steps, entries_for, let_the_loop_run
+from polynya.cold.steps import FAULTS, Steps, entries_for, let_the_loop_run, zstd_levels
 from polynya.jobs import Failures, Rest, pause_after, repeat
 from polynya.objectstore.api import NotFound, ObjectStore
 from polynya.stream.features.packs.commands import ReplaceSlices
@@ -58,6 +58,7 @@ from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream
 from polynya.wire.pack import PackBuilder, pack_key
+from polynya.wire.slice_compression import pressed
 from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
 
 log = logging.getLogger("polynya.cold")
@@ -83,6 +84,7 @@ class MergeCounters(msgspec.Struct):
     packs: int = 0
     slices: int = 0  # slices replaced by fewer
     bytes: int = 0  # payload bytes rewritten
+    stored_bytes: int = 0  # of the new slices in the store
     failures: int = 0  # packs abandoned, and slices that could not be read
     refused: int = 0  # runs that a group refused because the stream had changed
 
@@ -333,7 +335,8 @@ class Merger:
         key = pack_key(
             self._cluster_id, owner_group=owner_group, now_ms=now_ms, random=token_bytes(16)
         )
-        parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms)
+        levels = zstd_levels(self._groups, terms, self._settings.zstd_level)
+        parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms, levels)
         members: dict[int, list[tuple[MergeRun, ColdSlice]]] = {}
         for source, cold in zip(sources, slices, strict=True):
             if cold is None and source.bounds:
@@ -374,7 +377,7 @@ class Merger:
         finally:
             self._in_flight.discard(key)
         taken = sum(
-            self._count([run for run, _ in members[group]], reply)
+            self._count(members[group], reply)
             for group, reply in outcomes
             if isinstance(reply, Reply)
         )
@@ -383,11 +386,12 @@ class Merger:
                 raise outcome
         return taken > 0
 
-    def _count(self, runs: Sequence[MergeRun], reply: Reply) -> int:
-        accepted = [runs[position] for position in reply.detail or ()]
-        self.counters.slices += sum(run.entries for run in accepted)
-        self.counters.bytes += sum(run.size for run in accepted)
-        self.counters.refused += len(runs) - len(accepted)
+    def _count(self, members: Sequence[tuple[MergeRun, ColdSlice]], reply: Reply) -> int:
+        accepted = [members[position] for position in reply.detail or ()]
+        self.counters.slices += sum(run.entries for run, _ in accepted)
+        self.counters.bytes += sum(run.size for run, _ in accepted)
+        self.counters.stored_bytes += sum(cold.stored for _, cold in accepted)
+        self.counters.refused += len(members) - len(accepted)
         return len(accepted)
 
     def _source(self, run: MergeRun) -> MergeSource | None:
@@ -453,9 +457,14 @@ class Merger:
 
 
 def build_merged(
-    sources: Sequence[MergeSource], data: dict[Place, memoryview], key: str, now_ms: int
+    sources: Sequence[MergeSource],
+    data: dict[Place, memoryview],
+    key: str,
+    now_ms: int,
+    levels: Mapping[int, int],
 ) -> tuple[list[bytes], list[ColdSlice | None]]:
-    """Return the object's parts, and for each source its index entry.
+    """Return the object's parts, and for each source its index entry. `levels` of zstd are by
+    group.
 
     The entry is None if a slice is missing or damaged, or if the run has `bounds`. Runs in a
     thread. Removes the data that it has read from `data`.
@@ -485,7 +494,11 @@ def build_merged(
             made.append(None)
             continue
         entry = builder.add(
-            run.uid, run.group, merged, path=source.path, content_type=source.content_type
+            run.uid,
+            run.group,
+            pressed(merged, levels.get(run.group, 0)),
+            path=source.path,
+            content_type=source.content_type,
         )
         behind = _missing_behind(source.entries[-1], parsed[-1])
         made.append(

@@ -8,6 +8,7 @@ from polynya.base import limits
 
 PACKS_SPARE = 32  # packs of a core beyond those that its bytes fill
 PASSES = 8  # passes of the evictor per idle time
+ZSTD_LEVEL = 3  # of slices that the flusher and the merger write
 
 
 class FlushSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +20,7 @@ class FlushSettings(msgspec.Struct, frozen=True, kw_only=True):
     age_ms_max: int = limits.FLUSH_MAX_AGE_MS
     interval_ms: int = limits.FLUSH_INTERVAL_MS  # 0: flush only on demand
     concurrency: int = limits.FLUSH_MAX_CONCURRENCY
+    zstd_level: int = 0  # of the payload of slices; 0: stored as it is
 
 
 class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +36,7 @@ class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
     page_entries: int = limits.PAGE_ENTRIES  # of an index in one page; 0: no pages are written
     # slices given to the driver of a table's job stay unmerged for this time
     claim_rest_ms: int = 3_600_000
+    zstd_level: int = 0  # of the payload of slices; 0: stored as it is
 
 
 class EvictSettings(msgspec.Struct, frozen=True, kw_only=True):

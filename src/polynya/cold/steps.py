@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.base.levels import ENTRY_LEVEL
+from polynya.base.levels import COMPRESSION_LEVEL, ENTRY_LEVEL
 from polynya.base.limits import WRITE_MS_MAX
 from polynya.cold.groups import Groups
 from polynya.jobs import BACKOFF_SECONDS, pause_after
@@ -150,6 +150,18 @@ def entries_for(
     if machine is not None and groups.may_log(machine, ENTRY_LEVEL):
         return listed
     return [(uid, as_v1(cold)) for uid, cold in listed]
+
+
+def zstd_levels(groups: Groups, members: Iterable[int], level: int) -> dict[int, int]:
+    """Return the level of zstd for the slices of each group: 0 for all while some nodes run an
+    older release, which cannot read compressed ones."""
+    machines = groups.machines()
+    return {
+        group: level
+        if (machine := machines.get(group)) and groups.may_log(machine, COMPRESSION_LEVEL)
+        else 0
+        for group in members
+    }
 
 
 def let_the_loop_run() -> None:

@@ -7,6 +7,9 @@ import msgspec
 from polynya.base import limits
 from polynya.objectstore.settings import StoreSettings
 
+ZSTD = "zstd"
+COMPRESSIONS = (ZSTD, "none")  # of new packs
+
 
 class ColdConfig(StoreSettings, frozen=True, kw_only=True):
     """The object tier: the store and the flush policy. Sizes in bytes."""
@@ -21,6 +24,12 @@ class ColdConfig(StoreSettings, frozen=True, kw_only=True):
     evict_after_ms: int = limits.EVICT_AFTER_MS
     page_slices: int = limits.PAGE_ENTRIES
     max_hot_bytes_per_group: int = limits.HOT_BYTES_PER_GROUP
+    compression: str = ZSTD
+
+    @property
+    def is_compressed(self) -> bool:
+        """Report whether new packs are compressed."""
+        return self.compression == ZSTD
 
     @property
     def flush_from_bytes(self) -> int:

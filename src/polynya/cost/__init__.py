@@ -11,6 +11,7 @@ from polynya.cost.prices import Prices, default_prices, read_prices
 from polynya.cost.report import (
     APPEND,
     CATALOG,
+    PACKED,
     PAYLOAD,
     STORE,
     ZONE,
@@ -25,6 +26,7 @@ __all__ = [
     "APPEND",
     "CATALOG",
     "HOURS_MAX",
+    "PACKED",
     "PAYLOAD",
     "STORE",
     "ZONE",

@@ -13,9 +13,10 @@ from polynya.cost.history import SECONDS, Row
 # the first parts of the keys of counts
 STORE = "store"  # (STORE, kind of work, request or direction)
 ZONE = "zone"  # (ZONE, from, to, kind): bytes from one zone to another
+PACKED = "packed"  # (PACKED, kind of work, "payload" or "stored"): bytes of slices in packs
 APPEND = "append"  # (APPEND, protocol, "requests" or "bytes"): appends by clients
 PAYLOAD, CATALOG = "payload", "catalog"
-Store = dict[str, dict[str, int]]  # kind of work -> request or direction -> count
+Store = dict[str, dict[str, int]]  # kind of work -> request, direction or kind of bytes -> count
 
 
 class ZoneBytes(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
@@ -28,12 +29,14 @@ class ZoneBytes(msgspec.Struct, frozen=True, rename={"source": "from", "target":
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The counts of a node, or of an hour."""
+    """The counts of a node, or of an hour. `packed`: bytes of slices before and after their
+    compression."""
 
     store: Store = {}
     zones: list[ZoneBytes] = []
     appends: int = 0
     append_bytes: int = 0
+    packed: Store = {}
 
     def requests(self, *names: str) -> int:
         """Return the sum of these requests or directions over all kinds of work."""
@@ -128,17 +131,20 @@ def report_of(
 def usage_of(counts: Iterable[tuple[tuple[str, ...], int]]) -> Usage:
     """Group counts by their keys. Keys of a newer release are left out."""
     store: Store = {}
+    packed: Store = {}
     zones: list[ZoneBytes] = []
     appends = dict[str, int]()
     for key, count in sorted(counts):
         match key:
             case ("store", work, name):
                 store.setdefault(work, {})[name] = count
+            case ("packed", work, name):
+                packed.setdefault(work, {})[name] = count
             case ("zone", source, target, kind):
                 zones.append(ZoneBytes(source, target, kind, count))
             case ("append", _, name):
                 appends[name] = appends.get(name, 0) + count
-    return Usage(store, zones, appends.get("requests", 0), appends.get("bytes", 0))
+    return Usage(store, zones, appends.get("requests", 0), appends.get("bytes", 0), packed)
 
 
 def _instant(seconds: float) -> str:

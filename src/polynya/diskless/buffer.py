@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -12,11 +12,12 @@ from msgspec import structs
 from polynya.base.errors import Unavailable
 from polynya.base.limits import COMMIT_APPENDS_MAX, SLICE_BYTES_MAX
 from polynya.stream.features.appends.commands import Append, Produce
-from polynya.stream.features.profiles.commands import PackedAppend, PackedSlice
-from polynya.stream.parts import Batch, Encoding
+from polynya.stream.features.profiles.commands import IS_COMPRESSED, PackedAppend, PackedSlice
+from polynya.stream.parts import COMPRESSED, Batch, Encoding
 from polynya.stream.replies import Done
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, PackEntry
+from polynya.wire.slice_compression import pressed
 from polynya.wire.slices import RECORDS_MAX, SliceMeta, build_slice
 
 APPEND_COST = 256  # assumed bytes of an append in a commit, besides its name and payload
@@ -112,7 +113,7 @@ class BuiltSlice(msgspec.Struct):
 
     packed: PackedSlice
     taken: list[Taken]
-    parts: list[bytes]  # the stored bytes; none without a batch
+    parts: list[bytes]  # of the slice, not compressed; none without a batch
 
     @property
     def name(self) -> str:
@@ -125,15 +126,18 @@ class BuiltPack(msgspec.Struct):
     parts: list[bytes]
     slices: dict[int, list[BuiltSlice]]
     failed: list[tuple[Taken, Exception]]
+    payload_bytes: int
 
 
 def build(
     buffer: PackBuffer,
     owner_group: int,
     now_ms: int,
+    levels: Mapping[int, int],
     between: Callable[[], None] = lambda: None,
 ) -> BuiltPack:
-    """Build the pack. May run in a thread. `between` is called after every YIELD_BATCHES.
+    """Build the pack. May run in a thread. `levels` of zstd are by group. `between` is called after
+    every YIELD_BATCHES.
 
     If a slice cannot be built, that stream's later appends fail too: they must not overtake it."""
     builder, work = PackBuilder(), 0
@@ -150,7 +154,11 @@ def build(
                 made = _slice(each)
                 stored = made[1]
                 entry = builder.add(
-                    0, each.group, made, path=each.name, content_type=each.content_type
+                    0,
+                    each.group,
+                    pressed(made, levels.get(each.group, 0)),
+                    path=each.name,
+                    content_type=each.content_type,
                 )
         except MemoryError:
             raise
@@ -166,7 +174,8 @@ def build(
             between()
             work = 0
     parts, entries = builder.finish(owner_group=owner_group, created_ms=now_ms)
-    return BuiltPack(parts if entries else [], found, failed)
+    payload_bytes = sum(entry.length for entry in entries)
+    return BuiltPack(parts if entries else [], found, failed, payload_bytes)
 
 
 def cost_of(command: Packable) -> int:
@@ -212,7 +221,8 @@ def _packed(each: SliceBuffer, entry: PackEntry | None) -> PackedSlice:
     appends = [_without_payload(taken.command) for taken in each.taken]
     if entry is None:
         return PackedSlice(0, 0, 0, Encoding.BYTES, appends)
-    return PackedSlice(entry.offset, entry.stored, entry.crc, entry.encoding, appends)
+    encoding = entry.encoding + (IS_COMPRESSED if entry.flags & COMPRESSED else 0)
+    return PackedSlice(entry.offset, entry.stored, entry.crc, encoding, appends)
 
 
 def _without_payload(command: Packable) -> PackedAppend:

@@ -20,6 +20,11 @@ class LedGroups(Groups, Protocol):
         """All groups of streams."""
         ...
 
+    def may_commit(self, group: int, level: int) -> bool:
+        """Report whether the group's log may have what this feature level added; if the group is
+        led elsewhere, whether that of any group here may."""
+        ...
+
     def leader_of(self, group: int) -> int:
         """Return the node that leads a group, if this node reaches it; -1: none is known."""
         ...

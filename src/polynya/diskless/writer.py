@@ -20,7 +20,8 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import PolynyaError, Unavailable
-from polynya.cold.flusher import THREAD_FROM_BYTES
+from polynya.base.levels import COMPRESSION_LEVEL
+from polynya.cold.flusher import THREAD_FROM_BYTES, ZSTD_THREAD_FROM_BYTES
 from polynya.cold.steps import HomeLate, Steps, let_the_loop_run
 from polynya.diskless.buffer import (
     BuiltPack,
@@ -50,6 +51,7 @@ class DisklessSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval: float = limits.DISKLESS_INTERVAL_MS / 1000  # seconds
     pack_bytes: int = limits.DISKLESS_PACK_BYTES
     bytes_max: int = limits.DISKLESS_BYTES_PER_CORE
+    zstd_level: int = 0  # of the payload of slices; 0: stored as it is
 
 
 class WriteCounters(msgspec.Struct):
@@ -57,6 +59,7 @@ class WriteCounters(msgspec.Struct):
 
     packs: int = 0
     bytes: int = 0  # of the objects
+    payload_bytes: int = 0  # in them, before compression
     appends: int = 0
     refused: int = 0  # appends beyond the limit of memory
     failures: int = 0  # packs that could not be stored
@@ -243,14 +246,20 @@ class Writer:
                 raise
             self.counters.packs += 1
             self.counters.bytes += sum(map(len, built.parts))
+            self.counters.payload_bytes += built.payload_bytes
         for taken, fault in built.failed:
             taken.done(fault)
         return StoredPack(key, owner_group, intent_ms, built.slices, len(built.slices))
 
     async def _build(self, buffer: PackBuffer, owner_group: int, now_ms: int) -> BuiltPack:
-        if buffer.size < THREAD_FROM_BYTES:
-            return build(buffer, owner_group, now_ms)
-        return await asyncio.to_thread(build, buffer, owner_group, now_ms, let_the_loop_run)
+        levels = {
+            group: self._settings.zstd_level
+            for group in buffer.groups
+            if self._groups.may_commit(group, COMPRESSION_LEVEL)
+        }
+        if buffer.size < (ZSTD_THREAD_FROM_BYTES if any(levels.values()) else THREAD_FROM_BYTES):
+            return build(buffer, owner_group, now_ms, levels)
+        return await asyncio.to_thread(build, buffer, owner_group, now_ms, levels, let_the_loop_run)
 
     def _finished(self, pack: StoredPack) -> None:
         self.in_flight.discard(pack.key)

@@ -10,7 +10,7 @@ from polynya.admin.health import Health
 from polynya.backup.copies import CompleteMark
 from polynya.cluster.status import ClusterView
 from polynya.config.core_start import CoreStart
-from polynya.cost import STORE, UsageHistory
+from polynya.cost import PACKED, STORE, Counts, UsageHistory
 from polynya.service.assembly import CoreRuntime
 from polynya.tiering.copy_deltas import CopyDeltaWorker
 from polynya.tiering.state_copies import StateCopyWorker
@@ -92,6 +92,20 @@ class TierParts:
         health.registry.add(metric_sources.of_store(usage))
         metric_sources.add_store_times(health.registry, usage)
         history.add(lambda: {(STORE, *key): count for key, count in usage.counts().items()})
+        history.add(self._packed)
+
+    def _packed(self) -> Counts:
+        """Return the bytes of slices in packs, before and after their compression."""
+        flusher, merger = self.tier.flusher.counters, self.tier.merger.counters
+        writer = self.tier.writer.counters
+        return {
+            (PACKED, "flush", "payload"): flusher.bytes,
+            (PACKED, "flush", "stored"): flusher.stored_bytes,
+            (PACKED, "merge", "payload"): merger.bytes,
+            (PACKED, "merge", "stored"): merger.stored_bytes,
+            (PACKED, "diskless", "payload"): writer.payload_bytes,
+            (PACKED, "diskless", "stored"): writer.bytes,
+        }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Return the background tasks."""

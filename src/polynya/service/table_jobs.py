@@ -185,7 +185,10 @@ class TableJobs:
         for group, reply in enumerate(replies, 1):
             part = _RANGES.decode(msgspec.msgpack.encode(reply.detail))
             part = [await self._spread(each) for each in part]
-            more = more or sum(cold.stored for each in part for cold in each.slices) >= share[group]
+            more = (
+                more
+                or sum(cold.read_bytes for each in part for cold in each.slices) >= share[group]
+            )
             ranges += part
             await asyncio.sleep(0)
         return ranges, more

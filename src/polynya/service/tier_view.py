@@ -68,6 +68,14 @@ class CoreGroups:
     def may_log(self, machine: Machine, level: int) -> bool:
         return not self._is_replicated or machine.counters.level >= level
 
+    def may_commit(self, group: int, level: int) -> bool:
+        """Report whether the group's log may have what this feature level added. Of a group that is
+        led elsewhere: all nodes know the level once any group has it, and its leader is told."""
+        machine = self.machines().get(group)
+        if machine is not None:
+            return self.may_log(machine, level)
+        return self._service.local.level >= level
+
     async def bring(self, group: int, names: list[str]) -> None:
         await self._service.local.rehydration.bring(group, names)
 

@@ -106,11 +106,11 @@ def slabs(
     run: list[Range] = []
     size = 0
     for part in ranges:
-        if run and size + part.stored > options.partition_bytes:
+        if run and size + part.read_bytes > options.partition_bytes:
             found.append(Slab(connection, strict, store, run, keys=options.keys))
             run, size = [], 0
         run.append(part)
-        size += part.stored
+        size += part.read_bytes
     if run:
         found.append(Slab(connection, strict, store, run, keys=options.keys))
     return found

@@ -11,6 +11,7 @@ from polynya.base.limits import FORK_DEPTH_MAX, GROUPS_MAX
 from polynya.stream.command_validation import AMOUNT, COUNTER, NODE, TIME, WIDE, WORD, bounded
 
 PAGED = 254  # encoding of an index entry that stands for the entries of a page
+COMPRESSED = 8  # flag of an index entry: the payload of its slice is compressed (level 4)
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -31,6 +32,7 @@ CONTROL = 2
 ABORTED = 4  # of an aborted transaction; of an entry: some of its batches are
 UNDECIDED = 8  # … this: some were of open transactions when its slice was built
 FLAGS = (0, 7)  # a slice has those of its batches, so a batch may not have others
+ENTRY_FLAGS = (0, FLAGS[1] | COMPRESSED)
 
 
 def _batch(batch: Batch) -> str:
@@ -195,7 +197,7 @@ def _slice(cold: ColdSlice) -> str:
         "record_time_ms_max": TIME,
         "missing_records": WORD,
         "missing_bytes": WORD,
-        "flags": FLAGS,
+        "flags": ENTRY_FLAGS,
         "first_batch": WORD,
         "batches": WORD,
     },
@@ -218,7 +220,9 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     record_time_ms_max: int = 0  # of batches without a record time it is their append time
     missing_records: int = 0  # numbers of the span that no record has
     missing_bytes: int = 0  # positions of the span that are not stored
-    flags: int = 0  # of all batches: 1 transactional, 2 control; 4: some may be aborted
+    flags: int = (
+        0  # of all batches: 1 transactional, 2 control; 4: some may be aborted; 8: COMPRESSED
+    )
     first_batch: int = 0  # the run is only a part of the slice in the object from here …
     batches: int = 0  # … of so many batches; 0: not known, all. Of a page: its entries
 
@@ -226,3 +230,14 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def is_page(self) -> bool:
         """Report whether this stands for the entries of a page, and `pack` is the key of that."""
         return self.encoding == PAGED
+
+    @property
+    def is_compressed(self) -> bool:
+        """Report whether the payload is compressed; of a page: that of one of its slices."""
+        return bool(self.flags & COMPRESSED)
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the bytes that its reader gets, at least: those stored, or more if these are
+        compressed."""
+        return max(self.stored, self.length - self.missing_bytes)

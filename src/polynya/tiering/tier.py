@@ -23,6 +23,7 @@ from polynya.cold import (
     PackVerifier,
     StateReader,
 )
+from polynya.cold.settings import ZSTD_LEVEL
 from polynya.config.core_start import CoreStart
 from polynya.config.sections import ColdConfig, DisklessConfig
 from polynya.diskless import DisklessSettings, Writer
@@ -41,6 +42,7 @@ from polynya.tiering.store_health import StoreAccess
 CLAIM_SECONDS = 3.0  # how long a start waits for a store that it held before
 RELEASE_SECONDS = 2.0
 COLLECT_MS_MIN = 500
+DISKLESS_ZSTD_LEVEL = 1  # clients wait for it; merges compress again
 log = logging.getLogger("polynya.tier")
 
 
@@ -51,6 +53,7 @@ def flush_settings(cold: ColdConfig) -> FlushSettings:
         age_ms_max=cold.flush_max_age_ms,
         interval_ms=cold.flush_interval_ms,
         concurrency=cold.flush_max_concurrency,
+        zstd_level=ZSTD_LEVEL if cold.is_compressed else 0,
     )
 
 
@@ -59,6 +62,7 @@ def merge_settings(cold: ColdConfig) -> MergeSettings:
     return MergeSettings(
         interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0,
         page_entries=cold.page_slices,
+        zstd_level=ZSTD_LEVEL if cold.is_compressed else 0,
     )
 
 
@@ -73,8 +77,12 @@ def collector_settings(cold: ColdConfig) -> CollectorSettings:
     )
 
 
-def diskless_settings(diskless: DisklessConfig) -> DisklessSettings:
-    return DisklessSettings(interval=diskless.interval / 1000, pack_bytes=diskless.pack_size)
+def diskless_settings(diskless: DisklessConfig, cold: ColdConfig) -> DisklessSettings:
+    return DisklessSettings(
+        interval=diskless.interval / 1000,
+        pack_bytes=diskless.pack_size,
+        zstd_level=DISKLESS_ZSTD_LEVEL if cold.is_compressed else 0,
+    )
 
 
 class Tier:
@@ -105,7 +113,7 @@ class Tier:
             groups,
             groups.propose_nowait,
             store.of("diskless"),
-            diskless_settings(start.config.diskless),
+            diskless_settings(start.config.diskless, start.config.cold),
             cluster,
             in_flight=self.flusher.in_flight,
             keep=self.reader.keep,

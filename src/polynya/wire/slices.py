@@ -20,6 +20,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.msgpack import UNREADABLE
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
+from polynya.wire.payloads import BYTES_MAX, RAW, ZSTD, decompressed
 from polynya.wire.slice_batches import GappedBatches, SliceBatches
 
 VERSION = 1
@@ -30,6 +31,7 @@ RECORDS_MAX = 2**32 - 1  # of a slice
 _SLICE_MAGIC = b"PLS1"
 _HEADER = Struct("<4sBBBxIII4xQQqqQ")
 HEADER_BYTES = _HEADER.size
+COMPRESSION_AT = 6  # of the byte in the header
 _BATCH_BYTES = 32  # column bytes per batch
 # columns with one number per batch, in order
 _FIXED = (
@@ -217,7 +219,7 @@ def _assemble(
         _SLICE_MAGIC,
         _version_of(encoding) if columns.missing is None else GAP_VERSION,
         encoding,
-        0,
+        RAW,
         columns.batches,
         len(columns.lengths) // 4,
         len(columns.producers),
@@ -246,6 +248,20 @@ def _assemble(
     return meta, [front, *payload]
 
 
+def batch_lengths_in(front: bytes, batches: int) -> memoryview[int]:
+    """Return the payload bytes of each batch, from the header and columns of a slice."""
+    begin = _HEADER.size + batches * (8 + 8 + 4)
+    return _view(memoryview(front)[begin : begin + 4 * batches], "I")
+
+
+def unpacked_bytes(data: bytes) -> int:
+    """Return how many bytes of payload `parse_slice` would decompress; 0 for none, also of damaged
+    data."""
+    if len(data) < _HEADER.size or data[COMPRESSION_AT] == RAW:
+        return 0
+    return min(_Header(*_HEADER.unpack_from(data)).length, BYTES_MAX)
+
+
 def parse_slice(data: bytes, crc: int) -> Slice:
     """Parse a slice from exactly its stored bytes. Raises CorruptData."""
     if google_crc32c.value(data) != crc:
@@ -267,16 +283,16 @@ def _parse(data: bytes) -> Slice:
     if (
         header.magic != _SLICE_MAGIC
         or version not in (VERSION, KAFKA_VERSION, GAP_VERSION)
-        or header.compression
+        or header.compression not in (RAW, ZSTD)
     ):
         raise CorruptData(
             f"a pack slice has an unsupported format: {header.magic!r} version {version} "
             f"compression {header.compression}"
         )
-    end = header.columns_end
+    end, stored = header.columns_end, len(data) - header.begin
     if (
         header.begin != end + -end % 8
-        or header.begin + length != len(data)
+        or (stored != length if header.compression == RAW else stored < 0)
         or header.lengths not in (0, header.records)
         or (version != _version_of(header.encoding) and version != GAP_VERSION)
     ):
@@ -289,6 +305,8 @@ def _parse(data: bytes) -> Slice:
         or not (found.span[0] <= RECORDS_MAX and _spans(found))
     ):
         raise CorruptData("a pack slice's columns do not add up")
+    if header.compression == ZSTD:
+        found.payload = decompressed(found.payload, length)
     return found
 
 
@@ -345,8 +363,9 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
 
 
 def _whole(data: bytes, header: _Header) -> Slice:
-    """Return the slice of these stored bytes."""
-    view = memoryview(data)
+    """Return the slice of these stored bytes, with its payload as stored. A compressed payload is
+    not kept for the sake of the columns before it."""
+    view = memoryview(data if header.compression == RAW else data[: header.begin])
     columns, at = [], _HEADER.size
     for _, code in header.columns:
         size = header.batches * (8 if code == "q" else 4)
@@ -359,7 +378,7 @@ def _whole(data: bytes, header: _Header) -> Slice:
         (header.base_record, header.base_byte),
         columns,
         _view(view[at:ends], "I") if header.lengths else None,
-        view[header.begin :],
+        memoryview(data)[header.begin :],
         lambda: _decode_producers(producers),
     )
 

@@ -114,6 +114,7 @@ def _show(report: CostReport, bill: Bill) -> None:
         f"{output.counted(shape.zones, 'zone')}"
     )
     _show_store(report)
+    _show_packed(report)
     _show_zones(report)
     click.echo()
     _show_money(report, bill)
@@ -138,6 +139,29 @@ def _show_store(report: CostReport) -> None:
         output.table(heads, rows)
     else:
         output.notice("no request to the object store in this time")
+
+
+def _show_packed(report: CostReport) -> None:
+    """Print the bytes of slices before and after their compression, of all nodes."""
+    total: dict[str, dict[str, int]] = {}
+    for node in report.nodes:
+        for work, sizes in node.usage.packed.items():
+            for name, size in sizes.items():
+                total.setdefault(work, {}).setdefault(name, 0)
+                total[work][name] += size
+    rows = [
+        (
+            work,
+            output.size(sizes["payload"]),
+            output.size(sizes.get("stored", 0)),
+            f"{sizes.get('stored', 0) / sizes['payload']:.2f}",
+        )
+        for work, sizes in sorted(total.items())
+        if sizes.get("payload")
+    ]
+    if rows:
+        click.echo()
+        output.table(("packs of", "payload", "stored", "ratio"), rows)
 
 
 def _show_zones(report: CostReport) -> None:

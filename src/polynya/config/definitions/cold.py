@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polynya.base import limits
 from polynya.config import setting
+from polynya.config.sections import COMPRESSIONS, ZSTD
 
 COLD = (
     setting.text(
@@ -66,6 +67,13 @@ COLD = (
         "Packs that one core uploads concurrently.",
         low=1,
         high=64,
+    ),
+    setting.text(
+        "cold.compression",
+        ZSTD,
+        "The compression of new packs: `zstd`, where it saves a tenth, or `none`. Both kinds are "
+        "read whatever this says.",
+        COMPRESSIONS,
     ),
     setting.millis(
         "cold.delete_grace_ms",

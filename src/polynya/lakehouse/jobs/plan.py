@@ -46,6 +46,11 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     # numbers
     numbers: int = 0
 
+    @property
+    def read_bytes(self) -> int:
+        """Return the bytes that a task gets: those stored, or more if these are compressed."""
+        return max(self.stored, self.length)
+
 
 class TableRef(msgspec.Struct, frozen=True, gc=False):
     """A table as the server knows it. Pointers are URIs of Iceberg metadata files, or "" before the

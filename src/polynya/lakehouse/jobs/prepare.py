@@ -143,9 +143,9 @@ def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
         uid: ranges if len(ranges) == 1 else [ranges[0], ranges[-1]]
         for uid, ranges in streams.items()
     }
-    total = sum(part.stored for part in plan.ranges)
+    total = sum(part.read_bytes for part in plan.ranges)
     allowed = max(SAMPLE_BYTES_LEAST, total // SAMPLE_SHARE)
-    cost = sum(part.stored for ranges in ends.values() for part in ranges)
+    cost = sum(part.read_bytes for ranges in ends.values() for part in ranges)
     count = min(len(ends), SAMPLE_STREAMS_MAX, max(1, len(ends) * allowed // max(1, cost)))
     uids = list(ends)
     return (

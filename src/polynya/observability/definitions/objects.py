@@ -33,6 +33,11 @@ OBJECTS = (
     Metric("polynya_flush_packs_total", "counter", "Packs flushed to the object store."),
     Metric("polynya_flush_slices_total", "counter", "Stream slices in flushed packs."),
     Metric("polynya_flush_bytes_total", "counter", "Payload in flushed packs."),
+    Metric(
+        "polynya_flush_stored_bytes_total",
+        "counter",
+        "Bytes of their slices in the store; divided by the payload: what compression leaves.",
+    ),
     Metric("polynya_flush_failures_total", "counter", "Flushes abandoned, to be planned again."),
     Metric(
         "polynya_flush_refused_total",
@@ -91,6 +96,11 @@ DISKLESS = (
     Metric("polynya_diskless_packs_total", "counter", "Packs of diskless streams stored."),
     Metric("polynya_diskless_pack_bytes_total", "counter", "Bytes of these packs."),
     Metric(
+        "polynya_diskless_payload_bytes_total",
+        "counter",
+        "Payload in these packs, before compression.",
+    ),
+    Metric(
         "polynya_diskless_put_seconds_total",
         "counter",
         "Time to store packs and log their intents; divided by packs: the mean.",
@@ -131,6 +141,7 @@ UPKEEP = (
         "counter",
         "Payload of merged slices; divided by flushed bytes: the write amplification.",
     ),
+    Metric("polynya_merge_stored_bytes_total", "counter", "Bytes of merged slices in the store."),
     Metric(
         "polynya_merge_failures_total",
         "counter",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from polynya.base.levels import ENTRY_LEVEL
+from polynya.base.levels import COMPRESSION_LEVEL, ENTRY_LEVEL
 from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.features.appends.producers import cut_receipts
 from polynya.stream.features.appends.rules import media_type
@@ -124,6 +124,8 @@ def _continue(
                 stream,
                 max((cold.record, cold.byte), (stream.first_record, stream.first_byte)),
             )
+        if cold.is_compressed:
+            image.level = max(image.level, COMPRESSION_LEVEL)
         if image.level < ENTRY_LEVEL:
             cold = as_v1(cold)
         largest_ms = max(found.append_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polynya.base.levels import ENTRY_LEVEL
+from polynya.base.levels import COMPRESSION_LEVEL, ENTRY_LEVEL
 from polynya.base.limits import GROUPS_MAX
 from polynya.stream.command import Command, command
 from polynya.stream.command_validation import GROUP, NONE, TIME, WIDE, first_fault
@@ -12,6 +12,8 @@ from polynya.stream.parts import (
 
 
 def _entry_level(slices: list[tuple[int, ColdSlice]]) -> int:
+    if any(cold.is_compressed for _, cold in slices):
+        return COMPRESSION_LEVEL
     return ENTRY_LEVEL if any(cold.encoding >= 0 for _, cold in slices) else 1
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from polynya.base.levels import ENTRY_LEVEL
+from polynya.base.levels import COMPRESSION_LEVEL, ENTRY_LEVEL
 from polynya.stream.command import applies
 from polynya.stream.features.packs.commands import (
     PackDeleted,
@@ -69,7 +69,7 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
 
 def _note_level(machine: Machine, cold: ColdSlice) -> None:
     if cold.encoding >= 0:  # a standalone node gets no `SetLevel`
-        machine.counters.raise_level(ENTRY_LEVEL)
+        machine.counters.raise_level(COMPRESSION_LEVEL if cold.is_compressed else ENTRY_LEVEL)
 
 
 def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:

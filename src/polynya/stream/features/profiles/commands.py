@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from polynya.base.levels import COMPRESSION_LEVEL
 from polynya.base.limits import COMMIT_APPENDS_MAX
 from polynya.stream.command import Command, command, its_name, level_of
 from polynya.stream.command_validation import (
@@ -38,6 +39,7 @@ class Profile:
     NAMES = ("replicated", "diskless")
 
 
+IS_COMPRESSED = 16  # added to the encoding of a `PackedSlice`
 _WRITER_BYTES_MAX = 64  # of a name; today's have 32
 
 
@@ -79,12 +81,15 @@ def _packed_slice(part: PackedSlice) -> str:
     if not part.appends:
         return "a slice of the commit has no appends"
     name, records, length = part.appends[0].command.name, 0, 0
+    encoding = part.of_batches
+    if not ENCODING[0] <= encoding <= ENCODING[1]:
+        return f"a slice has the encoding {part.encoding}"
     for packed in part.appends:
         batch = packed.command.batch
         if packed.command.name != name:
             return f"a slice has appends to {name[:100]} and to {packed.command.name[:100]}"
-        if batch is not None and batch.encoding != part.encoding:
-            return f"a batch of encoding {batch.encoding} is in a slice of encoding {part.encoding}"
+        if batch is not None and batch.encoding != encoding:
+            return f"a batch of encoding {batch.encoding} is in a slice of encoding {encoding}"
         records += 0 if batch is None else batch.records
         length += packed.length
     if max(records, length) > WORD[1]:
@@ -94,7 +99,15 @@ def _packed_slice(part: PackedSlice) -> str:
     return first_fault(part.appends)
 
 
-@bounded({"offset": WORD, "stored": WORD, "crc": WORD, "encoding": ENCODING}, check=_packed_slice)
+@bounded(
+    {
+        "offset": WORD,
+        "stored": WORD,
+        "crc": WORD,
+        "encoding": (ENCODING[0], IS_COMPRESSED + ENCODING[1]),
+    },
+    check=_packed_slice,
+)
 class PackedSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The appends to one stream that lie in one slice of a pack, in order. Closes without a batch
     are between them; with `stored` 0 there is nothing else."""
@@ -102,8 +115,17 @@ class PackedSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     offset: Natural  # of the slice in the object
     stored: Natural  # bytes of the slice in the object, header included
     crc: Count  # CRC-32C of those bytes
-    encoding: int
+    encoding: int  # of the batches; 16 more if the payload is compressed, which needs level 4
     appends: list[PackedAppend]  # at least one; all name the same stream
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.encoding >= IS_COMPRESSED
+
+    @property
+    def of_batches(self) -> int:
+        """Return the encoding of its batches."""
+        return self.encoding % IS_COMPRESSED
 
 
 def _commit(command: CommitSlices) -> str:
@@ -119,6 +141,8 @@ def _commit(command: CommitSlices) -> str:
 
 
 def _commit_level(command: CommitSlices) -> int:
+    if any(part.is_compressed for part in command.slices):
+        return COMPRESSION_LEVEL
     has_condition = any(
         type(packed.command) is AppendIf for part in command.slices for packed in part.appends
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
+from polynya.base.levels import COMPRESSION_LEVEL
 from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS, WRITERS_MAX
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends.commands import Append, AppendIf, Produce
@@ -20,7 +21,7 @@ from polynya.stream.features.appends.rules import apply_append
 from polynya.stream.features.profiles.commands import CommitSlices, PackedAppend, PackedSlice
 from polynya.stream.features.profiles.rules import judge_packed
 from polynya.stream.features.subscriptions.links import note_append
-from polynya.stream.parts import Batch, ColdSlice
+from polynya.stream.parts import COMPRESSED, Batch, ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream, WriterState
@@ -39,7 +40,9 @@ _replies = msgspec.msgpack.Decoder(list[Reply])
 def apply_commit_slices(machine: Machine, command: CommitSlices, place: int) -> Reply:
     """Judge the appends of a pack; see `CommitSlices` for the replies. Refusals of the whole:
     FENCED, GONE, MEMORY_PRESSURE (too many writers)."""
-    machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
+    compressed = any(part.is_compressed for part in command.slices)
+    # a standalone node gets no `SetLevel`
+    machine.counters.raise_level(COMPRESSION_LEVEL if compressed else _LEVEL)
     _forget_idle(machine)
     settled = _judge_writer(machine, command) or _judge_pack(machine, command)
     if settled is not None:
@@ -193,9 +196,9 @@ class _Runs:
             part.stored,
             part.crc,
             run.time_ms,
-            part.encoding,
+            part.of_batches,
             run.record_time_ms_max,
-            flags=run.flags,
+            flags=run.flags | (COMPRESSED if part.is_compressed else 0),
             first_batch=run.first_batch,
             batches=run.batches,
         )

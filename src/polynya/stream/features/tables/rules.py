@@ -244,7 +244,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
         first = max(first, index.entries_before(stream.cold, claim.first))
         taken = machine.packs.index_of(stream)[first:end]
         if taken:
-            left -= sum(cold.length if cold.is_page else cold.stored for cold in taken)
+            left -= sum(cold.length if cold.is_page else cold.read_bytes for cold in taken)
             ranges.append(
                 ClaimedRange(
                     stream.uid,
