@@ -21,6 +21,7 @@ from polynya.stream.command_validation import (
 from polynya.stream.features.appends.commands import (
     Append,
     AppendIf,
+    MirrorBatch,
     Produce,
     is_common_append,
     sequences_match,
@@ -53,7 +54,7 @@ def _packed(packed: PackedAppend) -> str:
         return ""
     if not is_bare:
         return "a batch of the commit has a payload or record lengths: they belong in the pack"
-    if type(command) is Produce:
+    if isinstance(command, Produce):
         if batch.encoding != Encoding.KAFKA:
             return f"a Produce has encoding {batch.encoding}; expected {Encoding.KAFKA}"
         if producer is not None and not sequences_match(producer, batch.records):
@@ -71,7 +72,7 @@ class PackedAppend(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has them. `command.now_ms` is the append time that the slice has. The append is judged at the
     time of the commit."""
 
-    command: Append | AppendIf | Produce
+    command: Append | AppendIf | Produce | MirrorBatch
     length: Count = 0  # bytes of the payload
 
 
@@ -119,10 +120,8 @@ def _commit(command: CommitSlices) -> str:
 
 
 def _commit_level(command: CommitSlices) -> int:
-    has_condition = any(
-        type(packed.command) is AppendIf for part in command.slices for packed in part.appends
-    )
-    return level_of(AppendIf if has_condition else CommitSlices)
+    kinds = {type(packed.command) for part in command.slices for packed in part.appends}
+    return max(level_of(CommitSlices), *map(level_of, kinds))
 
 
 @command(
