@@ -25,7 +25,7 @@ from polynya.local.reads.local_reads import LocalReads
 from polynya.local.rehydration import Rehydration
 from polynya.local.segments import SEGMENT_LIMITS, SegmentWriter
 from polynya.stream.command import Command
-from polynya.stream.features.appends.commands import APPENDS
+from polynya.stream.features.appends.commands import APPEND_BASES, APPENDS
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire
 from polynya.stream.features.pages.commands import Evict
 from polynya.stream.features.profiles.commands import SetProfile
@@ -162,7 +162,7 @@ class LocalGroups:
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Propose to the log, unless committed state allows a definite refusal."""
         # stamped in this pass of the loop
-        if type(command) in APPENDS:
+        if isinstance(command, APPEND_BASES):
             self.appends.propose(group, command, done)
             return
         if group not in self.machines:  # the group left while the command waited

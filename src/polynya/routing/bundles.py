@@ -23,7 +23,13 @@ from polynya.base.msgpack import array_head
 from polynya.replica.log import check_proposal
 from polynya.routing import messages, send
 from polynya.stream.command import Command
-from polynya.stream.features.appends.commands import APPENDS, Append, AppendIf, MirrorBatch, Produce
+from polynya.stream.features.appends.commands import (
+    APPEND_BASES,
+    Append,
+    AppendIf,
+    MirrorBatch,
+    Produce,
+)
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
@@ -114,7 +120,7 @@ class Bundles:
 
     def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
         """Send a command, in the order of the calls. `body`: the encoded command."""
-        if type(command) in APPENDS:
+        if isinstance(command, APPEND_BASES):
             self.add(self.bundle(target, group), command, body, done)
             return
         bundle = self.open.pop(group, None)

@@ -213,6 +213,7 @@ class ProducerIds(Command, tag=9, frozen=True):
 
 # the kinds of commands that add a batch to a stream: those of a turn may share an entry
 APPENDS = frozenset((Append, AppendIf, Produce, MirrorBatch))
+APPEND_BASES = (Append, Produce)  # those of all of them
 KAFKA_APPENDS = frozenset((Produce, MirrorBatch))
 
 
