@@ -74,8 +74,8 @@ def test_a_repeat_changes_nothing(world: World) -> None:
     assert places(world) == [(0, 3)]
 
 
+def test_what_was_not_sent_cannot_be_skipped(world: World) -> None:
     """Refuse a command that follows a lost one: the gap would be in no log and no report."""
-    """A batch that was lost on the way would leave a gap that nobody sees."""
     mirrored(world, 0, 3)
     missing = mirrored(world, 5, begin=5)
     assert (missing.code, missing.record) == (Code.OFFSET_BEYOND_TAIL, 3)
