@@ -128,6 +128,8 @@ def test_offsets_are_reset_by_time_by_distance_and_by_partition() -> None:
         assert await reset(to="earliest", topics=["t:1"]) == [(1, None, 0)]
         assert await reset(time="1970-01-01T00:00:01.002Z") == [(0, 1, 2), (1, 0, 1)]
         assert await reset(shift_by=-1) == [(0, 2, 1), (1, 1, 0)]
+        each = {"t": {"0": 2, "1": 99}}
+        assert await reset(offsets=each) == [(0, 1, 2), (1, 0, 1)], "never beyond the end"
 
     play(story)
 
@@ -169,6 +171,13 @@ def test_wrong_requests_are_refused() -> None:
             {"shift_by": 1, "topics": ["t"]},
             {"time": "2026", "topics": ["t"]},
             {"to": 1, "topic": "t"},
+            {"offsets": {}},
+            {"offsets": {"t": {"0": -1}}},
+            {"offsets": {"t": {"2": 1}}},
+            {"offsets": {"t": {"-1": 1}}},
+            {"offsets": {"none": {"0": 1}}},
+            {"offsets": {"t": {"0": 1}}, "to": 1},
+            {"offsets": {"t": {"0": 1}}, "topics": ["t"]},
             {"to": 1},
             {},
             [],

@@ -10,7 +10,15 @@ from msgspec import structs
 from polynya.base.levels import LEVELS
 from polynya.stream.command import Command, level_for, level_of, tag_of
 from polynya.stream.command_validation import describe_fault
-from polynya.stream.features.appends.commands import Append, AppendIf, Bundle, Produce, ProducerIds
+from polynya.stream.features.appends.commands import (
+    Append,
+    AppendIf,
+    Bundle,
+    MirrorBatch,
+    MirrorGap,
+    Produce,
+    ProducerIds,
+)
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
@@ -224,6 +232,11 @@ GOLDEN: list[tuple[Command, str]] = [
         Produce("kafka/t/0", 5, KAFKA_BATCH),
         "9608a96b61666b612f742f3005980203c4053132333435cee3069283c400000107c000",
     ),
+    (
+        MirrorBatch("kafka/t/0", 5, KAFKA_BATCH, None, 7, 300, 301),
+        "980ca96b61666b612f742f3005980203c4053132333435cee3069283c400000107c007cd012ccd012d",
+    ),
+    (MirrorGap("kafka/t/0", 5, 7, 300, 302, True), "970da96b61666b612f742f300507cd012ccd012ec3"),
     (ProducerIds(1000, 5), "9309cd03e805"),
     (Delete("docs/a", 3, 7), "9403a6646f63732f610307"),
     (Expire("docs/a", 7, 2, 4), "9504a6646f63732f61070204"),
@@ -479,7 +492,7 @@ def test_slices_of_a_log_below_level_3_are_read() -> None:
 
 def test_levels_are_those_of_commands() -> None:
     """List levels by tag, so that a class can be renamed."""
-    kinds = [*Command.__subclasses__(), *Append.__subclasses__()]
+    kinds = [*Command.__subclasses__(), *Append.__subclasses__(), *Produce.__subclasses__()]
     raised = {kind: level_of(kind) for kind in kinds if level_of(kind) > 1}
     assert raised == {
         Evict: 2,
@@ -521,6 +534,8 @@ def test_levels_are_those_of_commands() -> None:
         ),
         **dict.fromkeys((CommitSlices, SetProfile, SealProfileEpoch), 3),
         TrimTo: 4,
+        MirrorBatch: 4,
+        MirrorGap: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 

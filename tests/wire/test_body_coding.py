@@ -70,6 +70,7 @@ def test_other_codings_are_named(coding):
         ("deflate", zlib.compress(b"x") + b"more", "4 bytes follow"),
         ("deflate", gzip.compress(b"x"), "not valid deflate"),
     ],
+    ids=["plain", "cut", "head", "more", "checksum", "deflate-more", "other"],  # bytes have a time
 )
 def test_a_body_that_is_not_what_it_says(coding, body, said):
     with pytest.raises(BadCoding, match=said):

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from long_tests import examples
 
 from polynya.base.errors import CorruptData
+from polynya.base.limits import COMPRESSED_PAYLOAD_BYTES_MAX as BYTES_MAX
 from polynya.stream.parts import COMPRESSED, Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire import payloads
 from polynya.wire.kafka.batches import Record, build_batch
-from polynya.wire.payloads import BYTES_MAX, BYTES_MIN
+from polynya.wire.payloads import BYTES_MIN
 from polynya.wire.slice_compression import pressed
 from polynya.wire.slices import Slice, build_slice, gap, merge_slices, parse_slice, unpacked_bytes
 
@@ -124,7 +125,7 @@ def test_what_saves_no_tenth_stays_as_it_is() -> None:
 def test_a_payload_above_the_bound_of_readers_is_not_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(payloads, "BYTES_MAX", 2000)
+    monkeypatch.setattr(payloads, "COMPRESSED_PAYLOAD_BYTES_MAX", 2000)
     raw = build_slice(Encoding.JSON, 0, 0, texts())
     assert pressed(raw, 3) == raw
 

@@ -40,6 +40,8 @@ from polynya.front.http.api.cluster import ClusterRoutes
 from polynya.front.http.api.cost import PATH as COST
 from polynya.front.http.api.cost import CostRoute
 from polynya.front.http.api.groups import GROUPS
+from polynya.front.http.api.mirror import PREFIX as MIRROR
+from polynya.front.http.api.mirror import MirrorRoutes
 from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.profiles import ProfileRoute
 from polynya.front.http.api.ranges import PATH as RANGES
@@ -218,6 +220,7 @@ class HttpListeners:
             BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
             SEGMENTS: self._segments.handle,
+            MIRROR: MirrorRoutes(self._service, self._topics.topics).handle,
             PROFILES: self._audited(audited_requests.profile_act, self._profiles.handle),
             **console_mounts(),
             **self._behind.mounts,

@@ -154,6 +154,8 @@ KAFKA_ELEMENTS_MAX = 20_000
 # elements that a core works on before other connections have a turn: a few milliseconds; a token
 # pays for so many as for one more request
 KAFKA_ELEMENTS_PER_TURN = 1000
+# batches of one request of a mirror: each is a command of its own, about 20 microseconds
+MIRROR_BATCHES_MAX = 4096
 KAFKA_HEADER_TAGS_MAX = 64  # tagged fields of a request's header; Kafka defines none
 # a Fetch that a connection keeps for its repeats, with a response of about twice its size: some
 # 500 partitions

@@ -242,7 +242,15 @@ class Flusher:
             ):
                 first = not stream.cold
                 found.append(
-                    Candidate(group, uid, stream.name, stream.content_type, first, list(stream.hot))
+                    Candidate(
+                        group,
+                        uid,
+                        stream.name,
+                        stream.content_type,
+                        first,
+                        list(stream.hot),
+                        stream.next_record,
+                    )
                 )
                 if len(found) == STREAMS_MAX:
                     break

@@ -10,7 +10,7 @@ import msgspec
 
 from polynya.cold.settings import FlushSettings
 from polynya.stream.state.model import HotBatch
-from polynya.stream.state.record_gaps import JUMP, joined_until
+from polynya.stream.state.record_gaps import joined_until
 from polynya.wire.slices import RECORDS_MAX
 
 STREAMS_MAX = 4096  # per planning pass; the steps after it block the loop for a few milliseconds
@@ -37,6 +37,7 @@ class Candidate(msgspec.Struct, gc=False):
     content_type: str
     first: bool  # no part of the stream is in a pack yet
     batches: Sequence[HotBatch]
+    end: int = 0  # the tail: behind the last batch there may be numbers that no record has
 
 
 class SlicePlan(msgspec.Struct, gc=False):
@@ -115,6 +116,7 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
             if pack.slices and not _fits(pack, size, settings):
                 break
             named = (candidate.name, candidate.content_type) if first else ("", "")
+            following = runs[number + 1][0].record if number + 1 < len(runs) else candidate.end
             pack.slices.append(
                 SlicePlan(
                     candidate.group,
@@ -122,7 +124,7 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
                     run[0].encoding,
                     run,
                     *named,
-                    _missing_between(run, runs[number + 1]) if number + 1 < len(runs) else 0,
+                    _missing_behind(run, following),
                 )
             )
             pack.size += size
@@ -155,11 +157,11 @@ def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBa
     return runs
 
 
-def _missing_between(run: Sequence[HotBatch], following: Sequence[HotBatch]) -> int:
+def _missing_behind(run: Sequence[HotBatch], following: int) -> int:
     """Return the numbers that the slice of this run covers behind its records. No slice covers a
-    wide gap."""
-    missing = following[0].record - run[-1].record - run[-1].records
-    return missing if missing < JUMP else 0
+    gap that is wide, or too wide for the span of an entry."""
+    end = run[-1].record + run[-1].records
+    return max(0, following - end) if following - run[0].record <= RECORDS_MAX else 0
 
 
 def _joined_until(batches: Sequence[HotBatch], begin: int) -> int:

@@ -34,6 +34,7 @@ from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import (
     BUNDLE_BYTES,
     BUNDLE_COMMANDS_MAX,
+    KAFKA_APPENDS,
     PRODUCE_BUNDLE_BYTES,
     Append,
     AppendIf,
@@ -109,7 +110,7 @@ class StandaloneEngine:
         run = self._runs.get(group)
         kind = type(command)
         is_small = kind is Append or kind is AppendIf
-        room = BUNDLE_BYTES if is_small else PRODUCE_BUNDLE_BYTES if kind is Produce else 0
+        room = BUNDLE_BYTES if is_small else PRODUCE_BUNDLE_BYTES if kind in KAFKA_APPENDS else 0
         if run is not None and run.size + size <= room and len(run.tokens) < BUNDLE_COMMANDS_MAX:
             run.commands.append(cast("Append | Produce", command))
             run.payloads.append(payload)

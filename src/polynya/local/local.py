@@ -25,7 +25,7 @@ from polynya.local.reads.local_reads import LocalReads
 from polynya.local.rehydration import Rehydration
 from polynya.local.segments import SEGMENT_LIMITS, SegmentWriter
 from polynya.stream.command import Command
-from polynya.stream.features.appends.commands import Append, AppendIf, Produce
+from polynya.stream.features.appends.commands import APPEND_BASES, APPENDS
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire
 from polynya.stream.features.pages.commands import Evict
 from polynya.stream.features.profiles.commands import SetProfile
@@ -162,7 +162,7 @@ class LocalGroups:
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Propose to the log, unless committed state allows a definite refusal."""
         # stamped in this pass of the loop
-        if type(command) is Append or type(command) is Produce or type(command) is AppendIf:
+        if isinstance(command, APPEND_BASES):
             self.appends.propose(group, command, done)
             return
         if group not in self.machines:  # the group left while the command waited
@@ -212,7 +212,7 @@ class LocalGroups:
         machine = self.machines.get(group)
         if machine is not None and machine.tails.effects:
             self.feeds.moved(machine.tails.take_effects(), known=self.readable(group))
-        if kind is Append or kind is Produce or kind is AppendIf:
+        if kind in APPENDS:
             return
         if kind not in KEEPS_JUDGEMENTS:
             self.appends.epoch += 1

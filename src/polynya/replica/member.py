@@ -17,10 +17,10 @@ from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import (
     BUNDLE_BYTES,
     BUNDLE_COMMANDS_MAX,
+    KAFKA_APPENDS,
     PRODUCE_BUNDLE_BYTES,
     Append,
     AppendIf,
-    Produce,
 )
 
 
@@ -60,7 +60,7 @@ def bundled(queue: list[Entry]) -> list[Entry]:
         length = len(entry.payload)
         kind = type(entry.command) if isinstance(entry, Proposal) else None
         is_small = kind is Append or kind is AppendIf
-        room = BUNDLE_BYTES if is_small else PRODUCE_BUNDLE_BYTES if kind is Produce else 0
+        room = BUNDLE_BYTES if is_small else PRODUCE_BUNDLE_BYTES if kind in KAFKA_APPENDS else 0
         fits = 0 < length <= room
         if run and not (size + length <= room and len(run) < BUNDLE_COMMANDS_MAX):
             found.append(_joined(run))

@@ -24,7 +24,13 @@ from polynya.base.msgpack import array_head
 from polynya.replica.log import check_proposal
 from polynya.routing import messages, send
 from polynya.stream.command import Command
-from polynya.stream.features.appends.commands import Append, AppendIf, Produce
+from polynya.stream.features.appends.commands import (
+    APPEND_BASES,
+    Append,
+    AppendIf,
+    MirrorBatch,
+    Produce,
+)
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
@@ -60,10 +66,10 @@ _raw_answers: msgspec.msgpack.Decoder[_RawAnswers] = msgspec.msgpack.Decoder(_Ra
 _reply: msgspec.msgpack.Decoder[Reply | None] = msgspec.msgpack.Decoder(Reply | None)
 _answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
 _append: msgspec.msgpack.Decoder[Append | Produce] = msgspec.msgpack.Decoder(
-    Append | AppendIf | Produce
+    Append | AppendIf | Produce | MirrorBatch
 )
 _appends: msgspec.msgpack.Decoder[list[Append | Produce]] = msgspec.msgpack.Decoder(
-    list[Append | AppendIf | Produce]
+    list[Append | AppendIf | Produce | MirrorBatch]
 )
 _raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
@@ -118,7 +124,7 @@ class Bundles:
 
     def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
         """Send a command, in the order of the calls. `body`: the encoded command."""
-        if type(command) is Append or type(command) is Produce or type(command) is AppendIf:
+        if isinstance(command, APPEND_BASES):
             self.add(self.bundle(target, group), command, body, done)
             return
         bundle = self.open.pop(group, None)

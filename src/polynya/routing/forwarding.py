@@ -27,7 +27,7 @@ from polynya.routing.group_locations import CoreAddress, GroupLocations
 from polynya.routing.in_flight import Attempt, InFlight, WaitingAttempts
 from polynya.routing.send import THROUGH, Target, Targets, TargetTransport
 from polynya.stream.command import Command
-from polynya.stream.features.appends.commands import Append, AppendIf, Produce
+from polynya.stream.features.appends.commands import APPEND_BASES, Append, Produce
 from polynya.stream.replies import Code, Done, Reply
 
 _WRONG_PROFILE = int(Code.WRONG_PROFILE)
@@ -123,11 +123,7 @@ class Forwarding:
         """Propose as `LocalGroups.propose` does, wherever the leader is. `done` gets OutcomeUnknown
         when the request or response is lost."""
         bundle = self._open.get(group)
-        if (
-            bundle is not None
-            and (type(command) is Append or type(command) is Produce or type(command) is AppendIf)
-            and group not in self._waiting
-        ):
+        if bundle is not None and isinstance(command, APPEND_BASES) and group not in self._waiting:
             self.forwarded += 1
             self._bundles.add(bundle, command, encode_command(command), done)
             return

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from polynya.stream.command import COMMANDS, RULES, Command
-from polynya.stream.features.appends import conditions, kafka
+from polynya.stream.features.appends import conditions, kafka, mirror
 from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.consumer_groups import rules as consumer_groups
 from polynya.stream.features.forks import rules as forks
@@ -33,6 +33,7 @@ FEATURES = (
     appends,
     conditions,
     kafka,
+    mirror,
     creation,
     lifetimes,
     retention,

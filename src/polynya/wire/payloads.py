@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import cramjam
 
 from polynya.base.errors import CorruptData
-from polynya.base.limits import COMPRESSED_PAYLOAD_BYTES_MAX as BYTES_MAX
+from polynya.base.limits import COMPRESSED_PAYLOAD_BYTES_MAX
 
 RAW, ZSTD = range(2)  # `compression` in the header of a slice
 BYTES_MIN = 1024  # a smaller payload takes more time than it saves bytes
@@ -17,7 +17,7 @@ SAVED_PER_BYTE = 10  # one byte of so many is saved, or the payload stays as it 
 def compressed(payload: Sequence[bytes], level: int) -> bytes | None:
     """Return the payload as one zstd frame, or None if that saves too little."""
     size = sum(map(len, payload))
-    if not BYTES_MIN <= size <= BYTES_MAX:
+    if not BYTES_MIN <= size <= COMPRESSED_PAYLOAD_BYTES_MAX:
         return None
     whole = payload[0] if len(payload) == 1 else b"".join(payload)
     found = bytes(cramjam.zstd.compress(whole, level=level))
@@ -26,9 +26,9 @@ def compressed(payload: Sequence[bytes], level: int) -> bytes | None:
 
 def decompressed(stored: memoryview, size: int) -> memoryview:
     """Return the payload of `size` bytes that was compressed to these. Raises CorruptData."""
-    if size > BYTES_MAX:
+    if size > COMPRESSED_PAYLOAD_BYTES_MAX:
         raise CorruptData(
-            f"a compressed payload of a pack slice says {size} bytes; at most {BYTES_MAX} are read"
+            f"a compressed payload of a pack slice says {size} bytes; at most {COMPRESSED_PAYLOAD_BYTES_MAX} are read"
         )
     buffer = bytearray(size)  # its pages are touched only when written
     try:

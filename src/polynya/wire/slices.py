@@ -17,10 +17,11 @@ import msgspec
 from msgspec import structs
 
 from polynya.base.errors import CorruptData
+from polynya.base.limits import COMPRESSED_PAYLOAD_BYTES_MAX
 from polynya.base.msgpack import UNREADABLE
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
-from polynya.wire.payloads import BYTES_MAX, RAW, ZSTD, decompressed
+from polynya.wire.payloads import RAW, ZSTD, decompressed
 from polynya.wire.slice_batches import GappedBatches, SliceBatches
 
 VERSION = 1
@@ -259,7 +260,7 @@ def unpacked_bytes(data: bytes) -> int:
     data."""
     if len(data) < _HEADER.size or data[COMPRESSION_AT] == RAW:
         return 0
-    return min(_Header(*_HEADER.unpack_from(data)).length, BYTES_MAX)
+    return min(_Header(*_HEADER.unpack_from(data)).length, COMPRESSED_PAYLOAD_BYTES_MAX)
 
 
 def parse_slice(data: bytes, crc: int) -> Slice:

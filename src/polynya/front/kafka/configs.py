@@ -1,7 +1,8 @@
 """The configs of topics: names, types, defaults and checks, as Kafka 4.3 has them.
 
 All of Kafka's names are accepted and kept, so that its tools and connectors work. Those with
-`effect` change something here; `content.type`, `profile` and `records.check` are our own.
+`effect` change something here; `content.type`, `mirror.from`, `profile` and `records.check` are our
+own.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
 TIMES_BEFORE, TIMES_AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 MIN_REPLICAS = "min.insync.replicas"
+MIRROR_FROM = "mirror.from"  # the brokers whose topic this one mirrors, until the cut-over
 LOG_APPEND_TIME = "LogAppendTime"
 # the numbers of config types in DescribeConfigs
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 _TYPE_BYTES_MAX = CONTENT_TYPE_BYTES_MAX - 64  # the stored one names it inside Kafka's own
 _TYPE = re.compile(r"[!#$&^_.+\w-]+/[!#$&^_.+\w-]+(; ?[\w-]+=[\w.+-]+)*", re.ASCII)
+_BROKERS = re.compile(r"[\[\]\w.:-]+:[0-9]+(,[\[\]\w.:-]+:[0-9]+)*", re.ASCII)
+_BROKERS_MAX = 1000
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 
 Check = Callable[[str], str]
@@ -94,6 +98,12 @@ def _content_type(value: str) -> str:
     )
 
 
+def _brokers(value: str) -> str:
+    if len(value) <= _BROKERS_MAX and (not value or _BROKERS.fullmatch(value) is not None):
+        return ""
+    return f"brokers as HOST:PORT,HOST:PORT, of at most {_BROKERS_MAX} characters"
+
+
 def list_of(value: str) -> list[str]:
     """Return the elements of a config that is a list."""
     return [each.strip() for each in value.split(",") if each.strip()]
@@ -136,6 +146,7 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": Config(DOUBLE, "0.5", _ratio),
     "min.compaction.lag.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
     MIN_REPLICAS: Config(INT, "1", _number(1, _INT_MAX), effect=True),
+    MIRROR_FROM: Config(STRING, "", _brokers, effect=True),
     PROFILE: Config(STRING, REPLICATED, _one_of(*PROFILES), effect=True),
     "preallocate": Config(BOOLEAN, "false", _BOOLEAN),
     RECORDS_CHECK: Config(STRING, CHECK_QUICK, _one_of(CHECK_QUICK, CHECK_FULL), effect=True),
@@ -232,6 +243,17 @@ def check_change(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
             f"{PROFILE} '{LEASED}' is set when a topic is created and stays: it is "
             f"'{known.get(PROFILE, REPLICATED)}'"
         )
+    source, kept = known.get(MIRROR_FROM, ""), wanted.get(MIRROR_FROM, "")
+    if kept and source != kept:
+        raise InvalidConfig(
+            f"{MIRROR_FROM} is set when 'polynya mirror' creates a topic, and can only be removed: it "
+            f"is '{source}'"
+        )
+    if kept and len(profiles) > 1:
+        raise InvalidConfig(
+            f"{PROFILE} stays '{known.get(PROFILE, REPLICATED)}' while the topic mirrors {source}: "
+            "change it after 'polynya mirror --cut-over'"
+        )
     before, after = known.get(CONTENT_TYPE, ""), wanted.get(CONTENT_TYPE, "")
     if before != after:
         raise InvalidConfig(
@@ -302,6 +324,7 @@ class ProduceRules(msgspec.Struct, frozen=True, gc=False):
     has_times: bool = False  # the times of all records are to be known
     before_ms_max: int = _LONG_MAX  # how far a record's time may be before that of the server
     after_ms_max: int = _LONG_MAX  # and after it
+    mirror_from: str = ""  # the brokers whose topic it mirrors: nothing else is appended
 
 
 DEFAULT_RULES = ProduceRules()
@@ -312,14 +335,16 @@ def rules_of(configs: Iterable[tuple[str, str]]) -> ProduceRules:
     known = dict(configs)
     limit = min(int(known.get(MAX_MESSAGE_BYTES, APPEND_BYTES_MAX)), APPEND_BYTES_MAX)
     is_stamped = known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME
-    times = [int(known.get(each, _LONG_MAX)) for each in (TIMES_BEFORE, TIMES_AFTER)]
-    has_times = min(times) < _LONG_MAX and not is_stamped
+    before, after = (int(known.get(each, _LONG_MAX)) for each in (TIMES_BEFORE, TIMES_AFTER))
+    has_times = min(before, after) < _LONG_MAX and not is_stamped
     found = ProduceRules(
         limit,
         is_stamped,
         known.get(PROFILE) == DISKLESS,
         known.get(RECORDS_CHECK) == CHECK_FULL or has_times,
         has_times,
-        *times,
+        before,
+        after,
+        known.get(MIRROR_FROM, ""),
     )
     return DEFAULT_RULES if found == DEFAULT_RULES else found

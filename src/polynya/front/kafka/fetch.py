@@ -24,7 +24,7 @@ from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
-from polynya.wire.kafka.batches import place_all
+from polynya.wire.kafka.batches import HEADER_BYTES, empty_batch, place_all
 from polynya.wire.kafka.generated.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -82,7 +82,18 @@ class _Wanted:
             except Malformed:
                 self.answer.error_code = Error.NONE if pieces else Error.CORRUPT_MESSAGE
                 break
+        else:
+            self._close_gap(page, leader_epoch, pieces)
         self.answer.records = pieces
+
+    def _close_gap(self, page: Page, leader_epoch: int, pieces: list[Bytes]) -> None:
+        """Add an empty batch where no record is at the end of what the client may read: else it
+        would never reach that end. Elsewhere a gap needs none, and many clients know none."""
+        last = page.spans[-1] if page.spans else None
+        end = self.asked.fetch_offset if last is None else last.record + last.records
+        if page.up_to_date and end < page.record and (last is None or last.records):
+            pieces.append(empty_batch(page.record - 1, leader_epoch))
+            self.size += HEADER_BYTES
 
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes]:

@@ -36,6 +36,13 @@ GAP_SECONDS = 5.0  # a missing batch may still be on its way, from another conne
 _ACKS = (-1, 0, 1)  # 1 is answered as -1: when the batch is durable on a majority
 
 
+def _mirrors(topic: str, source: str) -> str:
+    return (
+        f"topic {topic} mirrors that of {source} (mirror.from): write there, or end the mirror with "
+        "'polynya mirror --cut-over'"
+    )
+
+
 def start(call: Call, request: ProduceRequest, *, in_slices: bool = False) -> None:
     """Propose the batches of a request. Requests of one connection are proposed in their order.
     `in_slices`: it has so many that other connections need turns between them."""
@@ -149,6 +156,9 @@ class _Produce:
                 answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
             elif topic is None:
                 answer.error_code = missing
+            elif topic.rules.mirror_from:
+                answer.error_code = Error.POLICY_VIOLATION
+                answer.error_message = _mirrors(name, topic.rules.mirror_from)
             elif (stream := topic.partition(part.index)) is None:
                 answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
             else:

@@ -76,6 +76,7 @@ class Target(enum.Enum):
     OFFSET = "offset"
     SHIFT = "shift"  # from the committed offset
     TIME = "time"  # the first record of a time in ms or later
+    PLACES = "places"  # an offset of its own for each partition
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -83,6 +84,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     target: Target
     number: int = 0
+    places: dict[tuple[str, int], int] = {}  # of PLACES, by topic and partition
 
 
 class NewOffset(msgspec.Struct):
@@ -195,6 +197,8 @@ class GroupAdmin:
         Raises ResetRefused."""
         known = {topic.name: topic for topic in await self._topics(sees)}
         committed = {(each.topic, each.partition): each for each in await self._offsets(id_)}
+        if wanted.places:
+            topics = sorted(f"{name}:{number}" for name, number in wanted.places)
         if topics is None:
             ids = {topic for topic, _ in committed}
             topics = [name for name, topic in known.items() if topic.id in ids]
@@ -205,10 +209,13 @@ class GroupAdmin:
         for partition, info in (await self._facts_of(known.values(), partitions)).items():
             topic = known[partition[0]].id
             before = committed.get((topic, partition[1]))
-            offset = await self._wanted(wanted, info, None if before is None else before.offset)
+            old = None if before is None else before.offset
+            place = wanted.places.get(partition)
+            offset = (
+                await self._wanted(wanted, info, old) if place is None else _within(info, place)
+            )
             if offset is not None:
                 entries.append(OffsetEntry(topic, partition[1], offset, -1, ""))
-                old = None if before is None else before.offset
                 rows.append(NewOffset(*partition, old, offset, info.record, info.record - offset))
         if not rows:
             raise ResetRefused(
@@ -232,7 +239,7 @@ class GroupAdmin:
             Target.OFFSET: wanted.number,
             Target.SHIFT: (before or 0) + wanted.number,
         }[wanted.target]
-        return min(max(at, info.first_record), info.record)
+        return _within(info, at)
 
     async def delete(self, id_: str) -> None:
         """Delete a group without members."""
@@ -268,6 +275,11 @@ class GroupAdmin:
 
         found = await asyncio.gather(*map(one, (each for each in partitions if each[0] in known)))
         return {partition: info for partition, info in found if isinstance(info, StreamInfo)}
+
+
+def _within(info: StreamInfo, offset: int) -> int:
+    """Return an offset that the partition has, or its end."""
+    return min(max(offset, info.first_record), info.record)
 
 
 def _partitions_of(spelled: str, known: dict[str, Topic]) -> list[tuple[str, int]]:

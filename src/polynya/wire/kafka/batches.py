@@ -22,6 +22,9 @@ _PLACE = Struct(">qii")  # base offset, length, leader epoch: all that a fetch r
 _EXTENT = Struct(">8xi11xi")  # length, last offset delta
 _LENGTH_AT, _CRC_FROM = 8, 21
 _ATTRIBUTES_AT, _MAX_TIME_AT = 21, 35
+_PRODUCER_AT = 43
+_PRODUCER = Struct(">qhi")  # id, epoch, first sequence
+_NO_PRODUCER = (NO_PRODUCER, -1, -1)
 _JOINED_BYTES = 64 * 1024  # from here on a pass over a copy costs more than to join CRCs
 _OVERHEAD = 12  # bytes before those that the length counts
 _CODECS = 0x07
@@ -143,11 +146,17 @@ def dated(batch: bytes, newest_ms: int) -> bytes:
 
 
 def _with_time(batch: bytes, time_ms: int, attribute: int) -> bytes:
-    """Set the time and an attribute. A change of the first bytes changes the CRC by what remains of the difference."""
+    """Set the time and an attribute."""
     made = bytearray(batch[:HEADER_BYTES])
     attributes = int.from_bytes(made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2]) | attribute
     made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = attributes.to_bytes(2)
     made[_MAX_TIME_AT : _MAX_TIME_AT + 8] = time_ms.to_bytes(8, signed=True)
+    return _with_head(batch, made)
+
+
+def _with_head(batch: Bytes, made: bytearray) -> bytes:
+    """Return a batch with another header, and its CRC. A change of the first bytes changes the CRC by
+    what remains of the difference."""
     before, after = (
         google_crc32c.value(bytes(each[_CRC_FROM:HEADER_BYTES])) for each in (batch, made)
     )
@@ -183,6 +192,56 @@ def batches_of(data: Bytes) -> Iterator[memoryview]:
             raise Malformed(f"a record batch ends at byte {end} of {len(view)}")
         yield view[at:end]
         at = end
+
+
+def empty_batch(offset: int, leader_epoch: int) -> bytes:
+    """Return a batch that has one offset and no record, as Kafka's compaction leaves some."""
+    tail = _EMPTY_TAIL
+    head = Struct(">qiibI").pack(offset, len(tail) + 9, leader_epoch, MAGIC, _EMPTY_CRC)
+    return head + tail
+
+
+_EMPTY_TAIL = Struct(">hiqqqhii").pack(0, 0, -1, -1, NO_PRODUCER, -1, -1, 0)
+_EMPTY_CRC = google_crc32c.value(_EMPTY_TAIL)
+
+
+def check_mirrored(batch: Bytes) -> tuple[bytes, BatchHeader]:
+    """Return a batch of another cluster as it is stored, at offset 0, and its header. Raises
+    InvalidBatch.
+
+    It may have fewer records than offsets, as its topic may have been compacted. It has no producer
+    and is in no transaction: these are those of the other cluster."""
+    header = header_of(batch)
+    where = f"the batch at offset {header.base_offset}"
+    if header.magic != MAGIC:
+        raise OldFormat(f"{where} has magic {header.magic}; only magic 2 is stored")
+    stored = b"".join((bytes(8), batch[8:12], bytes(4), batch[16:]))
+    if google_crc32c.value(stored[_CRC_FROM:]) != header.crc:
+        raise CorruptBatch(f"{where}: the CRC-32C does not match its bytes")
+    if header.base_offset < 0 or not 1 <= header.records <= header.last_offset_delta + 1:
+        raise InvalidBatch(
+            f"{where} has {header.records} records with last offset delta "
+            f"{header.last_offset_delta}: expected 1 record or more, and at most one for each offset"
+        )
+    if header.attributes & (TRANSACTIONAL | _CONTROL) or header.codec > CODEC_MAX:
+        raise InvalidBatch(
+            f"{where} has attributes {header.attributes:#x}: a mirror sends committed records "
+            "alone, without the mark of a transaction, with codecs 0 to 4"
+        )
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    if producer != _NO_PRODUCER:
+        raise InvalidBatch(f"{where} has producer {producer}; a mirror sends {_NO_PRODUCER}")
+    return stored, header
+
+
+def without_producer(batch: Bytes) -> bytes:
+    """Return a valid batch with the same records and offsets that has no producer and is in no
+    transaction."""
+    made = bytearray(batch[:HEADER_BYTES])
+    attributes = int.from_bytes(made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2]) & ~TRANSACTIONAL
+    made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = attributes.to_bytes(2)
+    made[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] = _PRODUCER.pack(*_NO_PRODUCER)
+    return _with_head(batch, made)
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -57,7 +57,26 @@ def decoded_records(batch: Bytes, base_offset: int) -> Iterator[Record]:
         )
     try:
         body = decompressed(header.codec, bytes(memoryview(batch)[HEADER_BYTES:]))
+        if header.records <= header.last_offset_delta:  # compaction has removed some
+            yield from _sparse_records(batch, body, header, base_offset)
+            return
         for delta, record in enumerate(records_of(batch, body)):
             yield structs.replace(record, offset=base_offset + delta)
     except (Malformed, CorruptData) as fault:
         raise UnreadableBatch(f"the batch at offset {base_offset}: {fault}") from None
+
+
+def _sparse_records(
+    batch: Bytes, body: Bytes, header: BatchHeader, base_offset: int
+) -> Iterator[Record]:
+    """Iterate over the records of a batch that has fewer than offsets. Raises Malformed."""
+    before = -1
+    for record in records_of(batch, body):
+        delta = record.offset - header.base_offset
+        if not before < delta <= header.last_offset_delta:
+            raise Malformed(
+                f"a record has offset delta {delta} behind {before}; the batch ends at "
+                f"{header.last_offset_delta}"
+            )
+        before = delta
+        yield structs.replace(record, offset=base_offset + delta)

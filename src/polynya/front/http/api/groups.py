@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.access import Principal
 from polynya.access.grants import Verb
+from polynya.base.limits import GROUP_OFFSETS_MAX
 from polynya.base.names import consumer_group_folder, topic_folder
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
@@ -24,23 +25,31 @@ from polynya.stream.features.consumer_groups.calls import GroupError
 from polynya.wire.headers import BadField, parse_instant_ms
 
 GROUPS = "/v1/groups"
+OFFSET_MAX = 2**62
 LISTED_MAX = 1000  # groups of one response
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class _Reset(msgspec.Struct, forbid_unknown_fields=True):
-    """One of `to`, `time` and `shift_by` says where the offsets go."""
+    """One of `to`, `time`, `shift_by` and `offsets` says where the offsets go. `offsets`: by topic
+    and partition."""
 
     to: str | int | None = None
     time: str | None = None
     shift_by: int | None = None
+    offsets: dict[str, dict[int, int]] | None = None
     topics: list[str] | None = None
     dry_run: bool = False
 
     def wanted(self) -> Wanted:
         """Return the place. Raises `Failure`."""
-        if sum(each is not None for each in (self.to, self.time, self.shift_by)) != 1:
-            raise Failure("INVALID_REQUEST", "expected one of 'to', 'time' and 'shift_by'")
+        named = (self.to, self.time, self.shift_by, self.offsets)
+        if sum(each is not None for each in named) != 1:
+            raise Failure(
+                "INVALID_REQUEST", "expected one of 'to', 'time', 'shift_by' and 'offsets'"
+            )
+        if self.offsets is not None:
+            return Wanted(Target.PLACES, places=self._places(self.offsets))
         if self.shift_by is not None:
             return Wanted(Target.SHIFT, self.shift_by)
         if self.time is not None:
@@ -59,6 +68,23 @@ class _Reset(msgspec.Struct, forbid_unknown_fields=True):
             "INVALID_REQUEST",
             f"'to' is '{str(self.to)[:64]}'; expected 'earliest', 'latest' or an offset",
         )
+
+    def _places(self, offsets: dict[str, dict[int, int]]) -> dict[tuple[str, int], int]:
+        """Return the offsets by partition. Raises `Failure`."""
+        if self.topics is not None:
+            raise Failure("INVALID_REQUEST", "'offsets' names its topics: leave 'topics' out")
+        found = {(topic, each): at for topic, some in offsets.items() for each, at in some.items()}
+        if not found or len(found) > GROUP_OFFSETS_MAX:
+            raise Failure(
+                "INVALID_REQUEST",
+                f"'offsets' has {len(found)} partitions; expected 1 to {GROUP_OFFSETS_MAX}",
+            )
+        if bad := next((each for each in found.items() if not 0 <= each[1] <= OFFSET_MAX), None):
+            (topic, number), at = bad
+            raise Failure(
+                "INVALID_REQUEST", f"'offsets' has {at} for partition {number} of '{topic[:249]}'"
+            )
+        return found
 
 
 class GroupRoutes:

@@ -71,7 +71,7 @@ class TopicRoutes:
     ) -> None:
         """`partitions`, `profiles`: of a topic whose creator leaves them open."""
         self._service = service
-        self._topics = TopicCatalog(service, new_id)
+        self.topics = TopicCatalog(service, new_id)
         self._partitions = partitions
         self._profiles = profiles
 
@@ -79,9 +79,9 @@ class TopicRoutes:
         """List the topics that the caller may read, by name. Raises `Failure`."""
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
-        await self._topics.refresh()
-        names = [name for name in sorted(self._topics.names) if _may_read(name, request.principal)]
-        known = [topic for name in names if (topic := self._topics.known(name)) is not None]
+        await self.topics.refresh()
+        names = [name for name in sorted(self.topics.names) if _may_read(name, request.principal)]
+        known = [topic for name in names if (topic := self.topics.known(name)) is not None]
         return _json({"topics": [_shown(topic) for topic in known]})
 
     async def handle(self, request: Request) -> Response:
@@ -102,7 +102,7 @@ class TopicRoutes:
                 case "PATCH":
                     return await self._change(name, read_json(request.body, _Wanted))
                 case "DELETE":
-                    await self._topics.drop(await self._found(name))
+                    await self.topics.drop(await self._found(name))
                     return Response(204)
                 case "GET" | "HEAD":
                     return _json(await self._described(await self._found(name)))
@@ -115,13 +115,13 @@ class TopicRoutes:
 
     async def _check_name(self, name: str) -> None:
         """Check that a topic has this name, or may get it. Raises InvalidConfig."""
-        await self._topics.refresh()
-        if name not in self._topics.names and (why := self._topics.refusal_of(name)):
+        await self.topics.refresh()
+        if name not in self.topics.names and (why := self.topics.refusal_of(name)):
             raise InvalidConfig(why)
 
     async def _found(self, name: str) -> Topic:
-        await self._topics.refresh()
-        topic = await self._topics.find(name)
+        await self.topics.refresh()
+        topic = await self.topics.find(name)
         if topic is None:
             raise Failure("TOPIC_NOT_FOUND", f"topic '{name}' does not exist")
         return topic
@@ -132,8 +132,8 @@ class TopicRoutes:
         given = _changed({}, wanted.configs)
         configs = self._profiles.completed(given, of_bucket)
         check_replicas({}, given, acks_of(self._service, name))
-        code = await self._topics.create(name, partitions, sorted(configs.items()))
-        topic = self._topics.known(name)
+        code = await self.topics.create(name, partitions, sorted(configs.items()))
+        topic = self.topics.known(name)
         if topic is None:
             raise TopicRefused(
                 f"topic '{name}' cannot be created: streams under {prefix_of(name)} exist and are "
@@ -160,11 +160,11 @@ class TopicRoutes:
                     where = spelled_name(stream)
                     raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {where}")
         count = _counted(max(wanted.partitions or 0, len(streams)))
-        await self._topics.refresh()
+        await self.topics.refresh()
         configs = _changed({}, wanted.configs)
         check_replicas({}, configs, acks_of(self._service, name))
-        code = await self._topics.adopt(name, Adoption(streams, count, configs))
-        topic = self._topics.known(name)
+        code = await self.topics.adopt(name, Adoption(streams, count, configs))
+        topic = self.topics.known(name)
         if topic is None:
             raise TopicRefused(
                 f"topic '{name}' cannot be created: it is being deleted, streams under "
@@ -187,9 +187,9 @@ class TopicRoutes:
                 check_replicas(before, after, acks_of(self._service, name))
                 return after
 
-            await self._topics.alter(name, change)
+            await self.topics.alter(name, change)
         if wanted.partitions is not None and wanted.partitions != topic.partitions:
-            await self._topics.grow(name, _counted(wanted.partitions))
+            await self.topics.grow(name, _counted(wanted.partitions))
         return _json(_shown(await self._found(name)))
 
     async def _described(self, topic: Topic) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import PROFILE
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.mirror import PREFIX as MIRROR
 from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.topics import PATH as TOPICS
@@ -313,6 +314,9 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         return Verb.READ if reads else changes, bucket
     if path == TOPICS or path.startswith(f"{TOPICS}/"):
         verb = Verb.READ if reads else Verb.CREATE if method == "PUT" else Verb.DELETE
+        return verb, prefix_of(route.segments[0]) if route.segments else None
+    if path.startswith(MIRROR):  # the route demands `create` too
+        verb = Verb.READ if reads else Verb.APPEND
         return verb, prefix_of(route.segments[0]) if route.segments else None
     if path == _GROUPS or path.startswith(f"{_GROUPS}/"):
         named = [segment for segment in route.segments if segment]

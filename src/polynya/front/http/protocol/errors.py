@@ -158,8 +158,9 @@ _TABLE = (
     ErrorCode(
         "KAFKA_PARTITION",
         409,
-        "the name is that of a partition of a Kafka topic: write to it with a Kafka client, and "
-        "delete the topic with 'polynya topic rm'",
+        "the name is that of a partition of a Kafka topic: write to it with a Kafka client (a mirror "
+        "takes records after 'polynya mirror --cut-over'), and delete the topic with 'polynya topic "
+        "rm'",
     ),
     ErrorCode(
         "PROFILE_CONFLICT",

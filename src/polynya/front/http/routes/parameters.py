@@ -42,6 +42,7 @@ BY_PATH: dict[str, frozenset[str]] = {
         "/readyz": ("verbose",),
         "/v1/cost": ("hours",),
         "/v1/groups": ("prefix", "after"),
+        "/v1/mirror/": ("begin", "end", "first"),
         "/v1/segments/": ("epoch",),
         "/v1/stream/__ds/": ("prefix", "after", "limit"),
         "/v1/streams/__ds/": ("prefix", "after", "limit"),

@@ -67,7 +67,7 @@ def columns_of(found: Slice, begin: int, end: int, *, separated: bool) -> Iterat
         try:
             batch = bytes(found.payload[places[at] : places[at + 1]])
             counts = found.batch_records[at], last - first
-            for number, record in _numbered(batch, first, counts):
+            for number, record in _numbered(batch, first, *counts):
                 if begin <= number < end:
                     place = (first, positions[at])
                     columns.add(record, number, place, found.append_times_ms[at])
@@ -80,14 +80,15 @@ def columns_of(found: Slice, begin: int, end: int, *, separated: bool) -> Iterat
         yield columns
 
 
-def _numbered(batch: bytes, first: int, counts: tuple[int, int]) -> Iterator[tuple[int, Record]]:
-    """Iterate over the records of a batch with their numbers. A control batch has none. `counts`:
-    records and numbers of the batch."""
-    count, span = counts
+def _numbered(batch: bytes, first: int, count: int, span: int) -> Iterator[tuple[int, Record]]:
+    """Iterate over the records of a batch with their numbers. A control batch has none. `count`,
+    `span`: records of the batch and its numbers. One of a mirror may have fewer records than the
+    slice says."""
     if len(batch) < HEADER_BYTES:
         raise CorruptData(f"it has {len(batch)} bytes, and a header alone has {HEADER_BYTES}")
     header = header_of(batch)
-    if header.length + _OVERHEAD != len(batch) or header.records != count:
+    is_sparse = header.records < count == header.last_offset_delta + 1
+    if header.length + _OVERHEAD != len(batch) or not (header.records == count or is_sparse):
         raise CorruptData(
             f"its header says {header.length + _OVERHEAD} bytes and {header.records} records, the "
             f"slice {len(batch)} and {count}"
@@ -99,7 +100,7 @@ def _numbered(batch: bytes, first: int, counts: tuple[int, int]) -> Iterator[tup
     for at, record in enumerate(records_of(batch, body)):
         delta = record.offset - header.base_offset
         # without missing numbers each record has the one behind the record before
-        if not before < delta < span - count + at + 1:
+        if not before < delta < span - header.records + at + 1:
             raise CorruptData(f"record {at} has offset delta {delta}")
         before = delta
         yield first + delta, record

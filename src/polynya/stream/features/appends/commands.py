@@ -1,8 +1,9 @@
-"""Commands that append to streams: tags 2, 8, 9, 15, and 99 for several of them in one entry."""
+"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, and 99 for several of them in one
+entry."""
 
 from __future__ import annotations
 
-from polynya.base.levels import CONDITIONS_LEVEL
+from polynya.base.levels import CONDITIONS_LEVEL, MIRROR_LEVEL
 from polynya.base.limits import KIB, MIB, TIME_MS_MAX
 from polynya.stream.command import Command, command, its_name, level_for, level_of
 from polynya.stream.command_validation import (
@@ -159,6 +160,48 @@ def sequences_match(producer: Producer, records: int) -> bool:
     return last == (first + records - 1) & _KAFKA_SEQUENCE_MAX
 
 
+def _mirrored(command: MirrorBatch) -> str:
+    if command.producer is not None:
+        return "a MirrorBatch has a producer; expected none: batches of a mirror have offsets"
+    if command.record < command.begin:
+        return f"a MirrorBatch at {command.record} follows {command.begin}, which is behind it"
+    return _produce(command)
+
+
+@command(
+    since=MIRROR_LEVEL,
+    bounds={"now_ms": TIME, "uid": WIDE, "begin": COUNTER, "record": COUNTER},
+    check=_mirrored,
+    names=its_name,
+)
+class MirrorBatch(Produce, tag=12, frozen=True):
+    """Append one Kafka record batch of another cluster at its own offset, which may be behind the
+    tail: the numbers between are a gap. A batch that ends at or before the tail is a repeat.
+
+    `batch.records` is the span of its offsets, of which some may be missing. `begin`: the sender has
+    sent all before it, so the tail must have reached it. Level 4."""
+
+    begin: int = 0
+    record: int = 0  # of its first offset
+
+
+@command(
+    since=MIRROR_LEVEL,
+    bounds={"now_ms": TIME, "uid": WIDE, "begin": COUNTER, "end": COUNTER},
+    names=its_name,
+)
+class MirrorGap(Command, tag=13, frozen=True, gc=False):
+    """Move the tail of a stream to `end` without records, if it has reached `begin`. With `first`
+    a stream that never had a record begins there. Level 4."""
+
+    name: str
+    now_ms: int
+    uid: int
+    begin: int
+    end: int
+    first: bool = False
+
+
 @command(since=3, bounds={"count": (1, PRODUCER_IDS_MAX), "now_ms": TIME})
 class ProducerIds(Command, tag=9, frozen=True):
     """Allot `count` Kafka producer ids that were never allotted before. Detail: the first. Level
@@ -166,6 +209,12 @@ class ProducerIds(Command, tag=9, frozen=True):
 
     count: int
     now_ms: int
+
+
+# the kinds of commands that add a batch to a stream: those of a turn may share an entry
+APPENDS = frozenset((Append, AppendIf, Produce, MirrorBatch))
+APPEND_BASES = (Append, Produce)  # those of all of them
+KAFKA_APPENDS = frozenset((Produce, MirrorBatch))
 
 
 def _bundle(command: Bundle) -> str:
@@ -184,6 +233,7 @@ def _bundle_level(command: Bundle) -> int:
 class Bundle(Command, tag=99, frozen=True, gc=False):
     """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and
     answered as if it were alone, in order. A batch's place is the entry's place plus its number
-    here. The reply's detail has the replies. Level 3 with a `Produce`, 4 with an `AppendIf`."""
+    here. The reply's detail has the replies. Level 3 with a `Produce`, 4 with an `AppendIf` or a
+    `MirrorBatch`."""
 
-    commands: list[Append | AppendIf | Produce]
+    commands: list[Append | AppendIf | Produce | MirrorBatch]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.features.appends.commands import Append, MirrorBatch, Produce
 from polynya.stream.features.appends.kafka import judge
+from polynya.stream.features.appends.mirror import judge_mirrored
 from polynya.stream.features.appends.producers import judge_producer
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
@@ -14,6 +15,9 @@ def adds_nothing(stream: Stream | None, command: Append | Produce) -> bool:
     """Report whether an append adds no bytes: a duplicate, or an append to a closed stream."""
     if stream is None or stream.closed:
         return stream is not None
+    if isinstance(command, MirrorBatch):
+        reply = judge_mirrored(stream, command)
+        return reply is not None and reply.code == Code.DUPLICATE
     if isinstance(command, Produce):
         reply = judge(stream, command)
         return reply is not None and reply.code in (Code.DUPLICATE, Code.DUPLICATE_SEQUENCE)

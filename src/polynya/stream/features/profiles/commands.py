@@ -22,6 +22,7 @@ from polynya.stream.command_validation import (
 from polynya.stream.features.appends.commands import (
     Append,
     AppendIf,
+    MirrorBatch,
     Produce,
     is_common_append,
     sequences_match,
@@ -55,7 +56,7 @@ def _packed(packed: PackedAppend) -> str:
         return ""
     if not is_bare:
         return "a batch of the commit has a payload or record lengths: they belong in the pack"
-    if type(command) is Produce:
+    if isinstance(command, Produce):
         if batch.encoding != Encoding.KAFKA:
             return f"a Produce has encoding {batch.encoding}; expected {Encoding.KAFKA}"
         if producer is not None and not sequences_match(producer, batch.records):
@@ -73,7 +74,7 @@ class PackedAppend(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has them. `command.now_ms` is the append time that the slice has. The append is judged at the
     time of the commit."""
 
-    command: Append | AppendIf | Produce
+    command: Append | AppendIf | Produce | MirrorBatch
     length: Count = 0  # bytes of the payload
 
 
@@ -143,10 +144,8 @@ def _commit(command: CommitSlices) -> str:
 def _commit_level(command: CommitSlices) -> int:
     if any(part.is_compressed for part in command.slices):
         return COMPRESSION_LEVEL
-    has_condition = any(
-        type(packed.command) is AppendIf for part in command.slices for packed in part.appends
-    )
-    return level_of(AppendIf if has_condition else CommitSlices)
+    kinds = {type(packed.command) for part in command.slices for packed in part.appends}
+    return max(level_of(CommitSlices), *map(level_of, kinds))
 
 
 @command(

@@ -14,9 +14,10 @@ from msgspec import structs
 from polynya.base.levels import COMPRESSION_LEVEL
 from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS, WRITERS_MAX
 from polynya.stream.command import applies, level_of
-from polynya.stream.features.appends.commands import Append, AppendIf, Produce
+from polynya.stream.features.appends.commands import Append, AppendIf, MirrorBatch, Produce
 from polynya.stream.features.appends.conditions import apply_append_if
 from polynya.stream.features.appends.kafka import apply_produce
+from polynya.stream.features.appends.mirror import apply_mirror_batch
 from polynya.stream.features.appends.rules import apply_append
 from polynya.stream.features.profiles.commands import CommitSlices, PackedAppend, PackedSlice
 from polynya.stream.features.profiles.rules import judge_packed
@@ -143,6 +144,10 @@ class _Runs:
         accepted = self._accepted
         if reply is None and type(command) is Produce:
             reply = apply_produce(machine, command, 0, self._add)
+        elif reply is None and type(command) is MirrorBatch:
+            if stream is not None and command.record != stream.next_record:
+                self._open = None  # a gap is in no entry
+            reply = apply_mirror_batch(machine, command, 0, self._add)
         elif reply is None and type(command) is AppendIf:
             reply = apply_append_if(machine, command, 0, self._add)
         elif reply is None:

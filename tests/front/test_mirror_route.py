@@ -1,0 +1,246 @@
+"""`/v1/mirror/TOPIC/PARTITION`: batches of another cluster keep their offsets, whatever is missing
+between them, and nothing else is written to the topic."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import google_crc32c
+import pytest
+from stories.service import story
+from worlds.kafka import KafkaWorld, batch, fetch_fields, play, produce_fields
+from worlds.service import World
+
+from polynya.access import Principal
+from polynya.access.grants import Grant, Verb
+from polynya.base.limits import MIRROR_BATCHES_MAX
+from polynya.front.http.api.mirror import PREFIX, MirrorRoutes
+from polynya.front.http.api.topics import TopicRoutes
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request
+from polynya.front.kafka.topics.catalog import TopicCatalog
+from polynya.wire.kafka.batches import batches_of, header_of
+
+SOURCE = "old:9092"
+Send = Callable[..., Awaitable[dict[str, Any]]]
+
+
+def at(
+    offset: int, *values: bytes, deltas: tuple[int, ...] = (), last: int = -1, attributes: int = 0
+) -> bytes:
+    """A batch at an offset, whose records have these offset deltas."""
+    made = bytearray(batch(*values))
+    for number, delta in enumerate(deltas):  # each record is short: its delta is its fourth byte
+        place = 61
+        for _ in range(number):
+            place += 1 + (made[place] >> 1)
+        made[place + 3] = 2 * delta
+    last = max([len(values) - 1, last, *deltas])
+    struct.pack_into(">hi", made, 21, attributes, last)
+    struct.pack_into(">q", made, 0, offset)
+    struct.pack_into(">I", made, 17, google_crc32c.value(bytes(made[21:])))
+    return bytes(made)
+
+
+def sender(world: World, topics: TopicCatalog | None = None) -> Send:
+    ids = iter(range(1, 100))
+    routes = TopicRoutes(world.service, lambda: next(ids).to_bytes(16), partitions=1)
+    mirror = MirrorRoutes(world.service, topics or routes.topics)
+
+    async def send(
+        path: str, *batches: bytes, method: str = "POST", principal: Any = None, **query: int | str
+    ) -> dict[str, Any]:
+        segments = tuple(path.split("/"))
+        texts = {name: str(value) for name, value in query.items()}
+        request = Request(method, PREFIX, segments, texts, {}, b"".join(batches), "", principal)
+        answer = await mirror.handle(request)
+        assert answer.status == 200
+        return dict(json.loads(answer.body))
+
+    send.topics = routes.topics  # type: ignore[attr-defined]
+    return send
+
+
+async def created(send: Send, name: str = "t", **configs: str) -> None:
+    configs = {"mirror.from": SOURCE, **{key.replace("_", "."): configs[key] for key in configs}}
+    await send.topics.create(name, 2, sorted(configs.items()))  # type: ignore[attr-defined]
+
+
+async def refused(sent: Awaitable[Any]) -> Failure:
+    with pytest.raises(Failure) as failure:
+        await sent
+    return failure.value
+
+
+@story
+async def test_batches_keep_their_offsets(world: World) -> None:
+    send = sender(world)
+    await created(send)
+    told = await send("t/0", at(0, b"a", b"b"), at(2, b"c"), begin=0, end=3, first=0)
+    assert told == {"first_offset": 0, "next_offset": 3, "mirror.from": SOURCE}
+    # a gap before a batch, one in it, one behind it
+    sparse = at(5, b"d", b"e", deltas=(1, 6), last=9)
+    told = await send("t/0", sparse, begin=3, end=20)
+    assert told["next_offset"] == 20
+    again = await send("t/0", sparse, begin=3, end=20)
+    assert again == told, "a repeat changes nothing"
+    assert await send("t/0", method="GET") == told
+    assert (await send("t/1", method="GET"))["next_offset"] == 0
+
+
+@story
+async def test_a_mirror_begins_where_its_source_does(world: World) -> None:
+    send = sender(world)
+    await created(send)
+    told = await send("t/0", at(1004, b"a"), begin=1000, end=1005, first=1000)
+    assert (told["first_offset"], told["next_offset"]) == (1000, 1005)
+    # the source deletes records: in the middle of a batch, and all of them
+    await send("t/0", at(1005, b"b", b"c", b"d"), begin=1005, end=1008, first=1000)
+    assert (await send("t/0", begin=1008, end=1008, first=1006))["first_offset"] == 1006
+    told = await send("t/0", begin=1008, end=1010, first=1010)
+    assert (told["first_offset"], told["next_offset"]) == (1010, 1010)
+    # a source whose first batch begins before its start
+    told = await send("t/1", at(7, b"a", b"b", b"c"), begin=7, end=10, first=8)
+    assert (told["first_offset"], told["next_offset"]) == (8, 10)
+
+
+@story
+async def test_nothing_is_left_out(world: World) -> None:
+    send = sender(world)
+    await created(send)
+    await send("t/0", at(0, b"a", b"b"), begin=0, end=2)
+    for begin, offset in ((3, 3), (1, 1)):
+        failure = await refused(send("t/0", at(offset, b"c", b"d"), begin=begin, end=9))
+        assert failure.code == "TOPIC_CONFLICT"
+        assert "the partition ends at offset 2" in failure.message
+    failure = await refused(send("t/0", begin=5, end=9))
+    assert failure.code == "TOPIC_CONFLICT"
+    assert (await send("t/0", method="GET"))["next_offset"] == 2
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("bytes follow the last whole one", {"body": at(0, b"a")[:-3] + b"", "code": "INVALID_REQUEST"}),
+    ("the CRC-32C does not match", {"body": at(0, b"a")[:-1] + b"z"}),
+    ("attributes 0x10", {"body": at(0, b"a", attributes=0x10)}),
+    ("attributes 0x20", {"body": at(0, b"a", attributes=0x20)}),
+    ("attributes 0x7", {"body": at(0, b"a", attributes=7)}),
+    ("producer \\(4, 0, 0\\)", {"body": batch(b"a", producer=(4, 0, 0))}),
+    ("expected 5 or later", {"body": at(4, b"a"), "begin": 5, "end": 9}),
+    ("expected 2 or later", {"body": at(0, b"a", b"b") + at(1, b"c")}),
+    ("ends at offset 2, behind 1", {"body": at(0, b"a", b"b"), "end": 1}),
+    ("1 record or more", {"body": at(0, b"a", b"b", b"c")[:23] + bytes(4) + at(0, b"a", b"b", b"c")[27:]}),
+]  # fmt: skip
+
+
+@story
+async def test_bodies_that_are_refused(world: World) -> None:
+    send = sender(world)
+    await created(send)
+    for why, given in BAD:
+        body, begin, end = given["body"], given.get("begin", 0), given.get("end", 9)
+        if why.startswith("1 record"):
+            fixed = bytearray(body)
+            struct.pack_into(">I", fixed, 17, google_crc32c.value(bytes(fixed[21:])))
+            body = bytes(fixed)
+        with pytest.raises(Failure) as failure:
+            await send("t/0", body, begin=begin, end=end)
+        assert failure.value.code == "INVALID_REQUEST", why
+    old = bytearray(at(0, b"a"))
+    old[16] = 1
+    assert "magic 1" in (await refused(send("t/0", bytes(old), begin=0, end=1))).message
+    many = b"".join(at(number, b"") for number in range(MIRROR_BATCHES_MAX + 1))
+    failure = await refused(send("t/0", many, begin=0, end=MIRROR_BATCHES_MAX + 1))
+    assert "send them in several bodies" in failure.message
+    for query in ({}, {"begin": 0}, {"begin": 3, "end": 2}, {"begin": "x", "end": 2}):
+        assert (await refused(send("t/0", **query))).code == "INVALID_PARAMETER"
+    assert (await send("t/0", method="GET"))["next_offset"] == 0
+
+
+@story
+async def test_topics_that_are_refused(world: World) -> None:
+    send = sender(world)
+    await send.topics.create("own", 1, [])  # type: ignore[attr-defined]
+    failure = await refused(send("own/0", at(0, b"a"), begin=0, end=1))
+    assert failure.code == "TOPIC_CONFLICT"
+    assert "topic 'own' is no mirror" in failure.message
+    assert (await refused(send("gone/0", begin=0, end=1))).code == "TOPIC_NOT_FOUND"
+    assert (await refused(send("a b/0", begin=0, end=1))).code == "TOPIC_INVALID"
+    await created(send)
+    for number in ("2", "-1", "x", "99999999999999999999"):
+        failure = await refused(send(f"t/{number}", begin=0, end=1))
+        assert (failure.code, "2 partitions" in failure.message) == ("TOPIC_NOT_FOUND", True)
+    assert (await refused(send("t", begin=0, end=1))).code == "NO_ROUTE"
+    assert (await refused(send("t/0", method="PUT"))).code == "METHOD_NOT_ALLOWED"
+    await created(send, "packed", profile="diskless")
+    failure = await refused(send("packed/0", at(0, b"a"), begin=0, end=1))
+    assert failure.code == "TOPIC_CONFLICT"
+    assert "profile=replicated" in failure.message
+
+
+@story
+async def test_a_token_needs_both_rights(world: World) -> None:
+    send = sender(world)
+    await created(send)
+    for verbs, allowed in (
+        ((Verb.APPEND,), False),
+        ((Verb.CREATE,), False),
+        ((Verb.CREATE, Verb.APPEND), True),
+    ):
+        principal = Principal(id="1", name="m", grants=(Grant(frozenset(verbs), "kafka/t/"),))
+        sent = send("t/0", at(0, b"a"), begin=0, end=1, principal=principal)
+        if allowed:
+            await sent
+        else:
+            assert (await refused(sent)).code == "FORBIDDEN"
+
+
+def test_a_consumer_reaches_the_end_of_a_mirror() -> None:
+    async def tell(world: KafkaWorld) -> None:
+        send = sender(world.core, world.front.context.topics)
+        await world.front.context.topics.create("t", 1, [("mirror.from", SOURCE)])
+        await send("t/0", at(2, b"a"), at(6, b"b", b"c", deltas=(0, 2)), begin=2, end=12, first=2)
+        wire = await world.wire()
+
+        async def read(offset: int) -> list[tuple[int, int, int]]:
+            answer = await wire.ask("Fetch", 11, **fetch_fields("t", offset))
+            part = answer.responses[0].partitions[0]
+            assert (part.error_code, part.high_watermark) == (0, 12)
+            found = [header_of(each) for each in batches_of(part.records or b"")]
+            return [(each.base_offset, each.last_offset_delta, each.records) for each in found]
+
+        end = (11, 0, 0)  # an empty batch: what is before it has no records
+        assert await read(2) == [(2, 0, 1), (6, 2, 2), end]
+        for offset in (3, 4, 5, 6, 7, 8):
+            assert await read(offset) == [(6, 2, 2), end]
+        for offset in (9, 10, 11):
+            assert await read(offset) == [end]
+        assert await read(12) == []
+        await world.core.flusher.flush_now("")
+        assert await read(3) == [(6, 2, 2), end]
+        await send("t/0", at(13, b"d"), begin=12, end=14)
+        answer = await wire.ask("Fetch", 11, **fetch_fields("t", 9))
+        part = answer.responses[0].partitions[0]
+        assert [header_of(each).base_offset for each in batches_of(part.records or b"")] == [13]
+
+    play(tell)
+
+
+def test_a_mirror_takes_no_records_of_producers() -> None:
+    async def tell(world: KafkaWorld) -> None:
+        topics = world.front.context.topics
+        await topics.create("t", 1, [("mirror.from", SOURCE)])
+        wire = await world.wire()
+        answer = await wire.ask("Produce", 9, **produce_fields("t", batch(b"a")))
+        part = answer.responses[0].partition_responses[0]
+        assert part.error_code == 44
+        assert "polynya mirror --cut-over" in part.error_message
+        await topics.alter("t", lambda before: {})
+        answer = await wire.ask("Produce", 9, **produce_fields("t", batch(b"a")))
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        send = sender(world.core, topics)
+        assert "is no mirror" in (await refused(send("t/0", begin=1, end=2))).message
+
+    play(tell)
