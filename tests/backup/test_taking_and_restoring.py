@@ -16,7 +16,7 @@ import pytest
 from google_crc32c import value as crc32c
 from msgspec import structs
 from worlds.backup import ALL, BackedUp, FakeSource, opened, restored, taken
-from worlds.cold import CLUSTER, GROUPS, no_sleep
+from worlds.cold import CLUSTER, GROUPS, SETTINGS, no_sleep
 from worlds.stream import raw_batch
 
 from polynya.backup import copies, progress, pruning
@@ -30,7 +30,7 @@ from polynya.backup.writer import BackupProgress, BackupWriter
 from polynya.base.errors import ConfigError, CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cli.storage.places import to_write
-from polynya.cold import Evictor, EvictSettings
+from polynya.cold import Evictor, EvictSettings, Flusher
 from polynya.config import node_identity
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable, claim_root, release_root
 from polynya.recovery.restore import INDEX, TERM, check_root
@@ -99,6 +99,28 @@ async def test_every_record_is_back_at_its_offset(tmp_path: Path) -> None:
         name: [(cold.record, cold.byte) for cold in slices]
         for name, slices in tier.indexes().items()
     } == before
+
+
+@run
+async def test_compressed_packs_are_copied_and_read_back(tmp_path: Path) -> None:
+    """Verify, restore, and read the streams one by one."""
+    tier, repository = BackedUp(), MemoryStore()
+    flush = structs.replace(SETTINGS, slice_bytes_max=4000, zstd_level=3)
+    tier.flusher = Flusher(tier.world, tier.store, flush, CLUSTER, sleep=no_sleep)
+    tier.fill(5, 20)
+    await tier.flusher.flush_now()
+    entries = [cold for slices in tier.indexes().values() for cold in slices]
+    assert entries and all(cold.is_compressed for cold in entries)
+    manifest, _ = await taken(FakeSource(tier), repository)
+    assert await verified(repository) == []
+    backup = await chosen(repository)
+    streams = BackupStreams(repository, backup)
+    for number in ALL:
+        machine = await streams.machine(number)
+        for stream in streams_of(machine):
+            pieces = [piece.payload async for piece in streams.pieces(machine, stream)]
+            assert b"".join(pieces) == tier.written[stream.name]
+    await check_restored(tier, tmp_path / "new", repository, manifest)
 
 
 @run

@@ -42,6 +42,10 @@ SEGMENT_BYTES = 1 << 16
 IDLE_MS = 3_600_000
 
 
+FLUSH = FlushSettings(interval_ms=0)
+DISKLESS = DisklessSettings(interval=0.01)
+
+
 class Clock:
     """Log time, which stands still unless a test moves it."""
 
@@ -106,9 +110,7 @@ class World:
         self.reader = ColdReader(self.store)
         self.local.reads.cold = self.reader
         self.local.rehydration.states = self.states = StateReader(self.store)
-        self.flusher = Flusher(
-            self.engine.groups, self.store, FlushSettings(interval_ms=0), CLUSTER, sleep=_at_once
-        )
+        self.flusher = Flusher(self.engine.groups, self.store, FLUSH, CLUSTER, sleep=_at_once)
         settings = EvictSettings(after_ms=IDLE_MS, few=1, block_streams=3)
         self.evictor = Evictor(
             self.engine.groups,
@@ -132,7 +134,7 @@ class World:
             self.engine.groups,
             self.engine.groups.propose_nowait,
             self.store,
-            DisklessSettings(interval=0.01),
+            DISKLESS,
             CLUSTER,
             in_flight=self.flusher.in_flight,
             keep=self.reader.keep,

@@ -74,7 +74,8 @@ class CoreGroups:
         machine = self.machines().get(group)
         if machine is not None:
             return self.may_log(machine, level)
-        return self._service.local.level >= level
+        local = self._service.local
+        return bool(local.machines) and local.level >= level
 
     async def bring(self, group: int, names: list[str]) -> None:
         await self._service.local.rehydration.bring(group, names)
