@@ -141,6 +141,14 @@ def test_each_route_of_each_port_refuses_what_is_misspelt(guarded: bool) -> None
         play(story, handlers=handlers, mounts=mounts)
 
 
+@pytest.mark.parametrize("guarded", [False, True])
+def test_the_state_for_diagnosis_is_at_the_admin_ports_alone(guarded: bool) -> None:
+    with_state = {
+        name for name, (exact, _) in _declared(guarded=guarded).items() if "/debug/state" in exact
+    }
+    assert with_state == {core_start.ADMIN, core_start.REMOTE_ADMIN}
+
+
 def test_each_parameter_that_a_handler_reads_is_declared() -> None:
     """A handler that reads another name would always find it absent."""
     declared = frozenset[str]().union(*BY_PATH.values())

@@ -23,6 +23,7 @@ from polynya.admin.routes import (
     bounded,
     console_handlers,
     console_mounts,
+    debug_handlers,
     health_handlers,
     part_of,
     store_ref,
@@ -165,6 +166,7 @@ class HttpListeners:
         handlers = {
             **self._open_handlers(),
             **health_handlers(self._health, self._behind.figures, near=True),
+            **debug_handlers(self._behind.figures),
         }
         protection = Protection(hosts=self._hosts, cors=Cors(()))
         return HttpFront(
@@ -185,7 +187,7 @@ class HttpListeners:
         return HttpFront(
             self._service,
             settings,
-            self._guarded_handlers(),
+            {**self._guarded_handlers(), **debug_handlers(self._behind.figures)},
             self._admin_mounts(),
             streams=False,
             protection=protection,

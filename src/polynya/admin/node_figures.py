@@ -10,22 +10,29 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import PolynyaError
+from polynya.observability.build import described
 from polynya.observability.histograms import Exemplars
 from polynya.observability.metrics import Registry
 from polynya.transport import Reply, Transport
 
 KIND_EXEMPLARS = 1016  # message kinds between cores
+KIND_STATE = 1017
 GATHER_SECONDS = 2.0  # a core that takes longer is left out
 
 
 class NodeFigures:
     """The figures of one core and, on request, of the others."""
 
-    def __init__(self, registry: Registry, transport: Transport | None) -> None:
+    def __init__(
+        self, registry: Registry, transport: Transport | None, state: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Create the figures. `state` returns that of this core for `/debug/state`."""
         self._registry = registry
         self._transport = transport
+        self._state = state
         if transport is not None:
             transport.on(KIND_EXEMPLARS, _answering(registry.exemplars))
+            transport.on(KIND_STATE, _answering(state))
 
     async def exemplars(self) -> Exemplars:
         """Return the exemplars of all cores, one for each bucket."""
@@ -33,6 +40,18 @@ class NodeFigures:
         for body in (await self._ask(KIND_EXEMPLARS)).values():
             found |= msgspec.msgpack.decode(body, type=Exemplars)
         return found | self._registry.exemplars()
+
+    async def state(self) -> dict[str, Any]:
+        """Return the state of the node, core by core. `missing` lists the cores that did not
+        answer."""
+        answers = await self._ask(KIND_STATE)
+        cores = [self._state(), *map(msgspec.msgpack.decode, answers.values())]
+        others = () if self._transport is None else self._transport.others
+        return {
+            "version": described(),
+            "cores": sorted(cores, key=lambda core: int(core["core"])),
+            "missing": sorted(set(others) - set(answers)),
+        }
 
     async def _ask(self, kind: int) -> dict[int, bytes]:
         """Return the answers of the other cores that answer."""

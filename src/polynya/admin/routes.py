@@ -31,6 +31,7 @@ ADMIN = "/v1/admin/"
 # paths below ADMIN that the base port also serves with access control
 BASE_ADMIN_ACTS = ("flush", "store")
 PREFIX = "/console/"
+DEBUG_STATE = "/debug/state"
 
 
 class Backends(NamedTuple):
@@ -195,6 +196,18 @@ def health_handlers(
         "/v1/node": node,
         "/metrics": metrics,
     }
+
+
+def debug_handlers(figures: NodeFigures) -> dict[str, Handler]:
+    """Return the handlers of the admin ports for diagnosis, by path."""
+
+    async def state(request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
+        body = msgspec.json.encode(await figures.state())
+        return Response(200, body, headers=(("Cache-Control", "no-store"),))
+
+    return {DEBUG_STATE: state}
 
 
 def _found(answer: HealthResponse) -> Response:

@@ -59,6 +59,10 @@ VERBS = {  # name: (module, help line), in the order of --help
         "Check the machine, the settings and the server, and suggest fixes.",
     ),
     "debug": ("diagnostics.bundle", "Collect diagnostics for support."),
+    "observability": (
+        "observability.commands",
+        "Print the Grafana dashboard and the Prometheus alert rules.",
+    ),
     "man": ("man", "Print the man page."),
     "completion": ("terminal.complete", "Print the completion script of a shell."),
     "backup": ("storage.backup", "Back up a running cluster or single node."),

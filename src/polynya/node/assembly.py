@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
 from polynya.admin.backup_routes import Backups
+from polynya.admin.debug_state import core_state
 from polynya.admin.disk_health import DataDisk
 from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
@@ -60,7 +62,9 @@ class Assembly:
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, transport, self._cluster.urls)
         self._health.add("reached", self._links.unreached)
-        self._figures = NodeFigures(self._health.registry, transport)
+        registry = self._health.registry
+        state = partial(core_state, start.core, self._engine, registry.read)
+        self._figures = NodeFigures(registry, transport, state)
         self._keeper = Keeper(start, transport)
         self._cluster.share(self._keeper)
         self._costs = CostParts(start, transport, self._cluster.maps)

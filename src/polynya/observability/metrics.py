@@ -21,19 +21,20 @@ from polynya.observability.metric import Metric
 
 Samples = dict[str, float]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-METRICS = (
-    *NODE,
-    *JOURNAL,
-    *SERVING,
-    *STREAMS,
-    *OBJECTS,
-    *DISKLESS,
-    *UPKEEP,
-    *DUTIES,
-    *TABLES,
-    *CACHE,
-    *LATENCIES,
+SECTIONS = (
+    ("Node and cluster", NODE),
+    ("Journal", JOURNAL),
+    ("Listeners and access", SERVING),
+    ("Streams", STREAMS),
+    ("Object tier", OBJECTS),
+    ("Diskless streams", DISKLESS),
+    ("Upkeep of packs and states", UPKEEP),
+    ("Duties", DUTIES),
+    ("Tables and SQL", TABLES),
+    ("Cache", CACHE),
+    ("Latencies", LATENCIES),
 )
+METRICS = tuple(metric for _, metrics in SECTIONS for metric in metrics)
 BY_NAME = {metric.name: metric for metric in METRICS}
 _OF_SAMPLE = {
     metric.name + suffix: metric
