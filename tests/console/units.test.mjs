@@ -3,8 +3,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const from = (name) => import(new URL(`${name}.js`, `file://${process.env.CONSOLE}/`));
-const { bytes, compact, duration, parsePlace, parseToken, quoted, token, visible, visibleLines } = await from("format");
+const { bytes, compact, duration, parsePlace, parseSeconds, parseSize, parseToken, quoted, spellSeconds, token, visible, visibleLines } = await from("format");
 const { elements, Members, parse, plain } = await from("json");
+const { bodyOf, checkJson, headersOf, templatesOf } = await from("drafts");
 const { matcher } = await from("filter");
 const { recordOf } = await from("whole");
 const { SseParser } = await from("sse");
@@ -204,4 +205,28 @@ test("money by hour", () => {
     "0.01235 USD",
     "0.000001 USD",
   ]);
+});
+
+test("spans and sizes that people type", () => {
+  assert.deepEqual(["90s", "15min", "7d", "1.5h", "90", " 2w "].map(parseSeconds), [90, 900, 604_800, 5400, 90, 1_209_600]);
+  assert.deepEqual(["10GiB", "64 MB", "1000", "1.5kib"].map(parseSize), [10 * 2 ** 30, 64e6, 1000, 1536]);
+  for (const wrong of ["", "x", "-1d", "5 parsecs", "100ms"]) assert.equal(parseSeconds(wrong), null, wrong);
+  for (const wrong of ["", "x", "-1", "5 parsecs"]) assert.equal(parseSize(wrong), null, wrong);
+  assert.deepEqual([604_800, 5400, 90].map(spellSeconds), ["7d", "90min", "90s"]);
+});
+
+test("drafts of records are checked, and keep their text", () => {
+  assert.deepEqual(checkJson('{"big": 12345678901234567890123}'), { count: 1, fault: "" });
+  assert.deepEqual(checkJson("[1, [2]]"), { count: 2, fault: "" });
+  assert.match(checkJson('{"a": 1,\n "b": }').fault, /^No valid JSON/);
+  assert.match(checkJson("[]").fault, /appends nothing/);
+  assert.match(checkJson(" ").fault, /is empty/);
+  assert.deepEqual(headersOf("source=web\n\ntrace = a=b"), [["source", "web"], ["trace", "a=b"]]);
+  assert.equal(headersOf("no header"), null);
+  const draft = { text: "[1.50, 2]", asJson: true, contentType: "application/json" };
+  assert.deepEqual(bodyOf(draft), { contentType: "application/json", body: "[1.50, 2]" });
+  assert.equal(bodyOf({ ...draft, key: "a", headers: [["b", "c"]] }).body, '[{"key":"a","headers":[["b","c"]],"value":1.50},{"key":"a","headers":[["b","c"]],"value":2}]');
+  assert.equal(bodyOf({ ...draft, text: 'say "x"', asJson: false, key: "" }).body, '[{"key":"","headers":[],"value":"say \\"x\\""}]');
+  for (const asJson of [true, false]) for (const [, , text] of templatesOf(asJson, null)) assert.equal(asJson ? checkJson(text).fault : "", "");
+  assert.deepEqual(templatesOf(true, "7")[0], ["newest", "Like the newest record", "7"]);
 });

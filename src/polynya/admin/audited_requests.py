@@ -43,7 +43,19 @@ def audited(act_of: ActOf, handler: Handler, record: Record) -> Handler:
 
 
 def table_act(request: Request) -> str:
-    return "table.create" if request.method == "PUT" else ""
+    if request.method == "POST":
+        acts = {"alter": "table.alter", "retry": "table.retry"}
+        return acts.get(request.segments[-1], "") if request.segments else ""
+    return {"PUT": "table.create", "DELETE": "table.drop"}.get(request.method, "")
+
+
+def subscription_act(request: Request) -> str:
+    """Return the audit name of a change of a subscription itself. Its links, claims and
+    acknowledgements come from workers, by the thousand."""
+    if len(request.segments) != 2 or request.segments[0] != "subscriptions":
+        return ""
+    acts = {"PUT": "subscription.create", "DELETE": "subscription.delete"}
+    return acts.get(request.method, "")
 
 
 def bucket_act(request: Request) -> str:

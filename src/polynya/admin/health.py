@@ -190,6 +190,7 @@ class Health:
             "admin_tls": is_far and start.tls is not None,
             "admin_near": not is_far,  # the admin port listens on loopback only
             "objects": start.config.cold.backend,
+            "console": {"acts": start.config.console.acts},
             "unsafe": start.config.unsafe,
         }
         return HealthResponse(200, JSON, msgspec.json.encode(body))

@@ -13,6 +13,7 @@ from polynya.access import Access
 from polynya.admin import audited_requests, metric_sources
 from polynya.admin.access_keeper import Keeper
 from polynya.admin.audited_requests import ActOf, audited
+from polynya.admin.console_acts import ConsoleActs
 from polynya.admin.health import Health
 from polynya.admin.listeners import ConnectionShares, Listener, Timed, node_profiles
 from polynya.admin.routes import (
@@ -51,6 +52,7 @@ from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.segments import SegmentRoute
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
+from polynya.front.http.api.subscriptions import PREFIXES as SUBSCRIPTIONS
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.api.topics import PATH as TOPICS
 from polynya.front.http.api.topics import TopicRoutes
@@ -157,6 +159,7 @@ class HttpListeners:
             hosts=Hosts() if guarded else self._hosts,
             cors=Cors(self._start.config.origins, self._hosts),
             tls=self._keeper.tls_context,
+            console=ConsoleActs(self._keeper.audit.record, enabled=self._start.config.console.acts),
         )
         return HttpFront(
             self._service, settings, handlers, self._base_mounts(), protection=protection
@@ -226,6 +229,12 @@ class HttpListeners:
             PROFILES: self._audited(audited_requests.profile_act, self._profiles.handle),
             **console_mounts(),
             **self._behind.mounts,
+            **{
+                prefix: self._audited(
+                    audited_requests.subscription_act, self._behind.mounts[prefix]
+                )
+                for prefix in SUBSCRIPTIONS
+            },
             GROUPS: self._audited(audited_requests.group_act, self._behind.mounts[GROUPS]),
         }
 

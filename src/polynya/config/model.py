@@ -25,6 +25,7 @@ from polynya.config.sections import (
     AuthConfig,
     CatalogConfig,
     ColdConfig,
+    ConsoleConfig,
     DisklessConfig,
     KafkaConfig,
     LakeConfig,
@@ -75,6 +76,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     diskless: DisklessConfig = DisklessConfig()
     segments: SegmentsConfig = SegmentsConfig()
     catalog: CatalogConfig = CatalogConfig()
+    console: ConsoleConfig = ConsoleConfig()
     cold: ColdConfig = ColdConfig()
 
     @property
@@ -456,6 +458,7 @@ def _build(values: dict[str, Any]) -> Config:
         "diskless": DisklessConfig,
         "segments": SegmentsConfig,
         "catalog": CatalogConfig,
+        "console": ConsoleConfig,
         "cold": ColdConfig,
     }
     rooms: dict[str, dict[str, Any]] = {room: {} for room in ("", *shapes)}

@@ -66,6 +66,10 @@ class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
     merge_size: int = 128 << 20
 
 
+class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
+    acts: bool = True
+
+
 class CatalogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The S3 keys that the Iceberg catalog gives to readers."""
 

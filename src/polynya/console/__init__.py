@@ -9,7 +9,7 @@ Invariants:
 * It loads nothing from other origins and has no inline code. The policy (`assets.POLICY`) forbids
   both, and markup built from text. Data
   from streams, tables and servers is shown as text nodes.
-* It only reads. No request changes a stream, except that a read extends a sliding TTL, as every
-  read does.
+* It changes something only in a dialog that asks for it, by a request with the header
+  `Polynya-Console`, with which the node audits it or, by `console.acts`, refuses it.
 * It holds a bounded number of rows, records, samples and bytes, whatever the streams hold.
 """

@@ -75,4 +75,11 @@ ACCESS = (
     setting.count(
         "auth.connections", 0, "Open connections of a token without its own limit; 0 is unlimited."
     ),
+    setting.switch(
+        "console.acts",
+        True,
+        "Let the web console change streams, topics, groups, tables, subscriptions and tokens, with "
+        "the rights of its caller. `false` makes it a viewer, and refuses its requests that change "
+        "something.",
+    ),
 )

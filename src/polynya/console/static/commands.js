@@ -1,10 +1,11 @@
-// The same reads as commands: polynya and curl. A command never contains the token.
+// The same reads and acts as commands: polynya and curl. A command never contains the token.
 
 import { curl, streamUrl } from "./api.js";
 import { quoted, token } from "./format.js";
 import { WHOLE } from "./whole.js";
 
 const SAFE_WORD = /^[\w@%+=:,./][\w@%+=:,./-]*$/;
+const SERVED = /\/v1\/stream\/s$/;
 const PAGE_BYTES = 1; // one record, or the rest of the batch that holds it
 
 /** Return the command that prints `count` records from an offset on. */
@@ -27,12 +28,29 @@ export function curlTail(name, offset) {
   return curl(streamUrl(name, { live: "sse", offset: token(offset) }), { headers: { Accept: WHOLE }, flags: "-sN" });
 }
 
+/**
+ * Return a command line: the verb as it is, the names and values quoted, and the options. An option without a value is left out, true is a flag,
+ * a list is repeated.
+ */
+export function cli(verb, names = [], chosen = {}) {
+  const given = Object.entries(chosen).flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).flatMap((each) => optionOf(name, each)));
+  const options = [...given, "--server", word(server())];
+  const places = names.map(word);
+  const ordered = names.some((name) => name.startsWith("-")) ? [...options, "--", ...places] : [...places, ...options];
+  return ["polynya", verb, ...ordered].join(" ");
+}
+
+function optionOf(name, value) {
+  if (value === null || value === undefined || value === "" || value === false) return [];
+  return value === true ? [name] : [name, word(String(value))];
+}
+
 function polynya(...words) {
   return ["polynya", ...words, "--records", "--server", word(server())].join(" ");
 }
 
 function server() {
-  return streamUrl("s").href.replace(/\/v1\/stream\/s$/, "");
+  return streamUrl("s").href.replace(SERVED, "");
 }
 
 function word(name) {

@@ -41,6 +41,30 @@ export function duration(seconds) {
   return `${Math.round(seconds / 86_400)} d`;
 }
 
+const SECONDS = { "": 1, ms: 0.001, s: 1, m: 60, min: 60, h: 3600, d: 86_400, w: 604_800 };
+const SIZES = { "": 1, b: 1, kb: 1e3, mb: 1e6, gb: 1e9, tb: 1e12, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30, tib: 2 ** 40 };
+
+/** Parse "90s", "15min", "7d" into whole seconds, or null. */
+export function parseSeconds(typed) {
+  const found = /^(\d+(?:\.\d+)?)\s*(|ms|s|min|m|h|d|w)$/.exec(typed.trim());
+  if (!found) return null;
+  const seconds = Number(found[1]) * SECONDS[found[2]];
+  return Number.isInteger(seconds) ? seconds : null;
+}
+
+/** Parse "10GiB", "64 MB", "1000" into whole bytes, or null. */
+export function parseSize(typed) {
+  const found = /^(\d+(?:\.\d+)?)\s*([a-z]*)$/i.exec(typed.trim());
+  const unit = found ? SIZES[found[2].toLowerCase()] : undefined;
+  return unit === undefined ? null : Math.round(Number(found[1]) * unit);
+}
+
+/** Spell seconds as `parseSeconds` reads them: 604800 → "7d". */
+export function spellSeconds(seconds) {
+  for (const [unit, size] of [["d", 86_400], ["h", 3600], ["min", 60]]) if (seconds >= size && seconds % size === 0) return `${seconds / size}${unit}`;
+  return `${seconds}s`;
+}
+
 /** Format a moment as local date and time, to the second, or `exact` to the millisecond. */
 export function instant(at, { exact = false } = {}) {
   const date = new Date(at);

@@ -1,6 +1,7 @@
 // One stream: its records by offset and time, filtered, and live.
 
 import { ApiError, facts, isJson, recordsPage, rfc3339 } from "./api.js";
+import { actRow } from "./acts.js";
 import { curlRead, curlTail, readCommand, tailCommand } from "./commands.js";
 import { h, put } from "./dom.js";
 import { matcher } from "./filter.js";
@@ -9,6 +10,7 @@ import { Series } from "./rates.js";
 import { Pane, rowOf, timeOf, valueText } from "./record.js";
 import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
+import { appendTo, closeStream, deleteStream, forkStream, retainStream, trimStream } from "./stream_acts.js";
 import { Tail } from "./tail.js";
 
 const PAGE = 100;
@@ -16,6 +18,7 @@ const PAGE_BYTES = 512 << 10;
 const ROWS_MAX = 500; // while following
 const ROWS_BYTES_MAX = 32 << 20;
 const POLL_MS = 2000;
+const NEWEST_BYTES_MAX = 64 << 10; // of a record that is a template
 
 export function open(place, shell) {
   const name = place.rest;
@@ -122,6 +125,7 @@ class StreamView {
         this.picture,
       ),
       this.numbers,
+      this.acts(),
       h("div", { class: "row controls" }, go, narrow),
       h("div", { class: "row controls" }, buttons),
       this.state,
@@ -131,6 +135,35 @@ class StreamView {
 
   start() {
     this.measure();
+  }
+
+  /** Return the buttons of the acts. Fork and trim begin with the offset of the record that is open. */
+  acts() {
+    const { name, shell } = this;
+    const open = () => this.pane.record?.offset ?? null;
+    const done = () => this.measured();
+    const acts = [
+      ["Append …", () => appendTo(shell, name, this.facts.contentType, this.newest, done), "primary"],
+      ["Fork …", () => forkStream(shell, name, open() === null ? null : open() + 1)],
+      ["Retention …", () => retainStream(shell, name, done)],
+      ["Trim …", () => trimStream(shell, name, open(), done), "danger"],
+      ["Close …", () => closeStream(shell, name, done), "danger"],
+      ["Delete …", () => deleteStream(shell, name), "danger"],
+    ];
+    return actRow(acts, new Promise((resolve) => (this.onKnown = resolve)));
+  }
+
+  /** Return the text of the newest record of the page; null without one. */
+  get newest() {
+    const record = this.records.at(-1);
+    return record && !record.absent && record.bytes.length < NEWEST_BYTES_MAX ? valueText(record) : null;
+  }
+
+  /** Measure at once after an act, and show the newest records. */
+  async measured() {
+    clearTimeout(this.timer);
+    await this.measure();
+    if (this.facts && !this.tail) this.end();
   }
 
   /** Start once the stream's properties are known, which may be after a failed first request. */
@@ -153,7 +186,7 @@ class StreamView {
       this.series.add(now, found.tail.record);
       this.sizes.add(now, found.tail.byte);
       this.describe();
-      if (!known) this.open();
+      if (!known) this.open().then(this.onKnown);
       else if (this.lost && !this.tail && this.next !== null) this.tellPage();
       this.lost = false;
     } catch (error) {

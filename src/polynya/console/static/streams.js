@@ -1,5 +1,6 @@
 // The list of streams: search by prefix, pages, and rates computed from the tails in the list.
 
+import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { bytes, compact, count, instant, parseToken, visible } from "./format.js";
@@ -7,6 +8,7 @@ import { grid, page } from "./page.js";
 import { Book } from "./rates.js";
 import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
+import { createStream } from "./stream_acts.js";
 
 const HEADS = [
   ["Stream", ""],
@@ -47,7 +49,10 @@ export function open(place, shell) {
   const pager = h("div", { class: "row pager", hidden: true }, previous, following);
   const element = page(
     "Streams",
-    h("label", { class: "search" }, h("span", { class: "label" }, "Name prefix"), search, h("kbd", {}, "/")),
+    [
+      h("label", { class: "search" }, h("span", { class: "label" }, "Name prefix"), search, h("kbd", {}, "/")),
+      actRow([["Create a stream …", () => createStream(shell, prefix), "primary"]]),
+    ],
     h("div", { class: "panel" }, grid("streams", HEADS, body), note),
     pager,
   );

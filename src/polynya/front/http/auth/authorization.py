@@ -137,12 +137,8 @@ class Authorizer:
         assert principal is not None
         if principal.meter is not None:
             principal.meter.charge(size)
-        act = _ACTS.get(exchange.route.kind)
-        if (
-            act is not None
-            and exchange.head.method not in _HARMLESS[exchange.route.kind]
-            and principal.is_admin
-        ):
+        if is_audited(exchange):
+            act = _ACTS[exchange.route.kind]
             who = f"{principal.id} {principal.name}"
             request_id = exchange.request_id or exchange.context.new_request_id()
             self._audit(
@@ -272,6 +268,17 @@ class Authorizer:
         if route.kind == RouteKind.RETENTION:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
         return _asked_of_handler(route, method)
+
+
+def is_audited(exchange: Exchange) -> bool:
+    """Report whether the authorizer audits this request: an admin's deletion, trim or retention."""
+    kind, principal = exchange.route.kind, exchange.principal
+    return (
+        kind in _ACTS
+        and exchange.head.method not in _HARMLESS[kind]
+        and principal is not None
+        and principal.is_admin
+    )
 
 
 def is_open(path: str) -> bool:

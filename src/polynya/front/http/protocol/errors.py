@@ -133,6 +133,11 @@ _TABLE = (
         "without access control, cluster and store operations are accepted only on the admin port",
     ),
     ErrorCode(
+        "CONSOLE_READ_ONLY",
+        403,
+        "the console of this node only shows: its setting `console.acts` is false",
+    ),
+    ErrorCode(
         "ORIGIN_NOT_ALLOWED",
         403,
         "pages of this origin may only read; `cors_origins` lists those that may write",

@@ -53,6 +53,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)
 
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*", re.ASCII)
 
+CONSOLE = "polynya-console"  # the header of requests with which the web console changes something
 JOINED_BYTES_MAX = 64 * 1024  # a larger body is sent without a copy
 Headers = list[tuple[str, str]]
 
@@ -85,14 +86,31 @@ class Authorization(Protocol):
         ...
 
 
+class MarkedRequests(Protocol):
+    """The gate of requests that the web console marks by the header `CONSOLE`."""
+
+    def begin(self, exchange: Exchange) -> None:
+        """Admit a request before it is authorized. Raises `Failure`."""
+        ...
+
+    def answered(self, exchange: Exchange, status: int) -> None:
+        """Account for a response."""
+        ...
+
+    def refused(self, exchange: Exchange, error: BaseException) -> None:
+        """Account for a request that failed before its handler began."""
+        ...
+
+
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
     """The access rules of a front: the authorizer (None: no access control), allowed hosts, allowed
-    origins, and TLS."""
+    origins, TLS, and the gate of the console's acts (None: its mark means nothing)."""
 
     authorizer: Authorization | None = None
     hosts: Hosts = Hosts()
     cors: Cors = Cors()
     tls: ssl.SSLContext | None = None
+    console: MarkedRequests | None = None
 
 
 class Context:
@@ -107,6 +125,7 @@ class Context:
         self.protection = protection
         self.authorizer = protection.authorizer
         self.cors = protection.cors
+        self.console = protection.console
         self.parser = HeadParser()
         self.counters = HttpCounters()
         self.clients = ClientTraffic()
@@ -236,6 +255,8 @@ class Exchange:
             context.clients.send(self.head.headers["stream-zone"], size)
         if self.principal is not None and context.authorizer is not None:
             context.authorizer.answered(self, status, size)
+        if context.console is not None and CONSOLE in self.head.headers and hasattr(self, "route"):
+            context.console.answered(self, status)
 
     def head_lines(self, status: int, headers: Headers) -> bytes:
         """Return the status line and all headers but Content-Length."""

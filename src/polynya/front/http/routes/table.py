@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polynya.front.http.protocol.errors import REFUSED, Failure
-from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.exchange import CONSOLE, Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Request
 from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import RouteKind
@@ -102,14 +102,19 @@ def handle(exchange: Exchange) -> None:
     """Find the route and start it. Every path, including errors, responds to the exchange, now or
     later."""
     context = exchange.context
+    console = context.console if CONSOLE in exchange.head.headers else None
     try:
         exchange.route, exchange.query = context.router.resolve(exchange.head.target)
+        if console is not None:
+            console.begin(exchange)
         if context.authorizer is None or context.authorizer.authorize(exchange):
             dispatch(exchange)
     except Exception as error:  # noqa: BLE001 (the client must get an answer; what is unexpected is logged)
         if exchange.head.method == "OPTIONS" and isinstance(error, Failure):
             options(exchange)
         else:
+            if console is not None and hasattr(exchange, "route"):
+                console.refused(exchange, error)
             exchange.fault(error)
 
 

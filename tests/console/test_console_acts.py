@@ -1,0 +1,201 @@
+"""The acts of the console in a headless Chromium, with the rights of a token, and the
+lines that they leave in the audit log."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from chromium import Browser, Page, browser
+from polling import wait_until
+from product import polynya, running_node
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+__all__ = ["browser"]  # the fixture
+
+JSON = {"Content-Type": "application/json"}
+
+
+class Guarded(NamedTuple):
+    """A node with access control: its URL, its data folder, and two tokens."""
+
+    url: str
+    data: Path
+    root: str
+    reader: str
+
+    def web(self) -> httpx.Client:
+        known = {"Authorization": f"Bearer {self.root}"}
+        return httpx.Client(base_url=self.url, headers=known, timeout=60)
+
+    def acts(self) -> list[tuple[str, str, str, str]]:
+        """The lines of the audit log: act, target, name of the token, outcome."""
+        lines = (self.data / "access" / "audit.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
+        return [
+            (each["act"], each["target"], each["who"].split()[-1], each.get("outcome", "ok"))
+            for each in found
+        ]
+
+    def wait_act(self, *line: str) -> None:
+        wait_until(lambda: line in self.acts(), what=f"{line} in the audit log")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    data = tmp_path_factory.mktemp("acts") / "data"
+    flags = ("--cores", "1", "--auth-required", "--kafka-listen", "127.0.0.1:0")
+    with running_node(data, *flags) as node:
+        root, reader = (
+            polynya("token", "create", name, "--allow", scope, "--data", str(data)).out.strip()
+            for name, scope in (("root", "all,admin"), ("reader", "read,subscribe"))
+        )
+        guarded = Guarded(node.url, data, root, reader)
+        for token in (root, reader):
+            known = {"Authorization": f"Bearer {token}"}
+            wait_until(
+                lambda known=known: (
+                    httpx.get(  # type: ignore[misc]
+                        f"{node.url}/v1/streams", headers=known, timeout=60
+                    ).is_success
+                ),
+                what="the tokens to be known",
+            )
+        yield guarded
+
+
+@pytest.fixture
+def page(browser: Browser, node: Guarded) -> Iterator[Page]:
+    """A page of the console, with the token of an admin."""
+    page = browser.open(f"{node.url}/console/")
+    page.size(1200, 800)
+    use_token(page, node.root)
+    yield page
+    page.call("Page.close")
+
+
+def use_token(page: Page, token: str) -> None:
+    page.run(f"sessionStorage.setItem('polynya.token', {json.dumps(token)}); window.old = true")
+    page.call("Page.reload")
+    page.wait("!window.old && document.querySelector('#title') !== null")
+
+
+def go(page: Page, place: str) -> None:
+    page.run(f"location.hash = {json.dumps(f'#/{place}')}")
+
+
+def wait_text(page: Page, selector: str, words: str) -> None:
+    page.wait(
+        f"document.querySelector({json.dumps(selector)})?.textContent.includes({json.dumps(words)})"
+    )
+
+
+def open_act(page: Page, word: str) -> None:
+    """Press the button of an act that begins with this word, once it is shown."""
+    button = (
+        "[...document.querySelectorAll('.acts:not(.waiting) button')]"
+        f".find((each) => each.textContent.startsWith({json.dumps(word)}))"
+    )
+    page.wait(f"{button} !== undefined")
+    page.run(f"{button}.click()")
+    page.wait("document.querySelector('dialog.act-dialog')?.open")
+
+
+def fill(page: Page, **values: Any) -> None:
+    for name, value in values.items():
+        page.run(
+            f"(() => {{ const field = document.querySelector('#act-{name}'); "
+            f"if (field.type === 'checkbox') field.checked = {json.dumps(value)}; "
+            f"else field.value = {json.dumps(value)}; "
+            "field.dispatchEvent(new Event('input', { bubbles: true })); })()"
+        )
+
+
+def perform(page: Page) -> None:
+    """Press the button of the dialog."""
+    page.run("document.querySelector('.act-dialog form').requestSubmit()")
+
+
+def act(page: Page, word: str, **values: Any) -> str:
+    """Perform an act until its dialog is closed; return the command that it showed."""
+    open_act(page, word)
+    fill(page, **values)
+    command: str = page.run("document.querySelector('.act-dialog .same code').textContent")
+    perform(page)
+    page.wait("document.querySelector('.act-dialog') === null")
+    return command
+
+
+def test_a_stream_is_created_written_trimmed_forked_closed_and_deleted(
+    page: Page, node: Guarded
+) -> None:
+    go(page, "streams")
+    command = act(page, "Create", name="shop/orders", age="30d", type="application/json")
+    assert command == f"polynya create shop/orders --keep-age 30d --server {node.url}"
+    page.wait("location.hash.startsWith('#/stream/shop/orders')")
+    open_act(page, "Append")
+    fill(page, text='[{"n": 1.50},')
+    wait_text(page, ".act-dialog .wrong", "No valid JSON: line 1, column 14")
+    fill(page, text='[{"n": 1.50}, {"n": 2}]', keyed=True, key="a", headers="source=web")
+    wait_text(page, ".act-note", "Valid JSON: 2 records")
+    perform(page)
+    page.wait("document.querySelectorAll('.record').length === 2")
+    assert page.run("document.querySelector('.record .preview').textContent") == '{"n": 1.50}'
+    assert page.run("document.querySelector('.record .key').textContent") == "a"
+    act(page, "Retention", mode="limit", age="7d", bytes="1GiB")
+    command = act(page, "Trim", way="before", place="1")
+    assert "trim shop/orders --before 0000000000000001_" in command
+    act(page, "Fork", fork="shop/fork")
+    page.wait("location.hash.startsWith('#/stream/shop/fork')")
+    act(page, "Close")
+    wait_text(page, ".chips", "closed")
+    open_act(page, "Delete")
+    assert page.run("document.querySelector('.act-dialog [type=submit]').disabled")
+    fill(page, typed="shop/fork")
+    perform(page)
+    page.wait("location.hash === '#/streams'")
+    with node.web() as web:
+        assert web.get("/v1/stream/shop/orders/retention").json()["age_seconds"] == 604_800
+        assert web.get("/v1/stream/shop/fork").status_code == 404
+    for name, target in (
+        ("stream.create", "shop/orders"),
+        ("stream.append", "shop/orders"),
+        ("stream.retention", "shop/orders"),
+        ("stream.fork", "shop/fork"),
+        ("stream.close", "shop/fork"),
+        ("stream.delete", "shop/fork"),
+    ):
+        wait_until(
+            lambda name=name, target=target: any(  # type: ignore[misc]
+                line[:3] == (name, target, "root") and line[3].startswith("2")
+                for line in node.acts()
+            ),
+            what=f"{name} in the audit log",
+        )
+
+
+def test_the_command_of_an_act_does_the_same(page: Page, node: Guarded) -> None:
+    go(page, "streams")
+    open_act(page, "Create")
+    fill(page, name="typed/it's", type="text/plain", ttl="1d")
+    shown = page.run("document.querySelector('.act-dialog .same code').textContent")
+    done = polynya(*shlex.split(shown)[1:], "--token", node.root)
+    assert done.code == 0, done
+    perform(page)
+    wait_text(page, "#said", "exists already, with these settings")
+
+
+def test_a_token_without_the_right_is_refused_in_words(page: Page, node: Guarded) -> None:
+    with node.web() as web:
+        web.put("/v1/stream/kept", headers=JSON)
+    use_token(page, node.reader)
+    go(page, "stream/kept")
+    open_act(page, "Append")
+    perform(page)
+    wait_text(page, ".act-dialog .wrong", "Refused: the token does not allow 'append' on kept")
+    node.wait_act("stream.append", "kept", "reader", "403")
