@@ -24,13 +24,16 @@ class Encoding:
     KAFKA = 2  # one Kafka record batch v2, opaque: it may have many records, and has no lengths
 
 
+PRODUCER_ID = slice(43, 51)  # the place of a producer's id in a Kafka batch
 ENCODING = (Encoding.BYTES, Encoding.KAFKA)
 # Flags of a batch. An entry of an index has those of its batches, and …
 TRANSACTIONAL = 1
 CONTROL = 2
 ABORTED = 4  # of an aborted transaction; of an entry: some of its batches are
 UNDECIDED = 8  # … this: some were of open transactions when its slice was built
+HIDDEN = CONTROL | ABORTED  # of batches whose records are nothing to read
 FLAGS = (0, 7)  # a slice has those of its batches, so a batch may not have others
+ENTRY_FLAGS = (0, 15)
 
 
 def _batch(batch: Batch) -> str:
@@ -78,7 +81,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     crc: int  # CRC-32C of the payload
     lengths: bytes = b""  # byte length of each record, separator included; never of a Kafka batch
     compression: int = 0
-    flags: int = 0  # 1 transactional, 2 control
+    flags: int = 0  # 1 transactional, 2 control, 4 aborted
     record_time_ms_max: int = 0  # 0: use the append time
 
 
@@ -195,7 +198,7 @@ def _slice(cold: ColdSlice) -> str:
         "record_time_ms_max": TIME,
         "missing_records": WORD,
         "missing_bytes": WORD,
-        "flags": FLAGS,
+        "flags": ENTRY_FLAGS,
         "first_batch": WORD,
         "batches": WORD,
     },
@@ -218,7 +221,9 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     record_time_ms_max: int = 0  # of batches without a record time it is their append time
     missing_records: int = 0  # numbers of the span that no record has
     missing_bytes: int = 0  # positions of the span that are not stored
-    flags: int = 0  # of all batches: 1 transactional, 2 control; 4: some may be aborted
+    # of all batches: 1 transactional, 2 control, 4 aborted; and 8: some were of open transactions
+    # when the slice was built, so that flag 4 may be missing
+    flags: int = 0
     first_batch: int = 0  # the run is only a part of the slice in the object from here …
     batches: int = 0  # … of so many batches; 0: not known, all. Of a page: its entries
 

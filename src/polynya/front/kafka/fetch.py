@@ -24,6 +24,7 @@ from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
+from polynya.wire.kafka.aborted import aborted_in
 from polynya.wire.kafka.batches import place_all
 from polynya.wire.kafka.generated.fetch import (
     FetchableTopicResponse,
@@ -72,7 +73,7 @@ class _Wanted:
         answer.high_watermark = max(info.high, info.record)
         answer.last_stable_offset, answer.log_start_offset = info.record, info.first_record
 
-    def fill(self, page: Page, leader_epoch: int) -> None:
+    def fill(self, page: Page, leader_epoch: int, *, is_committed: bool) -> None:
         self.place(page.info)
         pieces: list[Bytes] = []
         self.size = 0
@@ -83,6 +84,8 @@ class _Wanted:
                 self.answer.error_code = Error.NONE if pieces else Error.CORRUPT_MESSAGE
                 break
         self.answer.records = pieces
+        if is_committed:
+            self.answer.aborted_transactions = aborted_in(page.spans)
 
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes]:
@@ -277,12 +280,14 @@ class _Reading:
             uncommitted=self._uncommitted,
             sequential=True,
             append_times=True,
+            raw=True,
         )
 
     def _take(self, each: _Wanted, found: Page | Refusal) -> None:
         if isinstance(found, Page):
             self._size -= each.size
-            each.fill(found, self._call.context.brokers.epoch_of(each.stream.group))
+            epoch = self._call.context.brokers.epoch_of(each.stream.group)
+            each.fill(found, epoch, is_committed=not self._uncommitted)
             self._size += each.size
             self._is_answered |= bool(each.answer.error_code)
         elif found.code == Code.OFFSET_BEYOND_TAIL:
