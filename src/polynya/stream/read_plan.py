@@ -24,7 +24,7 @@ from polynya.base.limits import RAW_STEP_BYTES
 from polynya.stream.parts import UNDECIDED, Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state import record_gaps
-from polynya.stream.state.aborted import overlapping
+from polynya.stream.state.aborted import aborted_of, overlapping
 from polynya.stream.state.index import Index, holding, holding_byte
 from polynya.stream.state.model import ColdSlice, DecodedBatches, HotBatch, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
@@ -141,7 +141,7 @@ def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused
     hot = stream.hot
     if hot and (byte >= hot[0].byte if record == AT_BYTE else record >= hot[0].record):
         return cut(hot, Want(record, byte, want.bytes_max, want.whole_records, tail))
-    aborted = b"" if stream.kafka is None else stream.kafka.aborted
+    aborted = aborted_of(stream)
     want = Want(record, byte, want.bytes_max, want.whole_records, tail, aborted=aborted)
     return _plan_old(stream, cold, want)
 

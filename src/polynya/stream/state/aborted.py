@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Protocol
 
 from polynya.stream.parts import ABORTED, CONTROL, PRODUCER_ID, TRANSACTIONAL, Encoding
+from polynya.stream.state.model import Stream
 
 # producer id, its first record, record of the marker, last stable end when that was written
 ROW = Struct("<4q")
@@ -25,6 +26,11 @@ class Batch(Protocol):
     payload: bytes
     encoding: int
     flags: int
+
+
+def aborted_of(stream: Stream) -> bytes:
+    """Return the rows of a stream."""
+    return b"" if stream.kafka is None else stream.kafka.aborted
 
 
 def overlapping(rows: bytes, begin: int, end: int) -> bytes:
