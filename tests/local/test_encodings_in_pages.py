@@ -102,15 +102,15 @@ async def test_spans_are_batches_with_counts_times_and_flags(world: World) -> No
         ]
 
     expected = [(2, 0, 9000, 0), (1, 1, 0, 0), (1, 2, 5000, 0), (3, 3, 7000, CONTROL), (1, 4, 0, 0)]
-    page = await world.page(NAME)
+    page = await world.page(NAME, raw=True)
     assert numbers(page) == expected
     assert numbers(messages.decode(messages.READ, messages.encode(page))) == expected
-    part = await world.page(NAME, 1, 2, bytes_max=3, whole_records=True)
+    part = await world.page(NAME, 1, 2, bytes_max=3, whole_records=True, raw=True)
     assert numbers(part)[0] == (1, 0, 9000, 0), "one of two records"
     await world.flusher.flush_now()
     assert world.hot_bytes == 0
     newest = start + 1  # of the batch without a time of its own, which is the append time
-    assert numbers(await world.page(NAME)) == [(4, 2, newest, 0), *expected[3:]], (
+    assert numbers(await world.page(NAME, raw=True)) == [(4, 2, newest, 0), *expected[3:]], (
         "small neighbours are one span with the largest times"
     )
 

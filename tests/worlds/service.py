@@ -146,7 +146,7 @@ class World:
         return self
 
     def _flush_soon(self, name: str) -> None:
-        self.flushing = asyncio.ensure_future(self.flusher.flush_now(name))
+        self.flushing = asyncio.ensure_future(self.flusher.flush_now(name, whole=True))
 
     def die(self) -> None:
         """The process is gone at once, in the middle of whatever it did."""

@@ -1,14 +1,30 @@
-"""A planted step of the machine that ends a transaction: no command of a client does so yet."""
+"""Transactions that are planted: no client can write one yet. Their batches are as a participant would
+append them, and a planted step of the machine ends them."""
 
 from __future__ import annotations
 
-import pytest
+import struct
+from collections.abc import Callable
+from typing import Any
 
-from polynya.stream.command import RULES
+import google_crc32c
+import pytest
+from msgspec import structs
+from worlds.kafka import batch as record_batch
+from worlds.stream import kafka_producer
+
+from polynya.stream.command import RULES, Command
+from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.appends.transactions import end_transaction
 from polynya.stream.features.lifetimes.commands import Touch
 from polynya.stream.machine import Machine
+from polynya.stream.parts import CONTROL, TRANSACTIONAL, Batch, Encoding
 from polynya.stream.replies import Code, Reply
+from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
+
+ABORTING = 100  # transactions of producers from this id on are aborted
+COMMITTED = 1 << 32  # … but not where this is added
+_ATTRIBUTES_AT, _CRC_AT, _CRC_FROM = 21, 17, 21
 
 
 def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +32,78 @@ def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def apply(machine: Machine, command: Touch, place: int) -> Reply:
         for uid, producer in command.touches:
-            end_transaction(machine, machine.directory.by_uid[uid], producer)
+            stream = machine.directory.by_uid[uid]
+            commit = not ABORTING <= producer < COMMITTED
+            end_transaction(machine, stream, producer % COMMITTED, commit=commit)
         return Reply(Code.OK)
 
     monkeypatch.setitem(RULES, Touch, apply)
+
+
+def marker_batch(producer: int, *, commit: bool) -> bytes:
+    """The control batch at the end of a transaction."""
+    key = struct.pack(">hh", 0, int(commit))
+    value = struct.pack(">hi", 0, 0)
+    record = b"\0\0\0" + bytes([2 * len(key)]) + key + bytes([2 * len(value)]) + value + b"\0"
+    body = bytes([2 * len(record)]) + record
+    head = struct.pack(">hiqqqhii", 0x30, 0, 5000, 5000, producer, 0, -1, 1)
+    crc = google_crc32c.value(head + body)
+    return struct.pack(">qiibI", 0, len(head + body) + 9, 0, 2, crc) + head + body
+
+
+def data_batch(producer: int, sequence: int, *values: bytes) -> bytes:
+    """A transactional batch."""
+    made = bytearray(record_batch(*values, producer=(producer, 0, sequence)))
+    struct.pack_into(">h", made, _ATTRIBUTES_AT, 0x10)
+    struct.pack_into(">I", made, _CRC_AT, google_crc32c.value(bytes(made[_CRC_FROM:])))
+    return bytes(made)
+
+
+def stored(payload: bytes, records: int, flags: int = 0) -> Batch:
+    return Batch(Encoding.KAFKA, records, payload, int(google_crc32c.value(payload)), flags=flags)
+
+
+class Planter:
+    """Writes transactions to a Kafka stream. `send` applies a command."""
+
+    def __init__(
+        self, name: str, stream: Callable[[], Stream], send: Callable[[Command, str], Any]
+    ) -> None:
+        self.name, self._stream, self._send = name, stream, send
+        self._sequences: dict[int, int] = {}
+        self.now_ms = 1
+
+    async def write(self, *values: bytes, producer: int = -1) -> None:
+        """Append a batch, of a producer's transaction if it has an id; that begins with it."""
+        if producer < 0:
+            command = Produce(self.name, self.now_ms, stored(record_batch(*values), len(values)))
+        else:
+            self._begin(producer)
+            first = self._sequences.get(producer, 0)
+            self._sequences[producer] = first + len(values)
+            command = Produce(
+                self.name,
+                self.now_ms,
+                stored(data_batch(producer, first, *values), len(values), TRANSACTIONAL),
+                kafka_producer(producer, 0, first, len(values)),
+            )
+        await self._done(command)
+
+    def _begin(self, producer: int) -> None:
+        stream = self._stream()
+        stream.kafka = stream.kafka or KafkaState()
+        if producer not in stream.kafka.open:
+            begin = stream.next_record, stream.next_byte
+            stream.kafka.open[producer] = OpenTransaction(*begin, 0, self.now_ms)
+
+    async def end(self, producer: int, *, commit: bool = False) -> None:
+        """Append the marker, and end the transaction: those of producers from 100 on abort, unless
+        `commit`."""
+        marker = marker_batch(producer, commit=commit or producer < ABORTING)
+        flags = TRANSACTIONAL | CONTROL
+        await self._done(Produce(self.name, self.now_ms, stored(marker, 1, flags)))
+        await self._done(Touch([(self._stream().uid, producer + COMMITTED * commit)], self.now_ms))
+
+    async def _done(self, command: Command) -> None:
+        reply = await self._send(structs.replace(command, now_ms=self.now_ms), self.name)
+        assert reply.code == Code.OK, reply

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from operator import attrgetter
 from secrets import token_bytes
 
 import msgspec
+from msgspec import structs
 
 from polynya.base import limits
 from polynya.base.errors import Unavailable
@@ -35,8 +38,11 @@ from polynya.cold.steps import (
 from polynya.jobs import BACKOFF_SECONDS, Rest, pause_after, repeat, wait_for
 from polynya.objectstore.api import ObjectStore
 from polynya.stream.features.packs.commands import PublishSlices
+from polynya.stream.machine import Machine
+from polynya.stream.parts import TRANSACTIONAL, UNDECIDED
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
+from polynya.stream.state.tails import Boundary, high_watermark, stable_of
 from polynya.wire.pack import PackBuilder, pack_key
 from polynya.wire.slice_compression import pressed
 from polynya.wire.slices import build_slice
@@ -57,6 +63,7 @@ AGE_SCANS = 32  # per `age_ms_max`; an age scan visits every stream with hot bat
 # few groups hold a pack; a reader of several of its streams reads one range
 _NEIGHBOURS = attrgetter("group", "uid")
 NO_LEVELS: Mapping[int, int] = {}
+_RECORD = attrgetter("record")
 Tails = dict[tuple[int, int], int]  # the first record that need not be flushed
 
 
@@ -97,6 +104,7 @@ class Flusher:
         self._recovered = asyncio.Event()
         self._failures = 0  # consecutive passes with a failed pack
         self._age_scan_ms = 0
+        self._pressure = max(PRESSURE_BYTES_MIN, 4 * settings.from_bytes)
         self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and their sum
 
     async def run(self) -> None:
@@ -138,14 +146,15 @@ class Flusher:
         self._failures = self._failures + 1 if None in outcomes else 0
         return sum(outcome is True for outcome in outcomes)
 
-    async def flush_now(self, prefix: str | None = None) -> None:
+    async def flush_now(self, prefix: str | None = None, *, whole: bool = False) -> None:
         """Publish everything that is hot now, of the streams whose canonical names begin with
-        `prefix`.
+        `prefix`; what lies behind the first open transaction only if `whole`.
 
         Raises Unavailable if the store or the log fails TRIES times, or if a stream is set aside.
         No data is lost, and the call may be retried.
         """
-        tails = await self._tails(prefix)
+        until = _whole_end if whole else _stable_end
+        tails = await self._tails(prefix, until)
         asked = set(tails)
         failures = 0
         while True:
@@ -154,7 +163,7 @@ class Flusher:
             if not tails:
                 self._groups.faulted.refuse_any(uid for _, uid in asked)
                 return
-            plans = plan_packs(self._candidates(tails), self._settings)
+            plans = plan_packs(self._candidates(tails, until), self._settings)
             if not plans:
                 await ended.wait()  # the streams are in packs in flight
                 continue
@@ -170,8 +179,8 @@ class Flusher:
             await self._sleep(BACKOFF_SECONDS * 2**failures)
 
     async def has_hot(self, prefix: str | None = None) -> bool:
-        """Report whether `flush_now` has anything to flush."""
-        return bool(await self._tails(prefix))
+        """Report whether there is anything to flush."""
+        return bool(await self._tails(prefix, _whole_end))
 
     # --- choosing ---------------------------------------------------------------------------------
 
@@ -182,28 +191,30 @@ class Flusher:
         if self._hot_bytes() < self._settings.from_bytes and now_ms < self._age_scan_ms:
             return []
         self._age_scan_ms = now_ms + self._settings.age_ms_max // AGE_SCANS
+        most = 0 if self._hot_bytes() >= self._pressure else self._settings.hot_bytes_max
+        scarce = _scarce(self._groups.machines(), most)
+        until = partial(_due_end, scarce, now_ms, self._settings.age_ms_max)
         waiting: list[Waiting] = []
         async for group, streams in self._hot_streams():
             waiting += [
-                Waiting(
-                    group, stream.uid, stream.next_byte - stream.hot[0].byte, stream.hot[0].time_ms
-                )
+                Waiting(group, stream.uid, size, stream.hot[0].time_ms)
                 for stream in streams
                 if stream.hot
                 and stream.uid not in self._busy
                 and stream.uid not in self._groups.faulted
+                and (size := until(group, stream)[1] - stream.hot[0].byte) > 0
             ]
         chosen = choose(waiting, self._settings, now_ms)
         if len(chosen) == STREAMS_MAX:
             self._age_scan_ms = now_ms  # more streams may be due
-        return self._candidates([(each.group, each.uid) for each in chosen])
+        return self._candidates([(each.group, each.uid) for each in chosen], until)
 
-    async def _tails(self, prefix: str | None) -> Tails:
+    async def _tails(self, prefix: str | None, until: Callable[[int, Stream], Boundary]) -> Tails:
         tails = {}
         async for group, streams in self._hot_streams():
             for stream in streams:
                 if prefix is None or stream.name.startswith(prefix):
-                    tails[group, stream.uid] = stream.next_record
+                    tails[group, stream.uid] = until(group, stream)[0]
         return tails
 
     async def _hot_streams(self) -> AsyncIterator[tuple[int, list[Stream]]]:
@@ -228,9 +239,11 @@ class Flusher:
                 left[group, uid] = record
         return left
 
-    def _candidates(self, chosen: Iterable[tuple[int, int]]) -> list[Candidate]:
-        """Return at most `STREAMS_MAX` candidates in their current state, without those in
-        flight."""
+    def _candidates(
+        self, chosen: Iterable[tuple[int, int]], until: Callable[[int, Stream], Boundary]
+    ) -> list[Candidate]:
+        """Return at most `STREAMS_MAX` candidates in their current state, without those in flight.
+        `until`: the end of what is to be flushed."""
         found: list[Candidate] = []
         for group, uid in chosen:
             stream = self._stream(group, uid)
@@ -240,18 +253,10 @@ class Flusher:
                 and uid not in self._busy
                 and uid not in self._groups.faulted
             ):
-                first = not stream.cold
-                found.append(
-                    Candidate(
-                        group,
-                        uid,
-                        stream.name,
-                        stream.content_type,
-                        first,
-                        list(stream.hot),
-                        stream.next_record,
-                    )
-                )
+                end = until(group, stream)[0]
+                if stream.hot[0].record >= end:
+                    continue
+                found.append(_candidate(group, stream, end))
                 if len(found) == STREAMS_MAX:
                     break
         found.sort(key=_NEIGHBOURS)
@@ -392,11 +397,10 @@ class Flusher:
         """Wait until the time is over, `wake` is called, or a burst has filled the hot tier far
         beyond its limit."""
         deadline = time.monotonic() + seconds
-        pressure = max(PRESSURE_BYTES_MIN, 4 * self._settings.from_bytes)
         while (
             (left := deadline - time.monotonic()) > 0
             and not self._wake.is_set()
-            and self._hot_bytes() < pressure
+            and self._hot_bytes() < self._pressure
         ):
             await wait_for(self._wake, min(left, PRESSURE_POLL_SECONDS))
         self._wake.clear()
@@ -409,6 +413,48 @@ class Flusher:
                 sum(machine.directory.hot_bytes for machine in self._groups.machines().values()),
             )
         return self._hot[1] - self._groups.faulted.bytes
+
+
+def _scarce(machines: Mapping[int, Machine], most: int) -> set[int]:
+    """Return the groups that have half of the hot bytes that they may have."""
+    return {each for each in machines if 2 * machines[each].directory.hot_bytes >= most}
+
+
+def _due_end(
+    scarce: set[int], now_ms: int, age_ms_max: int, group: int, stream: Stream
+) -> Boundary:
+    """Return where the hot batches of a stream end that may be flushed: before those of open
+    transactions and what follows them, unless these are old, or memory is scarce."""
+    stable, tail, hot = stable_of(stream), high_watermark(stream), stream.hot
+    if stable == tail or not hot or group in scarce:
+        return tail
+    at = bisect_left(hot, stable[0], key=_RECORD)
+    is_old = at < len(hot) and hot[at].time_ms + age_ms_max <= now_ms
+    return tail if is_old else stable
+
+
+def _stable_end(group: int, stream: Stream) -> Boundary:
+    return stable_of(stream)
+
+
+def _whole_end(group: int, stream: Stream) -> Boundary:
+    return high_watermark(stream)
+
+
+def _candidate(group: int, stream: Stream, end: int) -> Candidate:
+    """Return a stream with its hot batches before this record."""
+    hot = stream.hot or []
+    count = bisect_left(hot, end, key=_RECORD)
+    return Candidate(
+        group,
+        stream.uid,
+        stream.name,
+        stream.content_type,
+        not stream.cold,
+        hot[:count],
+        hot[count].record if count < len(hot) else stream.next_record,
+        stable_of(stream)[0],
+    )
 
 
 class Built(msgspec.Struct):
@@ -456,12 +502,10 @@ def build_pack(
         entry = builder.add(
             each.uid, each.group, built, path=each.path, content_type=each.content_type
         )
-        found.append(
-            (
-                each,
-                entry.at(key, head.record, head.byte, missing_records=each.missing_records),
-            )
-        )
+        cold = entry.at(key, head.record, head.byte, missing_records=each.missing_records)
+        if each.undecided and cold.flags & TRANSACTIONAL:
+            cold = structs.replace(cold, flags=cold.flags | UNDECIDED)
+        found.append((each, cold))
         work += len(each.batches) + SLICE_COST_BATCHES
         if work >= YIELD_BATCHES:
             between()

@@ -25,7 +25,7 @@ import msgspec
 
 from polynya.cold.planner import SLICES_MAX
 from polynya.cold.settings import MergeSettings
-from polynya.stream.parts import PAGED
+from polynya.stream.parts import PAGED, UNDECIDED
 from polynya.stream.state import entries as form
 from polynya.stream.state import index
 from polynya.stream.state.entries import ENTRY, ENTRY_BYTES, SPAN_MS_MAX
@@ -183,7 +183,8 @@ def next_page(
 
 
 def _fits(row: tuple[int, ...]) -> bool:
-    return row[-2] not in (PAGED, form.UNKNOWN)
+    """Report whether an entry may be in a page: readers do not look for rows of its batches."""
+    return row[-2] not in (PAGED, form.UNKNOWN) and not row[-1] & UNDECIDED
 
 
 def _follows(before: tuple[int, ...], row: tuple[int, ...], bounds: Container[int]) -> bool:

@@ -22,6 +22,7 @@ from secrets import token_bytes
 from time import monotonic
 
 import msgspec
+from msgspec import structs
 
 from polynya.base import limits
 from polynya.base.errors import CorruptData
@@ -53,10 +54,11 @@ from polynya.jobs import Failures, Rest, pause_after, repeat
 from polynya.objectstore.api import NotFound, ObjectStore
 from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.machine import Machine
-from polynya.stream.parts import ColdSlice
+from polynya.stream.parts import UNDECIDED, ColdSlice
 from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream
+from polynya.stream.state.tails import is_stable, stable_of
 from polynya.wire.pack import PackBuilder, pack_key
 from polynya.wire.slice_compression import pressed
 from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
@@ -310,9 +312,11 @@ class Merger:
         self, stream: Stream, data: index.Entries, now_ms: int
     ) -> tuple[list[int], list[Segment]]:
         """Return the entry numbers at which claims begin and end, and the segments that a driver
-        may be reading."""
+        may be reading, or that transactions are open in."""
         bounds: list[int] = []
         resting: list[Segment] = []
+        if not is_stable(stream):  # what may be aborted is merged later
+            resting.append((index.entries_before(data, stable_of(stream)[0]), index.count(data)))
         for table, claim in (stream.tables or {}).items():
             segment = index.first_from(data, claim.published), index.first_from(data, claim.claimed)
             bounds += segment
@@ -501,15 +505,15 @@ def build_merged(
             content_type=source.content_type,
         )
         behind = _missing_behind(source.entries[-1], parsed[-1])
-        made.append(
-            entry.at(
-                key,
-                head.record,
-                head.byte,
-                missing_records=behind[0],
-                missing_bytes=behind[1],
-            )
+        cold = entry.at(
+            key,
+            head.record,
+            head.byte,
+            missing_records=behind[0],
+            missing_bytes=behind[1],
         )
+        undecided = any(each.flags & UNDECIDED for each in source.entries)
+        made.append(structs.replace(cold, flags=cold.flags | UNDECIDED) if undecided else cold)
         let_the_loop_run()
     parts, _ = builder.finish(owner_group=sources[0].run.group, created_ms=now_ms)
     return parts, made

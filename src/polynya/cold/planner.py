@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from operator import attrgetter
@@ -15,6 +16,8 @@ from polynya.wire.slices import RECORDS_MAX
 
 STREAMS_MAX = 4096  # per planning pass; the steps after it block the loop for a few milliseconds
 SLICES_MAX = 1024  # per pack; the state machine applies their publication in one step
+ALL_STABLE = 2**63
+_RECORD = attrgetter("record")
 _OLDEST = attrgetter("oldest_ms")
 _ENCODING = attrgetter("encoding")
 
@@ -37,7 +40,9 @@ class Candidate(msgspec.Struct, gc=False):
     content_type: str
     first: bool  # no part of the stream is in a pack yet
     batches: Sequence[HotBatch]
-    end: int = 0  # the tail: behind the last batch there may be numbers that no record has
+    # the next batch's record, or the tail: before it there may be numbers that no record has
+    end: int = 0
+    stable: int = ALL_STABLE  # record from which on transactions may be open
 
 
 class SlicePlan(msgspec.Struct, gc=False):
@@ -50,6 +55,7 @@ class SlicePlan(msgspec.Struct, gc=False):
     path: str = ""
     content_type: str = ""
     missing_records: int = 0  # numbers between its last record and the next one
+    undecided: bool = False  # transactions of it may be open
 
 
 class PackPlan(msgspec.Struct, gc=False):
@@ -106,7 +112,7 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
     """
     packs: list[PackPlan] = []
     for candidate in chosen:
-        runs = cut_runs(candidate.batches, settings.slice_bytes_max)
+        runs = _runs_of(candidate, settings.slice_bytes_max)
         if not packs or not _fits(packs[-1], _size(runs[0]), settings):
             packs.append(PackPlan(candidate.group, []))
         pack = packs[-1]
@@ -125,11 +131,22 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
                     run,
                     *named,
                     _missing_behind(run, following),
+                    run[0].record >= candidate.stable,
                 )
             )
             pack.size += size
             first = False
     return packs
+
+
+def _runs_of(candidate: Candidate, bytes_max: int) -> list[Sequence[HotBatch]]:
+    """Return the slices of a candidate. None has batches on both sides of the last stable end."""
+    batches = candidate.batches
+    if candidate.stable >= batches[-1].record + batches[-1].records:
+        return cut_runs(batches, bytes_max)
+    at = bisect_left(batches, candidate.stable, key=_RECORD)
+    parts = (batches[:at], batches[at:])
+    return [run for part in parts if part for run in cut_runs(part, bytes_max)]
 
 
 def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBatch]]:

@@ -18,6 +18,7 @@ class FlushSettings(msgspec.Struct, frozen=True, kw_only=True):
     pack_bytes_max: int = limits.FLUSH_BYTES  # payload of one pack; one larger batch may exceed it
     slice_bytes_max: int = limits.SLICE_BYTES_MAX
     age_ms_max: int = limits.FLUSH_MAX_AGE_MS
+    hot_bytes_max: int = limits.HOT_BYTES_PER_GROUP  # of a group: appends beyond it are refused
     interval_ms: int = limits.FLUSH_INTERVAL_MS  # 0: flush only on demand
     concurrency: int = limits.FLUSH_MAX_CONCURRENCY
     zstd_level: int = 0  # of the payload of slices; 0: stored as it is

@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.parts import Retention
+from polynya.stream.read_plan import Isolation
 from polynya.stream.replies import Done, KnownCode
 from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import profile_of
@@ -110,6 +111,15 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     # of a lookup by record times: batches that end at or before this record do not count
     record_from: int = 0
     batch_times: bool = False  # with `append_times`, those of Kafka batches too
+    # with control batches and aborted ones: for Kafka's readers, and those that want a position
+    raw: bool = False
+
+    @property
+    def isolation(self) -> int:
+        """The records to read, as an `Isolation`."""
+        if self.uncommitted:
+            return Isolation.ALL
+        return Isolation.STABLE if self.raw else Isolation.ROWS
 
 
 OWN_ENCODING = -1  # of a span from an older node: the stream's
@@ -128,7 +138,7 @@ class Span(msgspec.Struct, gc=False, array_like=True):
     records: int = 0  # that end here, missing numbers not included; a part of one record: 0
     time_ms: int = 0  # append time; 0 from an older node
     record_time_ms_max: int = 0  # largest time that clients gave; 0: the append time
-    flags: int = 0  # of a batch: 1 transactional, 2 control
+    flags: int = 0  # of a batch: 1 transactional, 2 control, 4 aborted
     # in reads with `append_times`, where the records were not appended at one time: packed pairs
     # (i64 each) of a record and the time of it and those behind it
     append_times: bytes = b""
@@ -141,11 +151,13 @@ class ReadLimits(msgspec.Struct, frozen=True, gc=False):
     whole_records: bool
     append_times: bool = False
     batch_times: bool = False
+    raw: bool = False
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
-    """The result of a read. `spans` are contiguous from (`begin_record`, `begin_byte`) to
-    (`record`, `byte`)."""
+    """The result of a read. `spans` are in order from (`begin_record`, `begin_byte`) to (`record`,
+    `byte`). Between them may be batches that the reader does not get: a page of such ones alone has
+    no spans, and ends behind them."""
 
     info: StreamInfo
     spans: list[Span]

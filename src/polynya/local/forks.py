@@ -149,21 +149,29 @@ async def _locate(
     """Return (record, its byte, bytes into it) of the fork point by reading the stream; the machine
     lacks that data."""
     record, byte, sub_offset = point
-    anchor = await service.read(ReadQuery(source, record, byte, bytes_max=1, touch=False))
+    anchor = await service.read(ReadQuery(source, record, byte, bytes_max=1, touch=False, raw=True))
     if isinstance(anchor, Refusal):
         return anchor
     if anchor.info.encoding != Encoding.BYTES:
         if not sub_offset:
             return *_start_of(anchor), 0
         page = await service.read(
-            ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False)
+            ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False, raw=True)
         )
         if isinstance(page, Refusal):
             return await _beyond(service, source, anchor.info.uid, page)
         return *_start_of(page), 0
     position = anchor.begin_byte + sub_offset
     page = await service.read(
-        ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True)
+        ReadQuery(
+            source,
+            Position.AT_BYTE,
+            position,
+            bytes_max=1,
+            touch=False,
+            whole_records=True,
+            raw=True,
+        )
     )
     if isinstance(page, Refusal):
         return await _beyond(service, source, anchor.info.uid, page)
@@ -240,7 +248,7 @@ async def _read_prefix(
     parts: list[bytes] = []
     left = length
     while left:
-        page = await service.read(ReadQuery(source, record, byte, touch=False))
+        page = await service.read(ReadQuery(source, record, byte, touch=False, raw=True))
         if isinstance(page, Refusal) or not page.spans:
             raise Unavailable("the source of the fork changed while it was read; retry")
         if page.spans[0].encoding == Encoding.KAFKA:

@@ -166,7 +166,7 @@ class LocalAnswers:
 
 
 def _limits_of(question: messages.ReadUid) -> ReadLimits:
-    return ReadLimits(*question.limits, question.append_times, question.batch_times)
+    return ReadLimits(*question.limits, question.append_times, question.batch_times, question.raw)
 
 
 class ForkSources:
@@ -190,7 +190,7 @@ class ForkSources:
         pair = (limits.bytes_max, limits.whole_records)
         far = self._reads.cold is not None
         times = (limits.append_times, limits.batch_times)
-        question = messages.ReadUid(uid, at, until, pair, local, far, *times)
+        question = messages.ReadUid(uid, at, until, pair, local, far, *times, limits.raw)
         answer: PlannedSpans = await self._rpc.at_replica(
             uid >> 48, messages.READ_UID, question, self._answers.read_uid, local=local
         )

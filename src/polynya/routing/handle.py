@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from polynya.cold import PackGone
 from polynya.local.api import AppendTo, Page, ReadQuery, Refusal, Sink, StreamInfo
 from polynya.local.local import LocalGroups
@@ -13,7 +15,10 @@ from polynya.routing.rpc import CoreTransport, Rpc
 from polynya.routing.tails import RemoteTails
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, Produce
+from polynya.stream.read_plan import Isolation
 from polynya.stream.replies import Done
+
+HIDDEN_PAGES_MAX = 8  # that a read passes over
 
 
 class StreamReads:
@@ -45,7 +50,20 @@ class StreamReads:
         return found
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
-        """Return a page."""
+        """Return a page. If it has only batches that the reader does not get, go on behind them, a
+        few times: then the page is empty, and ends there."""
+        page = await self._read_page(group, query)
+        for _ in range(HIDDEN_PAGES_MAX - 1):
+            if not isinstance(page, Page) or not _is_hidden(page, query):
+                break
+            query = structs.replace(query, record=page.record, byte=page.byte)
+            found = await self._read_page(group, query)
+            if not isinstance(found, Page) or found.info.uid != page.info.uid:
+                break  # trimmed or deleted meanwhile, as the next read tells
+            page = found
+        return page
+
+    async def _read_page(self, group: int, query: ReadQuery) -> Page | Refusal:
         try:
             return await self._read(group, query)
         except PackGone:  # the index has changed since the plan: plan again, once
@@ -86,6 +104,16 @@ class StreamReads:
             tails.detach(uid, sink)
         if uid >> 48 in self._machines:
             self.local.streams.detach(uid, sink)
+
+
+def _is_hidden(page: Page, query: ReadQuery) -> bool:
+    """Report whether the reader gets nothing of a page, and there is more behind it."""
+    return (
+        not page.spans
+        and not page.up_to_date
+        and query.isolation == Isolation.ROWS
+        and page.record > max(query.record, page.begin_record)
+    )
 
 
 class StreamHandle:

@@ -45,6 +45,7 @@ class ReadUid(msgspec.Struct, array_like=True, gc=False):
     far: bool = False  # the core that asks can read pieces of diskless streams
     append_times: bool = False
     batch_times: bool = False
+    raw: bool = False
 
 
 class TimeOfUid(msgspec.Struct, array_like=True, gc=False):

@@ -239,7 +239,13 @@ class RetentionJob:
             query = ReadQuery(name, Position.AT_TIME, wanted.inside_ms)
             return await self._service.local.reads.times.position_at(group, query)
         query = ReadQuery(
-            name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True
+            name,
+            Position.AT_BYTE,
+            wanted.inside_byte,
+            bytes_max=1,
+            touch=False,
+            whole_records=True,
+            raw=True,
         )
         page = await self._service.local.reads.read(group, query)
         return page if isinstance(page, Refusal) else (page.begin_record, page.begin_byte)

@@ -13,8 +13,9 @@ from polynya.base.limits import RANGES_PER_ANSWER_MAX
 from polynya.local.api import Refusal
 from polynya.service.node_service import NodeService
 from polynya.stream.features.pages.eviction import evicted_view
-from polynya.stream.parts import ColdSlice
+from polynya.stream.parts import UNDECIDED, ColdSlice
 from polynya.stream.state import index
+from polynya.stream.state.aborted import ROW, aborted_of, overlapping
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import stable_of
 
@@ -42,6 +43,16 @@ class StreamSlices(msgspec.Struct, array_like=True, frozen=True):
     own_record: int  # of a fork, its first own record: earlier ones lie in its source
     slices: list[ColdSlice]
     end: int  # all stored records from the first wanted one to before this one are in `slices`
+    aborted: bytes = b""  # see `state.aborted`
+
+
+def members_of(cold: ColdSlice, rows: bytes) -> dict[str, list[list[int]]]:
+    """Return the member of a slice in a plan that names its aborted transactions, if it needs one:
+    producer id, first record and record of the marker of each."""
+    if not rows or not cold.flags & UNDECIDED:
+        return {}
+    own = overlapping(rows, cold.record, cold.record + cold.records)
+    return {"aborted": [[*row[:3]] for row in ROW.iter_unpack(own)]} if own else {}
 
 
 class SliceFinder:
@@ -96,6 +107,7 @@ class SliceFinder:
                 stream.fork.record if stream.fork is not None else 0,
                 slices,
                 stored,
+                aborted_of(stream),
             )
         raise Unavailable("the stream is being evicted or rehydrated; retry")
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+from msgspec import structs
 
 from polynya.service.node_service import NodeService
 from polynya.service.table_leases import TableLeases
@@ -200,9 +201,8 @@ class TableJobs:
         if reader is None or not any(cold.is_page for cold in part.slices):
             return part
         slices = await reader.spread(part.slices, part.first, part.end or ALL_RECORDS)
-        return ClaimedRange(
-            part.uid, part.name, part.content_type, part.encoding, slices, part.first, part.end
-        )
+        part.slices = slices
+        return part
 
     async def commit(self, command: TableCommit | TableMove) -> Table:
         if isinstance(command, TableMove):
@@ -293,7 +293,7 @@ def _piece(part: ClaimedRange, begin: int, end: int) -> ClaimedRange:
     slices = [
         cold for cold in part.slices if cold.record < end and cold.record + cold.records > begin
     ]
-    return ClaimedRange(part.uid, part.name, part.content_type, part.encoding, slices, begin, end)
+    return structs.replace(part, slices=slices, first=begin, end=end)
 
 
 def _preempted() -> TableRefused:

@@ -11,7 +11,7 @@ from polynya.base.limits import FORK_DEPTH_MAX, GROUPS_MAX
 from polynya.stream.command_validation import AMOUNT, COUNTER, NODE, TIME, WIDE, WORD, bounded
 
 PAGED = 254  # encoding of an index entry that stands for the entries of a page
-COMPRESSED = 8  # flag of an index entry: the payload of its slice is compressed (level 4)
+COMPRESSED = 16  # flag of an index entry: the payload of its slice is compressed (level 4)
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -25,14 +25,16 @@ class Encoding:
     KAFKA = 2  # one Kafka record batch v2, opaque: it may have many records, and has no lengths
 
 
+PRODUCER_ID = slice(43, 51)  # the place of a producer's id in a Kafka batch
 ENCODING = (Encoding.BYTES, Encoding.KAFKA)
 # Flags of a batch. An entry of an index has those of its batches, and …
 TRANSACTIONAL = 1
 CONTROL = 2
 ABORTED = 4  # of an aborted transaction; of an entry: some of its batches are
 UNDECIDED = 8  # … this: some were of open transactions when its slice was built
+HIDDEN = CONTROL | ABORTED  # of batches whose records are nothing to read
 FLAGS = (0, 7)  # a slice has those of its batches, so a batch may not have others
-ENTRY_FLAGS = (0, FLAGS[1] | COMPRESSED)
+ENTRY_FLAGS = (0, 31)
 
 
 def _batch(batch: Batch) -> str:
@@ -80,7 +82,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     crc: int  # CRC-32C of the payload
     lengths: bytes = b""  # byte length of each record, separator included; never of a Kafka batch
     compression: int = 0
-    flags: int = 0  # 1 transactional, 2 control
+    flags: int = 0  # 1 transactional, 2 control, 4 aborted
     record_time_ms_max: int = 0  # 0: use the append time
 
 
@@ -220,9 +222,9 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     record_time_ms_max: int = 0  # of batches without a record time it is their append time
     missing_records: int = 0  # numbers of the span that no record has
     missing_bytes: int = 0  # positions of the span that are not stored
-    flags: int = (
-        0  # of all batches: 1 transactional, 2 control; 4: some may be aborted; 8: COMPRESSED
-    )
+    # of all batches: 1 transactional, 2 control, 4 aborted; 8: some were of open transactions when
+    # the slice was built, so that flag 4 may be missing; 16: COMPRESSED
+    flags: int = 0
     first_batch: int = 0  # the run is only a part of the slice in the object from here …
     batches: int = 0  # … of so many batches; 0: not known, all. Of a page: its entries
 

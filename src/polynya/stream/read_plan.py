@@ -19,11 +19,12 @@ from operator import attrgetter
 import msgspec
 
 from polynya.base.limits import RAW_STEP_BYTES
-from polynya.stream.parts import Encoding
+from polynya.stream.parts import UNDECIDED, Encoding
 from polynya.stream.record_lengths import holding as holding_length
 from polynya.stream.record_lengths import lengths_of, whole_in
 from polynya.stream.replies import Code
 from polynya.stream.state import record_gaps
+from polynya.stream.state.aborted import aborted_of, overlapping
 from polynya.stream.state.index import Index, holding, holding_byte
 from polynya.stream.state.model import ColdSlice, DecodedBatches, HotBatch, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
@@ -36,17 +37,26 @@ _RECORD = attrgetter("record")
 _BYTE = attrgetter("byte")
 
 
+class Isolation:
+    """The records that a reader gets."""
+
+    ROWS = 0  # to the stable end, without control batches and aborted ones
+    STABLE = 1  # all to the stable end, with these batches and their flags
+    ALL = 2  # all, with those of open transactions
+
+
 class Want(msgspec.Struct, frozen=True, gc=False):
     """A requested page. `until`: read as if the stream's tail were this boundary, trimmed records
-    included (an ancestor, up to the fork point). `uncommitted`: with the records of open
-    transactions."""
+    included (an ancestor, up to the fork point). `aborted`: transactions whose batches a slice may
+    not mark (see `state.aborted`)."""
 
     record: int
     byte: int
     bytes_max: int
     whole_records: bool = False
     until: tuple[int, int] | None = None
-    uncommitted: bool = False
+    isolation: int = Isolation.ROWS
+    aborted: bytes = b""
 
 
 class HotPart(msgspec.Struct, gc=False):
@@ -112,7 +122,9 @@ class ReadRefused(msgspec.Struct, frozen=True, gc=False):
 def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused:
     """Return the pieces of a page of at most `bytes_max` bytes (or one record). `cold` is the
     stream's index. Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
-    tail = want.until or (high_watermark(stream) if want.uncommitted else stable_of(stream))
+    tail = want.until or (
+        high_watermark(stream) if want.isolation == Isolation.ALL else stable_of(stream)
+    )
     if want.until is None and tail[0] < want.record <= stream.next_record:
         # an open transaction ends before it: what lies there is seen later
         return ReadPlan([], want.record, want.byte, want.record, want.byte, True)
@@ -129,7 +141,9 @@ def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused
     hot = stream.hot
     if hot and (byte >= hot[0].byte if record == AT_BYTE else record >= hot[0].record):
         return cut(hot, Want(record, byte, want.bytes_max, want.whole_records, tail))
-    return _plan_old(stream, cold, Want(record, byte, want.bytes_max, want.whole_records, tail))
+    aborted = aborted_of(stream)
+    want = Want(record, byte, want.bytes_max, want.whole_records, tail, aborted=aborted)
+    return _plan_old(stream, cold, want)
 
 
 def _is_gone(stream: Stream, cold: Index, at: tuple[int, int]) -> bool:
@@ -184,7 +198,7 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
         record, byte = to
     found = cold_pieces(
         index,
-        Want(record, byte, left, want.whole_records, until),
+        Want(record, byte, left, want.whole_records, until, aborted=want.aborted),
         moves=moves,
         empty=not pieces,
     )
@@ -220,7 +234,10 @@ def cold_pieces(index: Index, want: Want, *, moves: bool, empty: bool = True) ->
             break
         record = record if record == AT_BYTE else max(record, cold.record)
         to = min((cold.record + cold.records, cold.byte + cold.length), until)
-        part = Want(record, byte, left, want.whole_records, to)
+        aborted = want.aborted if cold.flags & UNDECIDED else b""
+        if aborted:
+            aborted = overlapping(aborted, cold.record, cold.record + cold.records)
+        part = Want(record, byte, left, want.whole_records, to, aborted=aborted)
         pieces.append(ColdPiece(cold, part))
         left -= _counted(cold, part, moves=moves)
         record, byte = to

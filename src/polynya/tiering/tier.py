@@ -51,6 +51,7 @@ def flush_settings(cold: ColdConfig) -> FlushSettings:
         from_bytes=cold.flush_from_bytes,
         pack_bytes_max=cold.pack_bytes_max,
         age_ms_max=cold.flush_max_age_ms,
+        hot_bytes_max=cold.max_hot_bytes_per_group,
         interval_ms=cold.flush_interval_ms,
         concurrency=cold.flush_max_concurrency,
         zstd_level=ZSTD_LEVEL if cold.is_compressed else 0,
@@ -162,10 +163,11 @@ class Tier:
         else:
             log.warning("serving without the object store until it responds")
 
-    async def flush_now(self, prefix: str | None = None) -> None:
-        """Flush hot data now; without any, the store is not needed. Raises Unavailable."""
+    async def flush_now(self, prefix: str | None = None, *, whole: bool = False) -> None:
+        """Flush hot data now, with that of open transactions if `whole`; without any, the store is
+        not needed. Raises Unavailable."""
         if self.claim.made.is_set():
-            await self.flusher.flush_now(prefix)
+            await self.flusher.flush_now(prefix, whole=whole)
         elif await self.flusher.has_hot(prefix):
             raise Unavailable("the object store cannot be used yet; retry later")
 
@@ -180,7 +182,7 @@ class Tier:
 
     async def _flush_one(self, name: str) -> None:
         try:
-            await self.flush_now(name)
+            await self.flush_now(name, whole=True)
         except (Unavailable, OutcomeUnknown) as fault:  # the next refusal begins another
             log.info("a stream could not be flushed now", extra={"error": str(fault)})
 

@@ -41,7 +41,7 @@ class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     base_byte: int = -1
     path: str = ""
     content_type: str = ""
-    flags: int = 0  # of all batches; 8: COMPRESSED
+    flags: int = 0  # of all batches; 16: COMPRESSED
     batches: int = 0  # 0: not known
     missing_records: int = 0  # between its first and last
     missing_bytes: int = 0

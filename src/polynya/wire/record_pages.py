@@ -88,7 +88,7 @@ def show(
     bytes_max: int,
     records_max: int = 0,
 ) -> Shown:
-    """Show adjacent spans that end at `end`: up to `bytes_max` of body, and at least one step.
+    """Show spans in order, whose page ends at `end`: up to `bytes_max` of body, and at least one step.
     `records_max`: then each step is one record, and there are so many at most.
 
     A step is a Kafka batch, a plain span, or one of its records. Records before `first` are left
@@ -110,6 +110,7 @@ def show(
                 size += more
                 left -= left > 0 and bool(parts)
                 shown.record, shown.byte = record, byte
+        shown.record, shown.byte = end
     except _Damaged as fault:
         if (shown.record, shown.byte) == (spans[0].record, spans[0].byte):
             shown.record, shown.byte = fault.behind

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol, overload
 
-from polynya.stream.parts import TRANSACTIONAL
+from polynya.stream.parts import PRODUCER_ID, TRANSACTIONAL
 from polynya.stream.state.model import DecodedBatches, HotBatch
-
-_PRODUCER_ID_AT = 43  # in a Kafka batch
 
 
 class Columns(Protocol):
@@ -67,8 +65,7 @@ def _differ(source: Columns, number: int) -> bool:
 
 def _producer_id(source: Columns, number: int) -> bytes:
     """Return the producer id of a Kafka batch, as it is stored."""
-    begin = source.stored_begins[1][number] + _PRODUCER_ID_AT
-    return bytes(source.payload[begin : begin + 8])
+    return bytes(source.payload[source.stored_begins[1][number] :][PRODUCER_ID])
 
 
 class SliceBatches(DecodedBatches):

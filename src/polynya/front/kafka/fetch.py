@@ -24,6 +24,7 @@ from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code
+from polynya.wire.kafka.aborted import aborted_in
 from polynya.wire.kafka.batches import HEADER_BYTES, empty_batch, place_all
 from polynya.wire.kafka.generated.fetch import (
     FetchableTopicResponse,
@@ -72,7 +73,7 @@ class _Wanted:
         answer.high_watermark = max(info.high, info.record)
         answer.last_stable_offset, answer.log_start_offset = info.record, info.first_record
 
-    def fill(self, page: Page, leader_epoch: int) -> None:
+    def fill(self, page: Page, leader_epoch: int, *, is_committed: bool) -> None:
         self.place(page.info)
         pieces: list[Bytes] = []
         self.size = 0
@@ -85,6 +86,8 @@ class _Wanted:
         else:
             self._close_gap(page, leader_epoch, pieces)
         self.answer.records = pieces
+        if is_committed:
+            self.answer.aborted_transactions = aborted_in(page.spans)
 
     def _close_gap(self, page: Page, leader_epoch: int, pieces: list[Bytes]) -> None:
         """Add an empty batch where no record is at the end of what the client may read: else it
@@ -288,12 +291,14 @@ class _Reading:
             uncommitted=self._uncommitted,
             sequential=True,
             append_times=True,
+            raw=True,
         )
 
     def _take(self, each: _Wanted, found: Page | Refusal) -> None:
         if isinstance(found, Page):
             self._size -= each.size
-            each.fill(found, self._call.context.brokers.epoch_of(each.stream.group))
+            epoch = self._call.context.brokers.epoch_of(each.stream.group)
+            each.fill(found, epoch, is_committed=not self._uncommitted)
             self._size += each.size
             self._is_answered |= bool(each.answer.error_code)
         elif found.code == Code.OFFSET_BEYOND_TAIL:

@@ -119,6 +119,7 @@ async def search(
         whole_records=True,
         uncommitted=uncommitted,
         append_times=True,
+        raw=True,
     )
     at = await _find(stream, info, begin, timestamp)
     if newest and at[0] <= 0 and info.encoding == Encoding.KAFKA:

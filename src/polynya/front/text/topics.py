@@ -124,7 +124,7 @@ class Topics:
                 page = await self._read(topic, stream, Position.START, 0)
             if page.info.encoding != Encoding.JSON:
                 return refused(topic, Code.CONTENT_TYPE)
-            if page.record == page.begin_record:
+            if not page.spans:
                 return "EMPTY"
             take = partial(_first_message, page, max(record, page.first_record))
             is_quick = sum(len(span.payload) for span in page.spans) <= AT_ONCE_BYTES
@@ -140,6 +140,10 @@ class Topics:
         """Read one message. Raises `TextError`."""
         query = ReadQuery(stream.name, record, byte, bytes_max=1)
         page = stream.read_nowait(query) or await stream.read(query)
+        if isinstance(page, Page) and not page.spans and not page.up_to_date:
+            # there may be any number of aborted batches
+            await asyncio.sleep(0)
+            return await self._read(topic, stream, page.record, page.byte)
         if isinstance(page, Page):
             return page
         if page.code in (Code.TRIMMED, Code.OFFSET_BEYOND_TAIL) and record != Position.START:

@@ -45,6 +45,9 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     # the span in record numbers, of which some are missing; 0: none are. `skip` and `take` count
     # numbers
     numbers: int = 0
+    # transactions whose batches have no rows, though the slice may not say so: producer id, first
+    # record, record of the marker
+    aborted: list[tuple[int, int, int]] = []
 
     @property
     def read_bytes(self) -> int:

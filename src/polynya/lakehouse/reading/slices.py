@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntEnum
 
@@ -19,7 +19,7 @@ from polynya.lakehouse.jobs.plan import Range, claimed
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.kafka.undivided import BLOCK_BYTES, Columns, columns_of
 from polynya.objectstore import NotFound
-from polynya.stream.parts import Encoding
+from polynya.stream.parts import HIDDEN, PRODUCER_ID, TRANSACTIONAL, Encoding
 from polynya.wire.kafka.values import values_type
 from polynya.wire.slices import Slice, parse_slice
 
@@ -38,7 +38,6 @@ BASE_TYPES: dict[str, pa.DataType] = {
     "headers": HEADERS,
     "value": pa.binary(),
 }
-_CONTROL = 2  # batch flag: the batch takes record numbers but has no rows
 _GAP_BYTES_MAX = 256 << 10  # largest gap between two slices that one request fetches
 _REQUEST_BYTES = 8 << 20
 REQUESTS_AHEAD = 16  # requests in flight while a task decodes; hides an object store's latency …
@@ -134,8 +133,29 @@ def _rows(part: Range, stored: bytes) -> Iterator[Rows]:
             yield rows
         return
     kind = _kind_of(part)
-    for columns in columns_of(found, begin, end, separated=kind != Kind.BYTES):
+    hidden = _hidden(part, found)
+    for columns in columns_of(found, begin, end, separated=kind != Kind.BYTES, hidden=hidden):
         yield _undivided(part, kind, columns)
+
+
+def _hidden(part: Range, found: Slice) -> Container[int]:
+    """Return the numbers of the batches that take record numbers but have no rows: those of
+    control, and those of aborted transactions."""
+    if not found.has_flags:
+        return ()
+    spans: dict[bytes, list[tuple[int, int]]] = {}
+    for producer, first, marker in part.aborted:
+        spans.setdefault(producer.to_bytes(8, signed=True), []).append((first, marker))
+    records, places = found.batch_begins[0], found.stored_begins[1]
+    hidden = set()
+    for at, flags in enumerate(found.batch_flags):
+        own = spans.get(bytes(found.payload[places[at] :][PRODUCER_ID]), ()) if spans else ()
+        record = part.record + records[at]
+        if flags & HIDDEN or (
+            flags & TRANSACTIONAL and any(first <= record < marker for first, marker in own)
+        ):
+            hidden.add(at)
+    return hidden
 
 
 def _kind_of(part: Range) -> Kind:
@@ -195,8 +215,8 @@ def _divided(part: Range, found: Slice, begin: int, end: int) -> Rows:
     start = int(ends[begin - 1]) if begin else 0
     rows.data = rows.data[start : int(ends[end - 1]) if end else 0]
     rows.ends = rows.ends - start
-    control = np.frombuffer(found.batch_flags, np.uint32) & _CONTROL
-    return _without(rows, np.repeat(control != 0, per_batch)[begin:end]) if control.any() else rows
+    hidden = np.frombuffer(found.batch_flags, np.uint32) & HIDDEN
+    return _without(rows, np.repeat(hidden != 0, per_batch)[begin:end]) if hidden.any() else rows
 
 
 def read_blocks(
@@ -279,7 +299,7 @@ def _times(milliseconds: Positions) -> pa.Array:
 
 
 def _without(rows: Rows, dropped: npt.NDArray[np.bool_]) -> Rows:
-    """Return the rows without those of control batches."""
+    """Return the rows without those of batches that have none."""
     lengths = np.diff(rows.ends, prepend=0)
     keep = ~dropped
     kept = pa.array(keep)

@@ -57,7 +57,7 @@ async def trim(service: TrimmingService, query: TrimQuery) -> Trimmed | Refusal:
     if at is None:
         return Trimmed(info.uid, info.first_record, info.first_byte)
     page = await service.read(
-        ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True)
+        ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True, raw=True)
     )
     if isinstance(page, Page):
         return await _cut(service, info.uid, page, at[0] if query.inside else -1)

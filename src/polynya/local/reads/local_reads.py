@@ -36,8 +36,8 @@ from polynya.local.rehydration import Rehydration
 from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.machine import Machine
-from polynya.stream.parts import ColdSlice
-from polynya.stream.read_plan import ColdPiece, Inherited, ReadPlan, ReadRefused
+from polynya.stream.parts import HIDDEN, ColdSlice
+from polynya.stream.read_plan import ColdPiece, Inherited, Isolation, ReadPlan, ReadRefused
 from polynya.stream.replies import Code
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import stable_of
@@ -81,8 +81,8 @@ class LocalReads:
         self._history = history
 
     def read_nowait(self, group: int, query: ReadQuery) -> Page | Refusal | None:
-        """Return None when the group's local state may not serve it, or a part of the page is not
-        in local memory."""
+        """Return None when the group's local state may not serve it, a part of the page is not in
+        local memory, or the reader gets nothing of it."""
         machines = self._machines
         if query.record in Position.TIMES or group not in machines:
             return None
@@ -101,6 +101,10 @@ class LocalReads:
                 return None
         shown = whole_span_of if query.whole_records else span_of
         spans = [*map(shown, plan.pieces)]  # type: ignore[arg-type]
+        if stream.kafka is not None and query.isolation == Isolation.ROWS:
+            spans = [span for span in spans if not span.flags & HIDDEN]
+            if not spans and not plan.up_to_date:
+                return None  # there is nothing to see in it: `StreamReads.read` goes on
         known = not query.local or agreement is None or agreement.readable(group)
         return self._page(stream, plan, spans, known=known)
 
@@ -213,7 +217,7 @@ class LocalReads:
             query.byte,
             bytes_max=min(query.bytes_max, PAGE_BYTES_MAX),
             whole_records=query.whole_records,
-            uncommitted=query.uncommitted,
+            isolation=query.isolation,
         )
         if isinstance(plan, ReadRefused):
             if plan.code == Code.OFFSET_BEYOND_TAIL and query.beyond_tail_waits:

@@ -18,22 +18,26 @@ from polynya.local.api import Page, ReadLimits, ReadQuery, Span
 from polynya.local.dependencies import Sources
 from polynya.local.reads.page_spans import fill_append_times, span_of, whole_span_of
 from polynya.stream.features.profiles.commands import Profile
-from polynya.stream.parts import ColdSlice
+from polynya.stream.parts import HIDDEN, UNDECIDED, ColdSlice
 from polynya.stream.read_plan import (
     AT_BYTE,
     ColdPiece,
     HotPiece,
     Inherited,
+    Isolation,
     Want,
     cold_pieces,
     cut,
 )
+from polynya.stream.state.aborted import mark
 from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import profile_of
 
 Piece = HotPiece | ColdPiece | Inherited
 Offset = tuple[int, int]  # record, byte
 
+# flags of an entry whose slice may have batches that not every reader gets
+_PARTLY_HIDDEN = HIDDEN | UNDECIDED
 PIECES_AHEAD = 16  # pieces of a page that are fetched while one is awaited
 
 
@@ -48,6 +52,7 @@ class FarPiece(msgspec.Struct, array_like=True, gc=False):
     slice: ColdSlice | None  # None: inherited
     source_uid: int = 0
     source_name: str = ""
+    aborted: bytes = b""  # as in `Want`
 
 
 class PlannedPage(msgspec.Struct, array_like=True, gc=False, tag=4):
@@ -130,6 +135,7 @@ class PieceReader:
         """Return the spans of a plan's pieces, and their end. `bounds`: begin and end of the plan.
         A piece that comes back short ends the page."""
         shown = whole_span_of if limits.whole_records else span_of
+        hidden = 0 if limits.raw else HIDDEN
         spans: list[Span] = []
         end, planned_end = bounds
         pieces, at = [*pieces], -1
@@ -139,7 +145,8 @@ class PieceReader:
                 at -= await self._open_page(pieces, at)
                 continue
             if isinstance(piece, HotPiece | Span):
-                spans.append(piece if isinstance(piece, Span) else shown(piece))
+                if not piece.flags & hidden:
+                    spans.append(piece if isinstance(piece, Span) else shown(piece))
                 end = planned_end  # hot pieces come last
                 continue
             if isinstance(piece, ColdPiece):
@@ -148,6 +155,10 @@ class PieceReader:
                 self.begin(slices_of(pieces[at + 1 : at + 1 + PIECES_AHEAD]))
                 part = cut(await cold.batches(piece.slice), piece.want, empty=not spans)
                 found = [shown(hot) for hot in part.pieces if isinstance(hot, HotPiece)]
+                if piece.want.aborted:
+                    mark(found, piece.want.aborted)
+                if piece.slice.flags & _PARTLY_HIDDEN:
+                    found = [span for span in found if not span.flags & hidden]
                 if limits.append_times:
                     kafka = limits.batch_times
                     await fill_append_times(cold, piece.slice, found, kafka=kafka)
@@ -187,7 +198,8 @@ class PieceReader:
 def limits_of(query: ReadQuery) -> ReadLimits:
     """Return the limits of a page."""
     size = min(query.bytes_max, PAGE_BYTES_MAX)
-    return ReadLimits(size, query.whole_records, query.append_times, query.batch_times)
+    raw = query.isolation != Isolation.ROWS
+    return ReadLimits(size, query.whole_records, query.append_times, query.batch_times, raw)
 
 
 def finish(page: Page, end: Offset) -> None:
@@ -195,6 +207,8 @@ def finish(page: Page, end: Offset) -> None:
     page.up_to_date = page.up_to_date and end == (page.record, page.byte)
     if page.spans:
         page.begin_record, page.begin_byte = page.spans[0].record, page.spans[0].byte
+    elif page.begin_record == AT_BYTE:
+        page.begin_record, page.begin_byte = end
     page.record, page.byte = end
 
 
@@ -237,7 +251,13 @@ def _far(piece: ColdPiece | Inherited) -> FarPiece:
     want = piece.want
     assert want.until is not None
     return FarPiece(
-        want.record, want.byte, want.bytes_max, want.whole_records, want.until, piece.slice
+        want.record,
+        want.byte,
+        want.bytes_max,
+        want.whole_records,
+        want.until,
+        piece.slice,
+        aborted=want.aborted,
     )
 
 
@@ -246,5 +266,12 @@ def _near(piece: FarPiece) -> ColdPiece | Inherited:
         return Inherited(
             piece.source_uid, piece.source_name, piece.record, piece.byte, *piece.until
         )
-    want = Want(piece.record, piece.byte, piece.bytes_max, piece.whole_records, piece.until)
+    want = Want(
+        piece.record,
+        piece.byte,
+        piece.bytes_max,
+        piece.whole_records,
+        piece.until,
+        aborted=piece.aborted,
+    )
     return ColdPiece(piece.slice, want)

@@ -236,6 +236,17 @@ def end_of(data: Entries, at: int) -> tuple[int, int]:
     return record + records, byte + length
 
 
+def flags_between(data: Entries | None, begin: int, end: int) -> int:
+    """Return the flags of all entries that have records from `begin` to before `end`."""
+    if not data:
+        return 0
+    first = max(0, holding(data, begin))
+    found = 0
+    for flags in set(cut(data, first, first_from(data, end))[form.ENCODING_AT + 1 :: ENTRY_BYTES]):
+        found |= flags
+    return found
+
+
 def entries_before(data: Entries | None, record: int) -> int:
     """Return the number of entries that lie wholly before `record`."""
     at = holding(data, record)

@@ -191,9 +191,8 @@ class KafkaState(msgspec.Struct, array_like=True, gc=False):
 
     # the highest id of a producer whose state was dropped, or that is older than the stream
     forgotten: int = -1
-    open: dict[int, OpenTransaction] = {}  # by producer id
-    # producer id, first record, record of the marker (i64 each) of each aborted transaction, by the
-    # last
+    open: dict[int, OpenTransaction] = {}  # by producer id, in the order of their first records
+    # rows of aborted transactions, by the record of the marker: see aborted.py
     aborted: bytes = b""
     # producer id -> epoch of the coordinator whose marker came last
     coordinators: dict[int, int] = {}

@@ -16,7 +16,8 @@ def stable_of(stream: Stream) -> Boundary:
     kafka = stream.kafka
     if kafka is None or not kafka.open:
         return stream.next_record, stream.next_byte
-    return min((each.record, each.byte) for each in kafka.open.values())
+    oldest = next(iter(kafka.open.values()))  # they are in the order of their first records
+    return oldest.record, oldest.byte
 
 
 def high_watermark(stream: Stream) -> Boundary:

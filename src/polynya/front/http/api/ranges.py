@@ -16,7 +16,7 @@ from polynya.base.names import BadName, canonical_name, spelled_name
 from polynya.front.http.api.tables import part_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
-from polynya.service.stream_slices import SliceFinder, StreamSlices
+from polynya.service.stream_slices import SliceFinder, StreamSlices, members_of
 from polynya.wire.tables import StoreRef
 
 PATH = "/v1/ranges"
@@ -108,6 +108,7 @@ def _stream(name: str, found: StreamSlices) -> dict[str, Any]:
                 "crc": cold.crc,
                 "time_ms": cold.time_ms,
                 **part_of(cold),
+                **members_of(cold, found.aborted),
             }
             for cold in found.slices
         ],

@@ -19,6 +19,7 @@ from polynya.base.names import BadName, canonical_name, canonical_prefixes, spel
 from polynya.front.http.api.derived_lag import DerivedLag
 from polynya.front.http.api.schemas import TableFacts, columns_of, history_of, info_of
 from polynya.front.http.protocol.extension import Request, read_json
+from polynya.service.stream_slices import members_of
 from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.tables import TableRefused, shown_prefix
 from polynya.stream.features.tables.commands import TableCommit, TableMove
@@ -453,6 +454,7 @@ def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
         "stored": cold.stored,
         "crc": cold.crc,
         **part_of(cold),
+        **members_of(cold, part.aborted),
     }
 
 

@@ -88,10 +88,11 @@ async def _wait(exchange: Exchange, request: ReadRequest, cache: str) -> None:
                     seconds = perf_counter() - waiter.since
                     exchange.context.counters.long_poll_seconds.observe(seconds)
                 return
-            if query.record in (Position.NOW, *Position.TIMES):
+            if query.record < page.record:  # a special position, or nothing to see before this one
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
                 request = msgspec.structs.replace(request, query=query)
-            await waiter.woken.wait()
+            if page.up_to_date:
+                await waiter.woken.wait()
     finally:
         timer.cancel()
         exchange.context.readers.waiters.discard(waiter)

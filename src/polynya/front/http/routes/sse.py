@@ -223,7 +223,8 @@ class Subscriber:
                 return
             if asked > page.record:
                 self._skip_to = asked
-            if page.spans or page.closed or not self._caught_up:
+            moves = (page.record, page.byte) > (self._record, self._byte)
+            if page.spans or page.closed or moves or not self._caught_up:
                 first = max(asked, page.first_record)
                 shown = await shown_of(page, first, self._response.form, self._page_bytes)
                 if shown.damage:

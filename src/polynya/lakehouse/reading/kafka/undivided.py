@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import TIME_MS_MAX
@@ -52,17 +52,19 @@ class Columns:
         self.ends.append(len(self.data))
 
 
-def columns_of(found: Slice, begin: int, end: int, *, separated: bool) -> Iterator[Columns]:
+def columns_of(
+    found: Slice, begin: int, end: int, *, separated: bool, hidden: Container[int] = ()
+) -> Iterator[Columns]:
     """Yield the records from number `begin` to `end` of a slice, in runs of about `BLOCK_BYTES`.
 
-    Control batches and batches outside are not opened. Raises CorruptData.
+    Control batches, batches outside and the `hidden` ones are not opened. Raises CorruptData.
     """
     columns = Columns(separated)
     numbers, positions = found.batch_begins
     places = found.stored_begins[1]
     for at in found.kept:
         first, last = numbers[at], numbers[at + 1]
-        if last <= begin or first >= end:
+        if last <= begin or first >= end or at in hidden:
             continue
         try:
             batch = bytes(found.payload[places[at] : places[at + 1]])

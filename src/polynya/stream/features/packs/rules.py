@@ -11,6 +11,7 @@ from msgspec import structs
 
 from polynya.base.levels import COMPRESSION_LEVEL, ENTRY_LEVEL
 from polynya.stream.command import applies
+from polynya.stream.features.appends.transactions import forget_aborted
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -62,6 +63,7 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
     entry = index.packed(cold, machine.packs.hold_slice(cold.pack, command.owner_group), largest_ms)
     stream.cold = index.appended(stream.cold, entry)
     _note_level(machine, cold)
+    forget_aborted(stream, cold.record, cold.record + cold.records)
     if stream.first_record > cold.record:
         release_trimmed(machine, stream, command.now_ms)
     return True
@@ -122,6 +124,7 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     machine.changes.streams.add(uid)
     stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number, largest_ms))
     _note_level(machine, cold)
+    forget_aborted(stream, cold.record, cold.record + cold.records)
     for each in old:
         machine.packs.drop_slice(each, command.now_ms)
     return True

@@ -16,7 +16,7 @@ from google_crc32c import value as crc32c
 from polynya.base.limits import WRITE_MS_MAX
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.pages.commands import PageEntries, ReleasePaged
-from polynya.stream.parts import PAGED, ColdSlice
+from polynya.stream.parts import PAGED, UNDECIDED, ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import entries as form
 from polynya.stream.state import index
@@ -43,7 +43,7 @@ def summed(entries: bytes, page: str, stored: int, crc: int) -> tuple[ColdSlice,
     for row, cold in zip(rows, map(_bare, rows), strict=True):
         if (cold.record, cold.byte) != (rows[0][0] + records, rows[0][1] + length):
             return None
-        if row[-2] in (form.UNKNOWN, PAGED):
+        if row[-2] in (form.UNKNOWN, PAGED) or cold.flags & UNDECIDED:
             return None
         records, length = records + cold.records, length + cold.length
         missing_records += cold.missing_records

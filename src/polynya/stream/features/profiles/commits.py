@@ -22,7 +22,7 @@ from polynya.stream.features.appends.rules import apply_append
 from polynya.stream.features.profiles.commands import CommitSlices, PackedAppend, PackedSlice
 from polynya.stream.features.profiles.rules import judge_packed
 from polynya.stream.features.subscriptions.links import note_append
-from polynya.stream.parts import COMPRESSED, Batch, ColdSlice
+from polynya.stream.parts import COMPRESSED, TRANSACTIONAL, UNDECIDED, Batch, ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream, WriterState
@@ -180,6 +180,8 @@ class _Runs:
         run.records += batch.records
         run.length += size
         run.flags |= batch.flags & _FLAGS
+        if batch.flags & TRANSACTIONAL:  # it may be aborted later, and its slice stays
+            run.flags |= UNDECIDED
         run.time_ms_max = max(run.time_ms_max, time_ms)
         run.record_time_ms_max = max(run.record_time_ms_max, batch.record_time_ms_max or time_ms)
         stream.next_record += batch.records

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from polynya.stream.command import applies, level_of
+from polynya.stream.features.appends.transactions import forget_aborted
 from polynya.stream.features.forks.commands import Unpin
 from polynya.stream.features.retention.commands import Trim, TrimTo
 from polynya.stream.features.subscriptions.links import note_trim
@@ -119,6 +120,7 @@ def release_trimmed(machine: Machine, stream: Stream, now_ms: int) -> None:
     needed = _needed(stream)
     _release_cold(machine, stream, needed, now_ms)
     _release_hot(machine, stream, needed)
+    forget_aborted(stream, 0, stream.first_record)
     fork = stream.fork
     if (
         fork is None

@@ -36,6 +36,7 @@ from polynya.stream.features.tables.watches import covers
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index, record_gaps
+from polynya.stream.state.aborted import aborted_of
 from polynya.stream.state.model import Stream, TableClaim
 from polynya.stream.state.tails import stable_of
 
@@ -56,6 +57,7 @@ class ClaimedRange(msgspec.Struct, array_like=True, gc=False):
     slices: list[ColdSlice]
     first: int = 0
     end: int = 0
+    aborted: bytes = b""  # of the stream: see `state.aborted`
 
 
 class Lag(msgspec.Struct, array_like=True, gc=False):
@@ -253,6 +255,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
                     stream.encoding,
                     taken,
                     claim.first,
+                    aborted=aborted_of(stream),
                 )
             )
     return Reply(Code.OK, detail=ranges + list(_again(machine, command)))
@@ -278,7 +281,14 @@ def _again(machine: Machine, command: ClaimRanges) -> Iterator[ClaimedRange]:
         ]
         if taken and first < end:
             yield ClaimedRange(
-                uid, stream.name, stream.content_type, stream.encoding, taken, first, end
+                uid,
+                stream.name,
+                stream.content_type,
+                stream.encoding,
+                taken,
+                first,
+                end,
+                aborted_of(stream),
             )
 
 
