@@ -569,7 +569,7 @@ def test_what_names_a_compressed_slice_needs_its_level() -> None:
     assert level_for(PublishSlices("p", 1, 1, slices)) == 4
     assert level_for(ReplaceSlices("p", 1, 1, slices)) == 4
     assert describe_fault(slices[1][1]) == ""
-    assert describe_fault(structs.replace(SLICE, flags=16))
+    assert describe_fault(structs.replace(SLICE, flags=32))
     part = PackedSlice(24, 61, 7, 16 + 1, PACKED)
     assert (part.is_compressed, part.of_batches) == (True, 1)
     assert level_for(structs.replace(COMMIT, slices=[part])) == 4

@@ -17,7 +17,7 @@ from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
-from polynya.stream.parts import ColdSlice, Encoding, Producer
+from polynya.stream.parts import COMPRESSED, ColdSlice, Encoding, Producer
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
@@ -531,7 +531,7 @@ def test_a_group_that_gets_a_compressed_slice_gets_its_level(level: int) -> None
     lost.do("flush", NAMES[0])
     (pieces,) = lost.pieces.values()
     pieces[0] = structs.replace(
-        pieces[0], slice=structs.replace(pieces[0].slice, encoding=0, flags=8)
+        pieces[0], slice=structs.replace(pieces[0].slice, encoding=0, flags=COMPRESSED)
     )
     image = decode_image(lost.copy)
     image.level = level
