@@ -59,6 +59,7 @@ VERBS = {  # name: (module, help line), in the order of --help
         "Check the machine, the settings and the server, and suggest fixes.",
     ),
     "debug": ("diagnostics.bundle", "Collect diagnostics for support."),
+    "top": ("observability.top", "Show the nodes and their figures live."),
     "observability": (
         "observability.commands",
         "Print the Grafana dashboard and the Prometheus alert rules.",

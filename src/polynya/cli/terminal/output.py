@@ -46,18 +46,33 @@ def outcome(value: Any, text: str, *, as_json: bool) -> None:
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, grouped: bool = True) -> None:
     """Write aligned columns to stdout, numbers to the right; nothing without rows. Digits are
     `grouped` unless they are data, such as years and ids."""
-    if not rows:
-        return
+    for line in columns(heads, rows, grouped=grouped) if rows else ():
+        click.echo(line)
+
+
+def columns(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    grouped: bool = True,
+    figures: bool = False,
+) -> list[str]:
+    """Return aligned columns as lines, numbers to the right; with `figures` all but the first."""
     texts = [list(heads)] + [[_text(cell, grouped=grouped) for cell in row] for row in rows]
     held = [[row[at] for row in rows if row[at] is not None] for at in range(len(heads))]
-    right = [bool(cells) and all(isinstance(cell, int | float) for cell in cells) for cells in held]
+    right = [
+        (figures and at > 0)
+        or (bool(cells) and all(isinstance(cell, int | float) for cell in cells))
+        for at, cells in enumerate(held)
+    ]
     widths = [max(len(line[at]) for line in texts) for at in range(len(heads))]
-    for line in texts:
-        cells = [
+    return [
+        "  ".join(
             text.rjust(width) if to_right else text.ljust(width)
             for text, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        click.echo("  ".join(cells).rstrip())
+        ).rstrip()
+        for line in texts
+    ]
 
 
 def confirm(question: str, nothing: str) -> None:
