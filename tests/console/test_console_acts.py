@@ -199,3 +199,68 @@ def test_a_token_without_the_right_is_refused_in_words(page: Page, node: Guarded
     perform(page)
     wait_text(page, ".act-dialog .wrong", "Refused: the token does not allow 'append' on kept")
     node.wait_act("stream.append", "kept", "reader", "403")
+
+
+def test_a_topic_is_created_written_changed_and_its_group_is_reset(
+    page: Page, node: Guarded
+) -> None:
+    go(page, "kafka")
+    command = act(page, "Create", name="till", partitions="2", configs="retention.ms=86400000")
+    assert command == (
+        f"polynya topic create till --partitions 2 --config retention.ms=86400000 --server {node.url}"
+    )
+    page.wait("location.hash === '#/topic/till'")
+    for number in (0, 1):
+        command = act(
+            page,
+            "Produce",
+            text=f'{{"n": {number}}}',
+            key="k",
+            headers="source=web",
+            partition=str(number),
+        )
+        assert f"--key k --header source=web --partition {number}" in command
+        page.wait(f"document.querySelectorAll('.record').length === {number + 1}")
+    places = page.run(
+        "[...document.querySelectorAll('.record .at')].map((each) => each.textContent)"
+    )
+    assert places == ["0:0", "1:0"]
+    act(page, "Configs", configs="retention.ms=172800000\nmax.message.bytes=1000000")
+    with node.web() as web:
+        configs = web.get("/v1/topics/till").json()["configs"]
+        assert configs == {"retention.ms": "172800000", "max.message.bytes": "1000000"}
+        web.post(
+            "/v1/groups/shops/offsets", json={"to": "latest", "topics": ["till"]}
+        ).raise_for_status()
+    go(page, "group/shops")
+    page.wait("document.querySelectorAll('.tables tbody tr').length === 2")
+    open_act(page, "Reset")
+    perform(page)
+    wait_text(
+        page, ".act-dialog", "Nothing was changed. These would be the new offsets of 2 partitions"
+    )
+    page.run("document.querySelector('.act-dialog .primary').click()")
+    open_act(page, "Reset")
+    fill(page, dry=False)
+    perform(page)
+    wait_text(page, ".act-dialog", "These are the new offsets of 2 partitions")
+    page.run("document.querySelector('.act-dialog .primary').click()")
+    act(page, "Delete", typed="shops")
+    page.wait("location.hash === '#/kafka'")
+    for line in (
+        ("topic.create", "/v1/topics/till", "root", "201"),
+        ("topic.produce", "/v1/topics/till/records", "root", "200"),
+        ("topic.change", "/v1/topics/till", "root", "200"),
+        ("group.reset", "/v1/groups/shops/offsets", "root", "200"),
+        ("group.delete", "/v1/groups/shops", "root", "204"),
+    ):
+        node.wait_act(*line)
+    use_token(page, node.reader)
+    go(page, "topic/till")
+    open_act(page, "Delete")
+    fill(page, typed="till")
+    perform(page)
+    wait_text(
+        page, ".act-dialog .wrong", "Refused: the token does not allow 'delete' on kafka/till/"
+    )
+    node.wait_act("topic.delete", "/v1/topics/till", "reader", "FORBIDDEN")

@@ -352,8 +352,8 @@ def test_topics_and_groups_are_shown_with_their_lag(page: Page, node: RunningNod
     assert page.run("document.activeElement.textContent") == "readers"
     page.run("document.activeElement.click()")
     wait_text(page, ".numbers", "Empty")
-    page.wait("document.querySelectorAll('tbody tr').length === 1")
-    cells = texts(page, "tbody td")
+    page.wait("document.querySelectorAll('.tables tbody tr').length === 1")
+    cells = texts(page, ".tables tbody td")
     assert cells == ["0", "10", "40", "30", "–"]
     assert page.run("document.querySelector('tbody a').hash") == "#/stream/logs%2Fweb"
     page.press("Escape")

@@ -12,9 +12,10 @@ import * as stream from "./stream.js";
 import * as streams from "./streams.js";
 import * as table from "./table.js";
 import * as tables from "./tables.js";
+import * as topic from "./topic.js";
 
-const PAGES = { streams, stream, tables, table, kafka, group, sql, costs, health };
-const TABS = { stream: "streams", table: "tables", group: "kafka" };
+const PAGES = { streams, stream, tables, table, kafka, topic, group, sql, costs, health };
+const TABS = { stream: "streams", table: "tables", topic: "kafka", group: "kafka" };
 const GO = { s: "#/streams", t: "#/tables", k: "#/kafka", q: "#/sql", c: "#/costs", h: "#/health" };
 const CHORD_MS = 1200;
 

@@ -207,7 +207,7 @@ export function closeStream(shell, name, done) {
     title: `Close ${visible(name)}?`,
     word: "Close the stream",
     danger: true,
-    intro: "A closed stream stays readable and accepts no appends any more. Its followers reach the end. A stream cannot be opened again.",
+    intro: "A closed stream stays readable and accepts no further appends. Its followers reach the end. A stream cannot be opened again.",
     command: () => cli("close", [name]),
     run: async () => {
       await send(streamUrl(name), { headers: { "Stream-Closed": "true" } });
