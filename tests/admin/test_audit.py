@@ -78,3 +78,14 @@ def test_a_disk_that_fails_is_counted_and_stops_nobody(
         log.record("flush", str(number), "x", "", "ok", "")
     log.close()
     assert (log.written, log.lost) == (0, 3)
+
+
+def test_the_last_entries_are_read_newest_first_over_the_files(tmp_path: Path) -> None:
+    file = AuditFile(tmp_path, bytes_max=400, files_max=3)
+    assert file.last(10) == []
+    for number in range(8):
+        file.write(act("token.create", f"/{number}", "root"))
+    with file.path.open("ab") as opened:
+        opened.write(b'{"time": "cut')
+    assert [each.target for each in file.last(5)] == ["/7", "/6", "/5", "/4", "/3"]
+    assert len(file.last(100)) < 9

@@ -199,3 +199,109 @@ def test_a_token_without_the_right_is_refused_in_words(page: Page, node: Guarded
     perform(page)
     wait_text(page, ".act-dialog .wrong", "Refused: the token does not allow 'append' on kept")
     node.wait_act("stream.append", "kept", "reader", "403")
+
+
+def test_a_topic_is_created_written_changed_and_its_group_is_reset(
+    page: Page, node: Guarded
+) -> None:
+    go(page, "kafka")
+    command = act(page, "Create", name="till", partitions="2", configs="retention.ms=86400000")
+    assert command == (
+        f"polynya topic create till --partitions 2 --config retention.ms=86400000 --server {node.url}"
+    )
+    page.wait("location.hash === '#/topic/till'")
+    for number in (0, 1):
+        command = act(
+            page,
+            "Produce",
+            text=f'{{"n": {number}}}',
+            key="k",
+            headers="source=web",
+            partition=str(number),
+        )
+        assert f"--key k --header source=web --partition {number}" in command
+        page.wait(f"document.querySelectorAll('.record').length === {number + 1}")
+    places = page.run(
+        "[...document.querySelectorAll('.record .at')].map((each) => each.textContent)"
+    )
+    assert places == ["0:0", "1:0"]
+    act(page, "Configs", configs="retention.ms=172800000\nmax.message.bytes=1000000")
+    with node.web() as web:
+        configs = web.get("/v1/topics/till").json()["configs"]
+        assert configs == {"retention.ms": "172800000", "max.message.bytes": "1000000"}
+        web.post(
+            "/v1/groups/shops/offsets", json={"to": "latest", "topics": ["till"]}
+        ).raise_for_status()
+    go(page, "group/shops")
+    page.wait("document.querySelectorAll('.tables tbody tr').length === 2")
+    open_act(page, "Reset")
+    perform(page)
+    wait_text(
+        page, ".act-dialog", "Nothing was changed. These would be the new offsets of 2 partitions"
+    )
+    page.run("document.querySelector('.act-dialog .primary').click()")
+    open_act(page, "Reset")
+    fill(page, dry=False)
+    perform(page)
+    wait_text(page, ".act-dialog", "These are the new offsets of 2 partitions")
+    page.run("document.querySelector('.act-dialog .primary').click()")
+    act(page, "Delete", typed="shops")
+    page.wait("location.hash === '#/kafka'")
+    for line in (
+        ("topic.create", "/v1/topics/till", "root", "201"),
+        ("topic.produce", "/v1/topics/till/records", "root", "200"),
+        ("topic.change", "/v1/topics/till", "root", "200"),
+        ("group.reset", "/v1/groups/shops/offsets", "root", "200"),
+        ("group.delete", "/v1/groups/shops", "root", "204"),
+    ):
+        node.wait_act(*line)
+    use_token(page, node.reader)
+    go(page, "topic/till")
+    open_act(page, "Delete")
+    fill(page, typed="till")
+    perform(page)
+    wait_text(
+        page, ".act-dialog .wrong", "Refused: the token does not allow 'delete' on kafka/till/"
+    )
+    node.wait_act("topic.delete", "/v1/topics/till", "reader", "FORBIDDEN")
+
+
+def test_tokens_are_made_and_revoked_and_the_audit_log_is_shown(page: Page, node: Guarded) -> None:
+    go(page, "access")
+    open_act(page, "Create")
+    fill(page, name="shop", scopes="read,append:shop/", expires="30d")
+    perform(page)
+    wait_text(page, ".act-dialog", "The secret of shop")
+    secret = page.run("document.querySelector('#secret').textContent")
+    page.run("document.querySelector('.act-dialog .primary').click()")
+    known = {"Authorization": f"Bearer {secret}"}
+    assert httpx.get(f"{node.url}/v1/streams", headers=known, timeout=60).status_code == 200
+    button = "[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.startsWith('shop'))?.querySelector('.acts:not(.waiting) button')"
+    page.wait(f"!!{button}")
+    page.run(f"{button}.click()")
+    fill(page, typed="shop")
+    perform(page)
+    page.wait(f"document.querySelector('.act-dialog') === null && !{button}")
+    page.wait("document.querySelector('#content').textContent.includes('token.revoke')")
+    node.wait_act("token.create", "/v1/admin/tokens/shop", "root", "201")
+    use_token(page, node.reader)
+    go(page, "access")
+    wait_text(page, "#content", "No access to the tokens: the token does not allow 'admin'")
+
+
+def test_a_subscription_is_made_shown_with_its_lag_and_deleted(page: Page, node: Guarded) -> None:
+    with node.web() as web:
+        web.put("/v1/stream/work/a", headers=JSON)
+        web.put("/v1/stream/wakes", headers=JSON)
+    go(page, "subscriptions")
+    act(page, "Create", id="mailer", pattern="work/*", type="pull-wake", wakes="wakes")
+    page.wait("location.hash === '#/subscription/mailer'")
+    wait_text(page, "tbody", "work/a")
+    with node.web() as web:
+        web.post("/v1/stream/work/a", json=[1, 2], headers=JSON)
+    page.wait("document.querySelector('tbody td:last-child')?.textContent === '2'")
+    act(page, "Delete", typed="mailer")
+    page.wait("location.hash === '#/subscriptions'")
+    target = "/v1/stream/__ds/subscriptions/mailer"
+    node.wait_act("subscription.create", target, "root", "201")
+    node.wait_act("subscription.delete", target, "root", "204")

@@ -352,8 +352,8 @@ def test_topics_and_groups_are_shown_with_their_lag(page: Page, node: RunningNod
     assert page.run("document.activeElement.textContent") == "readers"
     page.run("document.activeElement.click()")
     wait_text(page, ".numbers", "Empty")
-    page.wait("document.querySelectorAll('tbody tr').length === 1")
-    cells = texts(page, "tbody td")
+    page.wait("document.querySelectorAll('.tables tbody tr').length === 1")
+    cells = texts(page, ".tables tbody td")
     assert cells == ["0", "10", "40", "30", "–"]
     assert page.run("document.querySelector('tbody a').hash") == "#/stream/logs%2Fweb"
     page.press("Escape")
@@ -413,7 +413,10 @@ PLACES = (
     "tables",
     "table/orders",
     "kafka",
+    "topic/till",
     "group/readers",
+    "subscriptions",
+    "access",
     "sql",
     "costs",
     "health",
@@ -426,7 +429,8 @@ def test_it_fits_a_phone_and_everything_has_a_name(page: Page) -> None:
         page.run("document.querySelector('#content').replaceChildren()")
         go(page, f"#/{place}")
         page.wait("document.querySelector('#title') !== null")
-        page.wait("document.querySelector('tbody tr, .record, .numbers div, textarea') !== null")
+        shown = "tbody tr, .record, .numbers div, textarea, .quiet:not([hidden])"
+        page.wait(f"document.querySelector('{shown}') !== null")
         assert page.run("document.documentElement.scrollWidth") <= 360, place
         named = (
             "each.getAttribute('aria-label') || each.textContent.trim() || "

@@ -6,6 +6,7 @@ const from = (name) => import(new URL(`${name}.js`, `file://${process.env.CONSOL
 const { bytes, compact, duration, parsePlace, parseSeconds, parseSize, parseToken, quoted, spellSeconds, token, visible, visibleLines } = await from("format");
 const { elements, Members, parse, plain } = await from("json");
 const { bodyOf, checkJson, headersOf, templatesOf } = await from("drafts");
+const { merged } = await from("merge");
 const { matcher } = await from("filter");
 const { recordOf } = await from("whole");
 const { SseParser } = await from("sse");
@@ -229,4 +230,12 @@ test("drafts of records are checked, and keep their text", () => {
   assert.equal(bodyOf({ ...draft, text: 'say "x"', asJson: false, key: "" }).body, '[{"key":"","headers":[],"value":"say \\"x\\""}]');
   for (const asJson of [true, false]) for (const [, , text] of templatesOf(asJson, null)) assert.equal(asJson ? checkJson(text).fault : "", "");
   assert.deepEqual(templatesOf(true, "7")[0], ["newest", "Like the newest record", "7"]);
+});
+
+test("records of several partitions are merged by time", () => {
+  const record = (partition, offset, appendTime) => ({ partition, offset, appendTime, timestamp: 0 });
+  const one = [record(0, 0, 10), record(0, 1, 30)];
+  const other = [record(1, 0, 20), record(1, 1, 30)];
+  assert.deepEqual(merged([one, other], 3).map((each) => `${each.partition}:${each.offset}`), ["1:0", "0:1", "1:1"]);
+  assert.deepEqual(merged([[], []], 3), []);
 });

@@ -400,9 +400,13 @@ def test_with_access_control_the_base_port_takes_acts_of_admins_under_any_host_a
         "POST", "/v1/cluster/rebalance", b"{}", token=guarded.root, Content_Type="application/json"
     )
     assert refused.status == 409 and b"CLUSTER_REFUSED" in refused.body, "it is a node by itself"
-    assert guarded.ask("POST", "/v1/admin/tokens", b"{}", token=guarded.root).status == 404, (
-        "tokens are made on the admin port"
+    assert guarded.ask("POST", "/v1/admin/tokens", b"{}", token=guarded.root).status == 400, (
+        "the console of an admin makes tokens"
     )
+    reader = guarded.token("audit-reader", "--allow", "read")
+    for path in ("/v1/admin/tokens", "/v1/admin/jwts", "/v1/admin/audit"):
+        assert guarded.ask("GET", path, token=guarded.root).status == 200
+        assert guarded.ask("GET", path, token=reader).status == 403
 
 
 def test_acts_are_in_the_audit_log(guarded: Guarded) -> None:

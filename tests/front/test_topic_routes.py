@@ -178,3 +178,37 @@ async def test_a_caller_sees_the_topics_that_it_may_read(world: World) -> None:
     reads = Principal(id="id", name="name", grants=(Grant(frozenset((Verb.READ,)), "kafka/mine/"),))
     _, listed = await send("GET", principal=reads)
     assert [each["name"] for each in listed["topics"]] == ["mine"]
+
+
+@story
+async def test_records_are_posted_to_the_partition_of_their_key(world: World) -> None:
+    send = sender(world)
+    await send("PUT", "t", partitions=2, configs={"max.message.bytes": "1000"})
+    record = {"key": "cust-1", "value": "one", "headers": [["source", "web"]]}
+    assert await send("POST", "t", "records", records=[record]) == (
+        200,
+        {"partition": 1, "offset": 0},
+    )
+    keyless = [{"value": None}, {"value": "two"}]
+    status, first = await send("POST", "t", "records", records=keyless, partition=1)
+    assert (status, first) == (200, {"partition": 1, "offset": 1})
+    _, shown = await send("GET", "t")
+    assert [each["next_offset"] for each in shown["details"]] == [0, 3]
+    for wrong, code, words in (
+        ({"records": [{"value": "x"}], "partition": 2}, "INVALID_REQUEST", "partitions 0 to 1"),
+        ({"records": []}, "INVALID_REQUEST", "is empty"),
+        ({"records": [{"value": 7}]}, "INVALID_REQUEST", "value"),
+        ({"records": [{"value": "x", "timestamp": 1}]}, "INVALID_REQUEST", "timestamp"),
+        ({"records": [record, {"value": "x"}]}, "INVALID_REQUEST", "several keys"),
+        ({"records": [{"key": {"base64": ""}, "value": ""}]}, "INVALID_REQUEST", "key"),
+        ({"records": [{"value": "x" * 1001}]}, "BODY_TOO_LARGE", "max.message.bytes"),
+    ):
+        with pytest.raises(Failure) as refused:
+            await send("POST", "t", "records", **wrong)
+        assert refused.value.code == code and words in refused.value.message, wrong
+    with pytest.raises(Failure) as refused:
+        await send("POST", "none", "records", records=[record])
+    assert refused.value.code == "TOPIC_NOT_FOUND"
+    with pytest.raises(Failure) as refused:
+        await send("GET", "t", "records")
+    assert refused.value.code == "METHOD_NOT_ALLOWED"

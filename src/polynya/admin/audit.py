@@ -20,6 +20,7 @@ from polynya.files import sync_folder
 
 # queued entries; further ones are dropped and counted, as no request may wait for the log
 QUEUE_MAX = 10_000
+READ_BYTES_MAX = 1 << 20  # of a file, to show its last entries
 log = logging.getLogger("polynya.audit")
 
 
@@ -77,6 +78,18 @@ class AuditFile:
             if is_new:
                 sync_folder(self._folder)
 
+    def last(self, limit: int) -> list[AuditEntry]:
+        """Return up to `limit` entries, the newest first, from the last `READ_BYTES_MAX` bytes of
+        each file. Blocks. Raise OSError."""
+        found: list[AuditEntry] = []
+        for path in (self.path, *(self._numbered(each) for each in range(1, self._files_max + 1))):
+            for line in reversed(_tail(path, READ_BYTES_MAX)):
+                if len(found) == limit:
+                    return found
+                with contextlib.suppress(msgspec.MsgspecError):  # a line that a crash cut
+                    found.append(msgspec.json.decode(line, type=AuditEntry))
+        return found
+
     def _size(self) -> int:
         try:
             return self.path.stat().st_size
@@ -96,6 +109,18 @@ class AuditFile:
 
     def _numbered(self, number: int) -> Path:
         return self._folder / f"audit.{number}.jsonl"
+
+
+def _tail(path: Path, size: int) -> list[bytes]:
+    """Return the whole lines in the last bytes of a file; none if it does not exist."""
+    try:
+        with path.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - size)
+            file.seek(begin)
+            lines = file.read(size).split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [line for line in lines[1 if begin else 0 :] if line]
 
 
 class AuditLog:

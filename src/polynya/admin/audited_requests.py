@@ -11,6 +11,7 @@ from polynya.base.msgpack import UNREADABLE
 from polynya.front.http.api.buckets import PROFILE
 from polynya.front.http.api.cluster import act_of
 from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import CONSOLE
 from polynya.front.http.protocol.extension import Handler, Request, Response
 
 ActOf = Callable[[Request], str]
@@ -104,6 +105,10 @@ def profile_act(request: Request) -> str:
 
 
 def topic_act(request: Request) -> str:
+    """Return the audit name of a change of a topic. Records are audited if the console sends
+    them."""
+    if request.method == "POST":
+        return "topic.produce" if CONSOLE in request.headers else ""
     acts = {"PUT": "topic.create", "PATCH": "topic.change", "DELETE": "topic.delete"}
     return acts.get(request.method, "")
 

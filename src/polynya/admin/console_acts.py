@@ -90,5 +90,7 @@ def _mount_act(exchange: Exchange) -> str:
     route, head = exchange.route, exchange.head
     for prefix, act_of in _MOUNTS:
         if route.path.startswith(prefix) and route.segments:
-            return act_of(Request(head.method, route.path, route.segments, {}, {}, b"", ""))
+            return act_of(
+                Request(head.method, route.path, route.segments, {}, head.headers, b"", "")
+            )
     return ""

@@ -12,6 +12,7 @@ import msgspec
 from polynya.access import Access
 from polynya.admin import audited_requests, metric_sources
 from polynya.admin.access_keeper import Keeper
+from polynya.admin.audit import AuditFile
 from polynya.admin.audited_requests import ActOf, audited
 from polynya.admin.console_acts import ConsoleActs
 from polynya.admin.health import Health
@@ -19,6 +20,7 @@ from polynya.admin.listeners import ConnectionShares, Listener, Timed, node_prof
 from polynya.admin.routes import (
     ADMIN,
     BASE_ADMIN_ACTS,
+    TOKEN_ACTS,
     Backends,
     admin_handler,
     bounded,
@@ -106,7 +108,8 @@ class HttpListeners:
         self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
         tokens = TokenRoutes(keeper.tokens, keeper.known)
         self._admin_acts = self._audited(
-            audited_requests.admin_act, admin_handler(behind, service, tokens)
+            audited_requests.admin_act,
+            admin_handler(behind, service, tokens, AuditFile(start.config.data)),
         )
 
     def listeners(self, connections: ConnectionShares) -> list[Listener]:
@@ -240,9 +243,10 @@ class HttpListeners:
 
     def _acts(self) -> Handlers:
         """Return the handlers for cluster and store operations on the base port."""
+        tokens = TOKEN_ACTS if self._start.config.console.acts else ()
         return {
             CLUSTER + "/": self._cluster_acts,
-            ADMIN: bounded(part_of(self._admin_acts, BASE_ADMIN_ACTS)),
+            ADMIN: bounded(part_of(self._admin_acts, (*BASE_ADMIN_ACTS, *tokens))),
         }
 
     def _acts_elsewhere(self) -> Handlers:

@@ -3,11 +3,13 @@ metrics and the identity of the node: what their handlers call, and who may."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
+from polynya.admin.audit import AuditFile
 from polynya.admin.backup_routes import Backups
 from polynya.admin.health import Health, HealthResponse
 from polynya.admin.node_figures import NodeFigures
@@ -29,9 +31,12 @@ from polynya.wire.tables import Merging, StoreRef
 
 ADMIN = "/v1/admin/"
 # paths below ADMIN that the base port also serves with access control
-BASE_ADMIN_ACTS = ("flush", "store")
+BASE_ADMIN_ACTS = ("flush", "store", "audit")
+TOKEN_ACTS = ("tokens", "jwts")  # on the base port for the console, unless its acts are off
 PREFIX = "/console/"
 DEBUG_STATE = "/debug/state"
+AUDIT_LINES_DEFAULT = 200
+AUDIT_LINES_MAX = 5000
 
 
 class Backends(NamedTuple):
@@ -77,9 +82,12 @@ def table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Han
     return handle
 
 
-def admin_handler(behind: Backends, service: NodeService, tokens: TokenRoutes) -> Handler:
+def admin_handler(
+    behind: Backends, service: NodeService, tokens: TokenRoutes, audit: AuditFile
+) -> Handler:
     """Return the handler of `/v1/admin/`: `tables/…` for drivers; `store/…` and `backup/…` for
-    operators; `tokens` and `jwts`. `POST /v1/admin/flush?prefix=` responds once the unflushed
+    operators; `tokens` and `jwts`; `audit`, the last lines of the audit log.
+    `POST /v1/admin/flush?prefix=` responds once the unflushed
     records are in the object store."""
     tables = table_handler(behind.tables.admin)
 
@@ -99,12 +107,27 @@ def admin_handler(behind: Backends, service: NodeService, tokens: TokenRoutes) -
             # no copy: the handler sets the principal on this request, and the audit log reads it
             request.segments = tuple(rest)
             return await (tokens.handle if first == "tokens" else tokens.handle_jwts)(request)
+        if first == "audit" and not rest and request.method in ("GET", "HEAD"):
+            lines = await asyncio.to_thread(audit.last, _audit_limit(request))
+            body = msgspec.json.encode({"acts": lines})
+            return Response(200, body, headers=(("Cache-Control", "no-store"),))
         if first == "flush" and not rest and request.method == "POST":
             await service.flush(request.query.get("prefix", ""))
             return Response(200, b"{}")
         raise Failure("NO_ROUTE")
 
     return handle
+
+
+def _audit_limit(request: Request) -> int:
+    text = request.query.get("limit", str(AUDIT_LINES_DEFAULT))
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not 1 <= limit <= AUDIT_LINES_MAX:
+        raise Failure(
+            "INVALID_PARAMETER",
+            f"limit is '{text[:32]}'; expected a number from 1 to {AUDIT_LINES_MAX}",
+        )
+    return limit
 
 
 def part_of(handler: Handler, firsts: Collection[str]) -> Handler:

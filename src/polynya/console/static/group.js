@@ -1,10 +1,12 @@
 // One consumer group: its members, and the offset and lag of each partition.
 
+import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, visible } from "./format.js";
 import { curlButton, grid, page, titleOf } from "./page.js";
 import { Rows } from "./rows.js";
+import { deleteGroup, resetGroup } from "./topic_acts.js";
 
 const POLL_MS = 5000;
 const SHOWN_MAX = 1000;
@@ -17,6 +19,8 @@ export function open(place, shell) {
   const note = h("p", { class: "quiet", role: "status" });
   const body = h("tbody", {});
   const rows = new Rows(body);
+  const members = h("tbody", {});
+  let topics = []; // with committed offsets
   let timer = 0;
   const heads = [
     ["Topic", ""],
@@ -30,7 +34,13 @@ export function open(place, shell) {
     titleOf(id, "Consumer groups", "#/kafka"),
     curlButton(command),
     numbers,
+    actRow([
+      ["Reset offsets …", () => resetGroup(shell, id, topics, poll), "danger"],
+      ["Delete …", () => deleteGroup(shell, id), "danger"],
+    ]),
     h("div", { class: "panel" }, grid("tables", heads, body), note),
+    h("h2", {}, "Members"),
+    h("div", { class: "panel scroll" }, grid("nodes", [["Member"], ["Client"], ["Host"], ["Partitions"]], members)),
   );
 
   function command() {
@@ -38,6 +48,7 @@ export function open(place, shell) {
   }
 
   async function poll() {
+    clearTimeout(timer);
     const begun = performance.now();
     try {
       if (!document.hidden) draw(await askJson(path, {}, { signal: abort.signal }));
@@ -61,6 +72,8 @@ export function open(place, shell) {
     for (const member of group.members)
       for (const [topic, partitions] of Object.entries(member.partitions))
         for (const partition of partitions) readers.set(`${topic} ${partition}`, member.instance ?? member.id);
+    topics = [...new Set(group.offsets.map((entry) => entry.topic))].slice(0, SHOWN_MAX);
+    put(members, group.members.length ? group.members.slice(0, SHOWN_MAX).map(memberRow) : h("tr", {}, h("td", { colspan: 4, class: "quiet" }, "The group has no members now.")));
     const shown = group.offsets.slice(0, SHOWN_MAX);
     rows.show(shown, keyOf, row, (element, entry) => refresh(element, entry, readers.get(keyOf(entry))));
     note.hidden = group.offsets.length > 0 && group.offsets.length <= SHOWN_MAX;
@@ -82,6 +95,18 @@ export function open(place, shell) {
       clearTimeout(timer);
     },
   };
+}
+
+function memberRow(member) {
+  const read = Object.entries(member.partitions).map(([topic, partitions]) => `${topic}: ${partitions.join(", ")}`);
+  return h(
+    "tr",
+    {},
+    h("td", {}, visible(member.instance ?? member.id)),
+    h("td", {}, visible(member.client_id || "–")),
+    h("td", {}, visible(member.host || "–")),
+    h("td", {}, visible(read.join("; ") || "–")),
+  );
 }
 
 function keyOf(entry) {

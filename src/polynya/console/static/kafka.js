@@ -1,10 +1,12 @@
 // The Kafka topics and consumer groups, with the lag of the first groups.
 
+import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, visible } from "./format.js";
 import { curlButton, grid, page } from "./page.js";
 import { Rows } from "./rows.js";
+import { createTopic, topicHash } from "./topic_acts.js";
 
 const POLL_MS = 5000;
 const LAGS_MAX = 25; // groups whose lag is shown: each costs a request
@@ -22,7 +24,7 @@ export function open(place, shell) {
   let timer = 0;
   const element = page(
     "Kafka",
-    curlButton(command),
+    [curlButton(command), actRow([["Create a topic …", () => createTopic(shell), "primary"]])],
     h("h2", {}, "Topics"),
     panel([["Topic", ""], ["Type", "type"], ["Partitions", "number"], ["Configs", "moment"]], topics, noTopics),
     h("h2", {}, "Consumer groups"),
@@ -111,12 +113,10 @@ function panel(heads, body, note) {
 }
 
 function topicRow(topic) {
-  const first = topic.adopted[0] ?? `kafka/${topic.name}/0`;
-  const place = topic.partitions === 1 || topic.adopted.length ? `#/stream/${encodeURIComponent(first)}` : `#/streams?prefix=${encodeURIComponent(`kafka/${topic.name}/`)}`;
   return h(
     "tr",
     {},
-    h("th", { scope: "row" }, h("a", { class: "name", href: place, "data-row": true }, visible(topic.name))),
+    h("th", { scope: "row" }, h("a", { class: "name", href: topicHash(topic.name), "data-row": true }, visible(topic.name))),
     h("td", { class: "type" }),
     h("td", { class: "number", "data-label": " part." }),
     h("td", { class: "moment" }),

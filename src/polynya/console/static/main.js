@@ -2,6 +2,7 @@
 
 import { accessToken, denied, keepToken } from "./api.js";
 import { copy, h, isField, put } from "./dom.js";
+import * as access from "./access.js";
 import * as costs from "./costs.js";
 import * as group from "./group.js";
 import * as health from "./health.js";
@@ -10,12 +11,15 @@ import { checkReady, watchReady } from "./ready.js";
 import * as sql from "./sql.js";
 import * as stream from "./stream.js";
 import * as streams from "./streams.js";
+import * as subscription from "./subscription.js";
+import * as subscriptions from "./subscriptions.js";
 import * as table from "./table.js";
 import * as tables from "./tables.js";
+import * as topic from "./topic.js";
 
-const PAGES = { streams, stream, tables, table, kafka, group, sql, costs, health };
-const TABS = { stream: "streams", table: "tables", group: "kafka" };
-const GO = { s: "#/streams", t: "#/tables", k: "#/kafka", q: "#/sql", c: "#/costs", h: "#/health" };
+const PAGES = { streams, stream, tables, table, kafka, topic, group, subscriptions, subscription, sql, costs, access, health };
+const TABS = { stream: "streams", table: "tables", topic: "kafka", group: "kafka", subscription: "subscriptions" };
+const GO = { s: "#/streams", t: "#/tables", k: "#/kafka", u: "#/subscriptions", q: "#/sql", c: "#/costs", a: "#/access", h: "#/health" };
 const CHORD_MS = 1200;
 
 const by = (id) => document.getElementById(id);

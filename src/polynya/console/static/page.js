@@ -6,7 +6,7 @@ import { visible } from "./format.js";
 /** Return a page: the title (a text, or elements of which one has the id `title`), what stands beside it, and the parts below. */
 export function page(title, beside, ...parts) {
   const heading = typeof title === "string" ? h("h1", { id: "title" }, title) : title;
-  return h("section", { class: "page", "aria-labelledby": "title" }, h("div", { class: "head" }, heading, beside), ...parts);
+  return h("section", { class: "page", "aria-labelledby": "title" }, h("div", { class: "head" }, heading, Array.isArray(beside) ? h("div", { class: "row" }, beside) : beside), ...parts);
 }
 
 /** Return the title of a page about one thing, below a link to the list of all. */

@@ -11,6 +11,7 @@ from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_name, spelled_name
+from polynya.front.http.api.topic_records import produce
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.front.kafka.configs import (
@@ -38,6 +39,7 @@ from polynya.stream.replies import Code
 from polynya.wire.headers import format_instant
 
 PATH = "/v1/topics"
+RECORDS = "records"  # below a topic: POST produces
 PARTITIONS_SHOWN_MAX = 1000  # in the facts of one topic: each costs a look at its stream
 _ADOPTING = (Verb.READ, Verb.APPEND, Verb.DELETE)  # verbs that a topic's users get by adoption
 _NO_STORE = (("Cache-Control", "no-store"),)
@@ -86,6 +88,8 @@ class TopicRoutes:
 
     async def handle(self, request: Request) -> Response:
         """Get, create, change or delete a topic. Raises `Failure`."""
+        if len(request.segments) == 2 and request.segments[1] == RECORDS:
+            return await self._produce(request)
         if len(request.segments) != 1:
             raise Failure("NO_ROUTE")
         (name,) = request.segments
@@ -112,6 +116,12 @@ class TopicRoutes:
             raise Failure("TOPIC_CONFLICT", str(refused)) from None
         allowed = "GET, HEAD, PUT, PATCH, DELETE"
         raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", allowed),))
+
+    async def _produce(self, request: Request) -> Response:
+        if request.method != "POST":
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "POST"),))
+        topic = await self._found(request.segments[0])
+        return _json(await produce(self._service, topic, request))
 
     async def _check_name(self, name: str) -> None:
         """Check that a topic has this name, or may get it. Raises InvalidConfig."""

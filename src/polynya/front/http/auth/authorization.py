@@ -320,7 +320,8 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         bucket = f"{route.segments[0]}/" if route.segments else ""
         return Verb.READ if reads else changes, bucket
     if path == TOPICS or path.startswith(f"{TOPICS}/"):
-        verb = Verb.READ if reads else Verb.CREATE if method == "PUT" else Verb.DELETE
+        writes = Verb.APPEND if method == "POST" else Verb.DELETE
+        verb = Verb.READ if reads else Verb.CREATE if method == "PUT" else writes
         return verb, prefix_of(route.segments[0]) if route.segments else None
     if path.startswith(MIRROR):  # the route demands `create` too
         verb = Verb.READ if reads else Verb.APPEND

@@ -46,6 +46,7 @@ BY_PATH: dict[str, frozenset[str]] = {
         "/v1/segments/": ("epoch",),
         "/v1/stream/__ds/": ("prefix", "after", "limit"),
         "/v1/streams/__ds/": ("prefix", "after", "limit"),
+        "/v1/admin/audit": ("limit",),
         "/v1/admin/flush": ("prefix",),
         "/v1/admin/backup/part": ("group", "token", "offset"),
         "/v1/admin/backup/objects": ("prefix", "after"),

@@ -1,0 +1,98 @@
+// The subscriptions: what they watch, whom they wake, and whether their work is held or fails.
+
+import { actRow } from "./acts.js";
+import { askJson, curl, url } from "./api.js";
+import { h, put } from "./dom.js";
+import { instant, visible } from "./format.js";
+import { curlButton, grid, page } from "./page.js";
+import { Rows } from "./rows.js";
+import { createSubscription, subscriptionHash } from "./subscription_acts.js";
+
+const POLL_MS = 5000;
+const LISTED_MAX = 500;
+export const ROOT = "v1/stream/__ds/subscriptions";
+
+export function open(place, shell) {
+  const abort = new AbortController();
+  const body = h("tbody", {});
+  const note = h("p", { class: "quiet", role: "status" });
+  const rows = new Rows(body);
+  let timer = 0;
+  const heads = [["Subscription"], ["Type", "type"], ["Watches"], ["Wakes"], ["State"], ["Worker"], ["Created", "moment"]];
+  const element = page(
+    "Subscriptions",
+    [curlButton(command), actRow([["Create a subscription …", () => createSubscription(shell), "primary"]])],
+    h("div", { class: "panel scroll" }, grid("nodes subscriptions", heads, body), note),
+  );
+
+  function command() {
+    shell.copy(curl(url(ROOT)), "The command");
+  }
+
+  async function poll() {
+    const begun = performance.now();
+    try {
+      if (!document.hidden) draw(await askJson(ROOT, { limit: LISTED_MAX }, { signal: abort.signal }));
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      note.hidden = false;
+      put(note, error.status === 403 ? `This token has no access: ${error.message}` : `The subscriptions cannot be listed: ${error.message}. Retrying …`);
+    }
+    timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
+  }
+
+  function draw({ subscriptions, next }) {
+    rows.show(subscriptions, (each) => `${each.id} ${each.created_at}`, row, refresh);
+    note.hidden = subscriptions.length > 0 && !next;
+    put(note, next ? `The first ${LISTED_MAX} subscriptions.` : "There are no subscriptions yet. A subscription wakes a webhook or a worker when its streams have new records.");
+  }
+
+  poll();
+  return {
+    title: "Subscriptions",
+    element,
+    keys: { j: () => rows.move(1), k: () => rows.move(-1), c: command },
+    close: () => {
+      abort.abort();
+      clearTimeout(timer);
+    },
+  };
+}
+
+function row(each) {
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, h("a", { class: "name", href: subscriptionHash(each.id), "data-row": true }, visible(each.id))),
+    h("td", { class: "type" }, each.type === "webhook" ? "webhook" : "worker"),
+    h("td", {}, watched(each)),
+    h("td", {}, woken(each)),
+    h("td", {}),
+    h("td", {}),
+    h("td", { class: "moment" }, instant(each.created_at)),
+  );
+}
+
+function refresh(element, each) {
+  const [, , , , state, worker] = element.children;
+  put(state, stateOf(each));
+  put(worker, visible(each.current_holder ?? "–"));
+}
+
+/** Return the streams that a subscription watches, in words. */
+export function watched({ pattern, explicit_streams: named }) {
+  const streams = named ? `${named} ${named === 1 ? "stream" : "streams"}` : "";
+  return [pattern ? h("code", {}, visible(pattern)) : null, pattern && streams ? ` and ${streams}` : streams];
+}
+
+/** Return the webhook, or the stream of the wakes. */
+export function woken({ webhook, wake_stream: wakes }) {
+  if (webhook) return h("code", {}, visible(webhook.url));
+  return h("a", { class: "name", href: `#/stream/${encodeURIComponent(wakes)}` }, visible(wakes));
+}
+
+/** Return a badge of the state, with the next attempt of a wake that fails. */
+export function stateOf({ state, status, next_attempt_at: next }) {
+  if (status === "failed") return h("span", { class: "mark warn", title: next ? `The next attempt is at ${instant(next)}` : null }, `${visible(state)}, failing`);
+  return h("span", { class: state === "idle" ? "mark good" : "mark" }, visible(state));
+}
