@@ -15,6 +15,7 @@ from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Handler
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront
+from polynya.service.live import LiveStreams
 
 SECONDS = 60.0  # of a whole story, on a machine that has much else to do
 
@@ -169,6 +170,7 @@ def play(
             handlers,
             mounts,
             protection=protection,
+            live=LiveStreams(service),
         )
         listener = socket.create_server(("127.0.0.1", 0))
         await front.start([listener])

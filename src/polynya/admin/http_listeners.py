@@ -67,6 +67,7 @@ from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront
 from polynya.service.assembly import CoreRuntime
+from polynya.service.live import LiveStreams
 from polynya.service.stream_slices import SliceFinder
 from polynya.system.ports import spelled
 
@@ -165,7 +166,12 @@ class HttpListeners:
             console=ConsoleActs(self._keeper.audit.record, enabled=self._start.config.console.acts),
         )
         return HttpFront(
-            self._service, settings, handlers, self._base_mounts(), protection=protection
+            self._service,
+            settings,
+            handlers,
+            self._base_mounts(),
+            protection=protection,
+            live=LiveStreams(self._service),
         )
 
     def _admin(self, settings: HttpSettings) -> HttpFront:

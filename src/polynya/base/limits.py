@@ -120,6 +120,18 @@ SSE_BACKLOG_BYTES_MAX = 1 * MIB
 LONG_POLL_SECONDS_DEFAULT = 20.0
 SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
+LIVE_STREAMS_MAX = 1000  # streams of one list in `/v1/live`: each is attached and read
+# streams of one prefix or pattern there, closed ones included: the cursor has the place of each
+LIVE_MATCHES_MAX = 10_000
+# streams that all readers of `/v1/live` of a core follow, about 1 KiB each; above it 503
+LIVE_STREAMS_PER_CORE_MAX = 500_000
+LIVE_PAGE_BYTES = 256 * KIB  # of one stream, before the next one has its turn
+LIVE_READS_MAX = 8  # pages that one reader of many streams reads at the same time
+# events that a client may have missed of those that were sent: its cursor goes back this far
+LIVE_CURSOR_EVENTS_MAX = 4096
+LIVE_CURSOR_SECONDS = 600.0  # a cursor is kept this long after its connection has ended …
+LIVE_CURSOR_BYTES_PER_CORE = 64 * MIB  # … and in this much memory, oldest out first
+NEW_STREAMS_INTERVAL_MS = 250  # between two questions for new streams, while readers wait for some
 # fork attempts and packs that a group must not accept again; older ones are settled
 ATTEMPTS_REMEMBERED_MAX = 8192
 

@@ -37,7 +37,7 @@ def data_event(event_id: str, payload: bytes, encoding: int) -> bytes:
         shown = b"[" + payload[:-1] + b"]"
     else:
         shown = payload if payload.isascii() else payload.decode("utf-8", "replace").encode()
-    lines = _data_lines(shown)
+    lines = data_lines(shown)
     return b"id:%s\nevent: data\n%s\n\n" % (event_id.encode(), lines)
 
 
@@ -67,7 +67,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _data_lines(shown: bytes) -> bytes:
+def data_lines(shown: bytes) -> bytes:
     """Return a `data:` line for each line. Clients strip one leading space, so a line that begins
     with a space gets another. No line is looked at alone, as a text may consist of line ends, and
     other threads run between two parts of a large one."""

@@ -69,6 +69,16 @@ def parse_query(query: str) -> dict[str, str]:
     return found
 
 
+def repeated(query: str, name: str) -> list[str]:
+    """Return the values of a parameter that may be given more than once, in their order."""
+    found = []
+    for part in query.split("&"):
+        key, _, value = part.partition("=")
+        if _decoded(key.replace("+", " ")) == name:
+            found.append(_decoded(value.replace("+", " ")))
+    return found
+
+
 def _decoded(text: str) -> str:
     if "%" not in text and text.isascii():
         return text

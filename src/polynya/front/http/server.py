@@ -11,12 +11,13 @@ from polynya.front.http.protocol.extension import Handler
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.service.api import Service
+from polynya.service.live import LiveStreams
 
 
 class HttpFront:
     """The HTTP server of one core. `handlers` maps an exact path to its handler, `mounts` a path
     prefix with a final slash. Both take precedence over streams. `streams` False omits the stream
-    routes, for ports with other content."""
+    routes, for ports with other content. `live` serves readers of many streams."""
 
     def __init__(
         self,
@@ -27,11 +28,13 @@ class HttpFront:
         *,
         streams: bool = True,
         protection: Protection | None = None,
+        live: LiveStreams | None = None,
     ) -> None:
         router = Router(handlers or {}, mounts or {}, streams=streams)
         self.context = Context(
             service, settings or HttpSettings(), router, protection or Protection()
         )
+        self.context.live = live
         self.counters = self.context.counters
         self.connections = self.context.connections
         self.readers = self.context.readers

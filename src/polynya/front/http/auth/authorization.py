@@ -69,6 +69,7 @@ _HARMLESS = {
     RouteKind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"),
     RouteKind.RETENTION: ("GET", "HEAD"),
 }
+_OF_EVENTS = (RouteKind.STREAM, RouteKind.LIVE)
 _CHALLENGE = (("WWW-Authenticate", "Bearer"),)
 _CHALLENGE_AGAIN = (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
 
@@ -180,7 +181,7 @@ class Authorizer:
     def _credential(self, exchange: Exchange) -> str:
         """Return the request's token. Raises `Failure`."""
         if "authorization" not in exchange.head.headers and "access_token" in exchange.query:
-            if exchange.query.get("live") != "sse" or exchange.head.method != "GET":
+            if not _is_events(exchange):
                 raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
             return exchange.query["access_token"]
         try:
@@ -263,7 +264,7 @@ class Authorizer:
             return _STREAM.get(method, Verb.READ), route.name
         if route.kind == RouteKind.BUCKET:
             return Verb.CREATE, f"{route.name}/"
-        if route.kind == RouteKind.LIST:
+        if route.kind in (RouteKind.LIST, RouteKind.LIVE):  # which check each stream
             return Verb.READ, None
         if route.kind == RouteKind.RETENTION:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
@@ -292,11 +293,13 @@ def is_open(path: str) -> bool:
 def _is_paced(exchange: Exchange) -> bool:
     """Report whether to slow the caller down instead of refusing it: an `EventSource` would take an
     error as the end."""
-    return (
-        exchange.route.kind == RouteKind.STREAM
-        and exchange.head.method == "GET"
-        and exchange.query.get("live") == "sse"
-    )
+    return exchange.route.kind in _OF_EVENTS and _is_events(exchange)
+
+
+def _is_events(exchange: Exchange) -> bool:
+    """Report whether the request opens server-sent events."""
+    is_live = exchange.route.kind == RouteKind.LIVE or exchange.query.get("live") == "sse"
+    return is_live and exchange.head.method == "GET"
 
 
 def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:

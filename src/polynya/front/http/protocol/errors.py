@@ -123,7 +123,7 @@ _TABLE = (
     ErrorCode(
         "TOKEN_IN_URL",
         401,
-        "access_token in a URL is accepted only for live=sse, with a token that expires within an "
+        "access_token in a URL is accepted only for live=sse and /v1/live, with a token that expires within an "
         "hour",
     ),
     ErrorCode("FORBIDDEN", 403, "the token does not allow this"),
@@ -224,6 +224,12 @@ _TABLE = (
         "STREAM_RECREATED",
         410,
         "the stream was deleted and recreated since this reader's last event; read from its start",
+    ),
+    ErrorCode(
+        "CURSOR_GONE",
+        410,
+        "no node keeps this cursor any more; open the streams at the offsets of their last events: "
+        "stream=NAME@OFFSET",
     ),
     ErrorCode(
         "INCARNATION_MISMATCH",
@@ -351,6 +357,13 @@ _TABLE = (
     ),
     ErrorCode(
         "SLOW_READER", 503, "the reader was too slow for the stream; resume from the last event"
+    ),
+    ErrorCode(
+        "LIVE_LIMIT",
+        503,
+        "the prefix or pattern has too many streams for one connection, or all connections of the "
+        "core follow too many",
+        retry_after=5,
     ),
     ErrorCode("HTTP_VERSION", 505, "this server speaks HTTP/1.1"),
     ErrorCode(

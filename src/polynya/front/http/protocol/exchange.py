@@ -44,6 +44,7 @@ from polynya.front.http.protocol.router import Route, RouteKind, Router
 from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
 from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
+from polynya.service.live import LiveStreams
 from polynya.wire.http1 import Head, HeadParser
 
 log = logging.getLogger("polynya.http")
@@ -134,6 +135,7 @@ class Context:
         self.bodies = BodyBudget()
         self.memory = ResponseMemory()
         self.readers = LiveReaders(self.connections.spawn)
+        self.live: LiveStreams | None = None  # for readers of many streams
         self.now = time.monotonic
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self._log_throttle = LogThrottle()

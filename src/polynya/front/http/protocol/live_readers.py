@@ -22,18 +22,22 @@ ASK_SECONDS = 0.1  # interval for a stream with continuous writes
 AGAIN_SECONDS = 1.0  # retry interval without a leader
 
 
-class LiveReader(Protocol):
-    """The reader of an event stream."""
+class Unconfirmed(Protocol):
+    """A follower of one stream that wants its tail confirmed."""
 
     @property
     def stream(self) -> StreamHandle: ...
 
-    @property
-    def principal(self) -> Principal | None: ...
-
     def confirm(self, info: StreamInfo | Refusal) -> None:
         """Handle facts that include every acknowledged record."""
         ...
+
+
+class LiveReader(Protocol):
+    """The reader of an event stream, of one stream or of many."""
+
+    @property
+    def principal(self) -> Principal | None: ...
 
     def sweep(self, tick: int) -> None:
         """Send keep-alives, and end the response after its lifetime."""
@@ -61,15 +65,15 @@ class TailConfirmation:
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._unconfirmed: dict[LiveReader, None] = {}
+        self._unconfirmed: dict[Unconfirmed, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def request(self, reader: LiveReader) -> None:
+    def request(self, reader: Unconfirmed) -> None:
         """Register a reader whose last event may not be the tail."""
         self._unconfirmed[reader] = None
         self._ask_in(ASK_SECONDS)
 
-    def forget(self, reader: LiveReader) -> None:
+    def forget(self, reader: Unconfirmed) -> None:
         self._unconfirmed.pop(reader, None)
 
     def close(self) -> None:
@@ -85,7 +89,7 @@ class TailConfirmation:
 
     async def _ask_all(self) -> None:
         readers, self._unconfirmed = self._unconfirmed, {}
-        by_name: dict[str, list[LiveReader]] = {}
+        by_name: dict[str, list[Unconfirmed]] = {}
         for reader in readers:
             by_name.setdefault(reader.stream.name, []).append(reader)
         try:
@@ -97,7 +101,7 @@ class TailConfirmation:
                 AGAIN_SECONDS if not self._unconfirmed.keys().isdisjoint(readers) else ASK_SECONDS
             )
 
-    async def _ask(self, waiting: list[LiveReader]) -> None:
+    async def _ask(self, waiting: list[Unconfirmed]) -> None:
         try:
             info = await waiting[0].stream.info()
         except PolynyaError:
@@ -126,7 +130,6 @@ class LiveReaders:
         """Remove an event stream that has ended."""
         self.live.pop(reader, None)
         self.metered.pop(reader, None)
-        self.tail_confirmation.forget(reader)
 
     def sweep(self, tick: int) -> None:
         """Sweep the event streams."""

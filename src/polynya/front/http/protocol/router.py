@@ -27,6 +27,7 @@ class RouteKind:
     HANDLER = 4
     MOUNT = 5
     RETENTION = 6
+    LIVE = 7
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -98,6 +99,8 @@ class Router:
             )
         if path == "/v1/streams":
             return Route(RouteKind.LIST, path)
+        if path == "/v1/live":
+            return Route(RouteKind.LIVE, path)
         route = self._retention(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()

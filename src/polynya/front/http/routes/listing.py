@@ -40,7 +40,7 @@ def list_streams(exchange: Exchange) -> None:
 
 async def _list(exchange: Exchange, after: str, limit: int, *, local: bool) -> None:
     prefix = exchange.query.get("prefix", "")
-    parts = [each for part in _parts(prefix) for each in _visible(exchange.principal, part)]
+    parts = covering_prefixes(exchange.principal, prefix)
     found = await _find(exchange, parts, after, limit + 1, local=local)
     shown = found[:limit]
     answer = {
@@ -52,6 +52,11 @@ async def _list(exchange: Exchange, after: str, limit: int, *, local: bool) -> N
         [("Content-Type", "application/json"), ("Cache-Control", NO_STORE)],
         msgspec.json.encode(answer),
     )
+
+
+def covering_prefixes(principal: Principal | None, prefix: str) -> list[str]:
+    """Return the canonical prefixes that cover what the caller may read under a spelled prefix."""
+    return [each for part in _parts(prefix) for each in _visible(principal, part)]
 
 
 def _visible(principal: Principal | None, prefix: str) -> list[str]:

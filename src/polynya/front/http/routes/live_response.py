@@ -31,7 +31,6 @@ class LiveResponse:
     connection to itself, until it is `finished`. What to send is for `Subscriber` to decide."""
 
     __slots__ = (
-        "_chunked",
         "_context",
         "_ends_at",
         "_exchange",
@@ -39,6 +38,7 @@ class LiveResponse:
         "_on_end",
         "_peer",
         "_wrote_at",
+        "chunked",
         "cursor",
         "encoding",
         "finished",
@@ -51,7 +51,7 @@ class LiveResponse:
         self._context = context = exchange.context
         self._exchange = exchange
         self._peer = exchange.peer
-        self._chunked = exchange.head.minor == 1
+        self.chunked = exchange.head.minor == 1
         self.cursor = next_cursor(
             exchange.query.get("cursor"), context.service.now_ms(), context.random.random()
         )
@@ -67,26 +67,30 @@ class LiveResponse:
     def frame_key(self) -> str:
         """The key of the frames of all readers with the same form and framing."""
         key = "sse-records" if self.form.records else "sse"
-        return f"{key}-chunk" if self._chunked else key
+        return f"{key}-chunk" if self.chunked else key
 
     def open(self, info: StreamInfo, more: Headers, on_end: Callable[[], None]) -> None:
-        """Write the response head, with more headers, and take over the connection. `on_end` is
-        called once, at the end of the response or of the connection."""
-        self._on_end = on_end
+        """Begin the response for a stream, with more headers."""
         self.uid, self._history = info.uid, info.history
         self.form = Form(self.form.records, is_json_stream(info))
         media = "application/json" if self.form.records else values_type(info.content_type)
         self.encoding = sse_encoding(media_type(media))
+        headers: Headers = [("Stream-Incarnation", str(info.uid)), *more]
+        if self.encoding == SseEncoding.BASE64:
+            headers.append(("Stream-SSE-Data-Encoding", "base64"))
+        self.begin(headers, on_end)
+
+    def begin(self, more: Headers, on_end: Callable[[], None]) -> None:
+        """Write the response head, with more headers, and take over the connection. `on_end` is
+        called once, at the end of the response or of the connection."""
+        self._on_end = on_end
         headers: Headers = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", NO_CACHE),
             ("X-Accel-Buffering", "no"),
-            ("Stream-Incarnation", str(info.uid)),
             *more,
         ]
-        if self.encoding == SseEncoding.BASE64:
-            headers.append(("Stream-SSE-Data-Encoding", "base64"))
-        if self._chunked:
+        if self.chunked:
             headers.append(("Transfer-Encoding", "chunked"))
         self._exchange.keep_alive = False  # the connection ends with the event stream
         context = self._context
@@ -113,7 +117,7 @@ class LiveResponse:
 
     def framed(self, events: bytes) -> bytes:
         """Return events as they are written."""
-        return chunk(events) if self._chunked else events
+        return chunk(events) if self.chunked else events
 
     def sweep(self, tick: int) -> None:
         """Send keep-alives, and end the response after its lifetime, so that clients
@@ -131,7 +135,7 @@ class LiveResponse:
             return
         self._end()
         self._peer.on_lost = None
-        self._exchange.send(b"0\r\n\r\n" if self._chunked else b"")
+        self._exchange.send(b"0\r\n\r\n" if self.chunked else b"")
 
     def _end(self) -> None:
         self.finished = True

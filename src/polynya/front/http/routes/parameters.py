@@ -33,6 +33,9 @@ STREAM = frozenset((*_READS, *_STREAMS))
 _BY_KIND: dict[int, frozenset[str]] = {
     RouteKind.STREAM: STREAM,
     RouteKind.LIST: frozenset(("prefix", "after", "limit", *_STREAMS)),
+    RouteKind.LIVE: frozenset(
+        ("stream", "prefix", "match", "offset", "cursor", "live", "record_view", *_STREAMS)
+    ),
     RouteKind.BUCKET: _STREAMS,
     RouteKind.RETENTION: _STREAMS,
 }

@@ -444,6 +444,7 @@ class Subscriber:
         self._live = False
         self._kept = []
         self._context.readers.discard(self)
+        self._context.readers.tail_confirmation.forget(self)
         self._context.service.detach(self._response.uid, self)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from polynya.front.http.live.reader import live
 from polynya.front.http.protocol.errors import REFUSED, Failure
 from polynya.front.http.protocol.exchange import CONSOLE, Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Request
@@ -81,6 +82,7 @@ METHODS: dict[int, Methods] = {
         "OPTIONS": options,
     },
     RouteKind.BUCKET: {"PUT": put_bucket, "OPTIONS": options},
+    RouteKind.LIVE: {"GET": live, "OPTIONS": options},
     RouteKind.LIST: {"GET": list_streams, "HEAD": list_streams, "OPTIONS": options},
     RouteKind.RETENTION: {
         "GET": show_retention,

@@ -1,0 +1,310 @@
+"""GET /v1/live: the connection of a reader of many streams, and the turns of its streams.
+
+Live events are written as they come, by no task. Streams that have to be read have turns, of one
+page each.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from polynya.base.errors import CorruptData, Unavailable
+from polynya.base.limits import (
+    LIVE_MATCHES_MAX,
+    LIVE_PAGE_BYTES,
+    LIVE_STREAMS_PER_CORE_MAX,
+    RAW_STEP_BYTES,
+)
+from polynya.front.http.live.backlog import Room
+from polynya.front.http.live.budget import Budget
+from polynya.front.http.live.selection import Selection, parse_selection
+from polynya.front.http.live.showing import Place
+from polynya.front.http.live.strand import Strand
+from polynya.front.http.live.turns import Turns
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.responses import NO_CACHE
+from polynya.front.http.routes.live_response import LiveResponse
+from polynya.front.http.routes.pages import allowed_bytes
+from polynya.local.api import Position, StreamInfo
+from polynya.service.live import LiveStreams
+from polynya.service.live.cursors import State, StreamPlace
+from polynya.wire.live_events import with_id
+from polynya.wire.sse import error_event
+
+log = logging.getLogger("polynya.http")
+
+_LIST_PAGE = 1000
+_RETRY_SECONDS = 1.0  # before a stream without a leader has another turn
+_ENDS = {"Content-Type": "text/event-stream", "Cache-Control": NO_CACHE}
+
+
+def live(exchange: Exchange) -> None:
+    """Start the events of many streams. Raises `Failure`."""
+    if exchange.context.live is None:
+        raise Failure("NO_ROUTE")
+    selection = parse_selection(exchange)
+    exchange.spawn(_open(exchange, selection, exchange.context.live), waits=True, long=True)
+
+
+async def _open(exchange: Exchange, selection: Selection, shared: LiveStreams) -> None:
+    """Open the connection. A reconnecting browser gives up on any status but 200, so its errors are
+    an event."""
+    reader = ManyReader(exchange, selection, shared)
+    try:
+        await reader.prepare()
+        reader.open()
+    except (Unavailable, Failure) as error:
+        reader.release()
+        if not selection.cursor:
+            raise
+        code = error.code if isinstance(error, Failure) else "UNAVAILABLE"
+        message = error.message if isinstance(error, Failure) else str(error)
+        body = error_event(exchange.error_json(code, message))
+        exchange.answer(200, [*_ENDS.items()], body)
+    except BaseException:
+        reader.release()
+        raise
+
+
+class ManyReader:
+    """A connection with many streams."""
+
+    def __init__(self, exchange: Exchange, selection: Selection, shared: LiveStreams) -> None:
+        self._exchange, self._context = exchange, exchange.context
+        self._selection, self._shared = selection, shared
+        self._response = LiveResponse(exchange)
+        self._responses = exchange.peer.responses
+        self.principal = exchange.principal
+        self._budget = Budget(exchange.peer.meter, self._context.now)
+        self._cursor = shared.cursors.begin(self.finish)
+        self._turns = Turns[Strand](
+            self._context.connections.spawn, self._may_write, self._give_turn, self._tell_all
+        )
+        self._strands: dict[str, Strand] = {}
+        self._early: list[str] | None = []  # new streams, until this reader is open
+        self._is_told = False  # the client has been told of all streams
+        self.room = Room()
+        self.records = self._response.form.records
+        self.local = selection.local
+        rate = self._budget.bytes_per_second
+        self.page_bytes = (
+            LIVE_PAGE_BYTES if rate is None else min(LIVE_PAGE_BYTES, max(RAW_STEP_BYTES, rate))
+        )
+
+    # --- the opening ------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Find the streams and their places. Raises `Failure` and Unavailable."""
+        selection, places = self._selection, dict[str, StreamPlace]()
+        if selection.cursor:
+            found = await self._shared.cursors.take(selection.cursor)
+            if found is None:
+                raise Failure("CURSOR_GONE")
+            places = {place.name: place for place in found if selection.wants(place.name)}
+        await self._shared.new_streams.watch(self.created)
+        infos = await self._matching()
+        for name in selection.listed:
+            self._add(name, self._begin_of(name), places.get(name))
+        for name, info in infos.items():
+            if name not in selection.listed:
+                self._add_matched(info, places.get(name))
+        for name, place in places.items():  # the client is told that they are gone
+            if name not in self._strands and name not in infos and place.state == State.OPEN:
+                self._add(name, (Position.START, 0), place)
+
+    async def _matching(self) -> dict[str, StreamInfo]:
+        """Return the streams of the prefix or pattern. Raises `Failure` if there are too many."""
+        found: dict[str, StreamInfo] = {}
+        for prefix in self._selection.prefixes:
+            after = ""
+            while True:
+                page = await self._context.service.list_streams(
+                    prefix, after, _LIST_PAGE, local=self.local
+                )
+                found |= {info.name: info for info in page if self._selection.matches(info.name)}
+                self._check_count(len(found))
+                if len(page) < _LIST_PAGE:
+                    break
+                after = page[-1].name
+        return found
+
+    def _check_count(self, count: int) -> None:
+        if count > LIVE_MATCHES_MAX:
+            raise Failure(
+                "LIVE_LIMIT",
+                f"the prefix or pattern has more than {LIVE_MATCHES_MAX} streams; use a longer one",
+            )
+        if self._shared.followed + count > LIVE_STREAMS_PER_CORE_MAX:
+            raise Failure(
+                "LIVE_LIMIT",
+                f"the readers of this core follow {LIVE_STREAMS_PER_CORE_MAX} streams; retry at "
+                "another node",
+            )
+
+    def _begin_of(self, name: str) -> tuple[int, int]:
+        """Return where a stream begins that the cursor does not have. After the first connection
+        that is its start, as it was created later."""
+        begin = self._selection.listed.get(name, self._selection.begin)
+        is_later = bool(self._selection.cursor) and begin[0] == Position.NOW
+        return (Position.START, 0) if is_later else begin
+
+    def _add_matched(self, info: StreamInfo, place: StreamPlace | None) -> None:
+        begin = self._begin_of(info.name)
+        knows = place is not None and place.state == State.CLOSED and place.uid == info.uid
+        if info.closed and (knows or (place is None and begin[0] == Position.NOW)):
+            at = (info.record, info.byte)
+            self._cursor.add(StreamPlace(info.name, info.uid, *at, State.CLOSED))
+        else:
+            self._add(info.name, begin, place)
+
+    def _add(self, name: str, begin: tuple[int, int], place: StreamPlace | None) -> None:
+        handle = self._context.service.open(name)
+        strand = Strand(self, handle, begin, listed=name in self._selection.listed)
+        self._strands[name] = strand
+        self._shared.followed += 1
+        if place is not None and place.state != State.DELETED:
+            strand.resume(place)
+        if self._early is None:
+            self.enqueue(strand)
+
+    def open(self) -> None:
+        """Open the response."""
+        if self._responses.transport is None:
+            self.release()
+            return
+        self._response.begin([], self.release)
+        self._context.readers.add(self, is_metered=self._budget.is_metered)
+        if self._selection.cursor:  # the client must not keep the id of a connection that is over
+            self._response.write(f"id:{self._cursor.event_id}\n\n".encode())
+        early, self._early = self._early or [], None
+        for strand in self._strands.values():
+            self.enqueue(strand)
+        for name in early:
+            self.created(name)
+        if not self._strands:
+            self._tell_all()
+
+    def created(self, name: str) -> None:
+        """Handle that a stream was created."""
+        if self._early is not None:
+            self._early.append(name)
+            return
+        if not self._selection.wants(name):
+            return
+        strand = self._strands.get(name)
+        if strand is None:
+            try:
+                self._check_count(len(self._cursor.places) + 1)
+            except Failure as full:
+                self._response.end_with_error(full.code, full.message)
+                return
+            self._add(name, (Position.START, 0), None)
+            strand = self._strands[name]
+        strand.notice()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def sweep(self, tick: int) -> None:
+        """Send keep-alives, and end the response after its lifetime."""
+        self._response.sweep(tick)
+
+    def finish(self) -> None:
+        """End the response; the client resumes."""
+        self._response.finish()
+
+    def release(self) -> None:
+        """Detach from all streams, and keep the cursor."""
+        self._shared.new_streams.leave(self.created)
+        self._shared.cursors.keep(self._cursor)
+        self._context.readers.discard(self)
+        self._budget.charge()
+        self._turns.clear()
+        for strand in self._strands.values():
+            strand.stop()
+        self._shared.followed -= len(self._strands)
+        self._strands = {}
+
+    # --- turns ------------------------------------------------------------------------------------
+
+    def enqueue(self, strand: Strand) -> None:
+        """Give the strand a turn."""
+        if not self._response.finished:
+            self._turns.add(strand)
+
+    async def _may_write(self) -> bool:
+        """Wait until there may be a turn. Return False at the end of the response."""
+        await self._responses.wait_writable()
+        await self._budget.wait(lambda: self._response.finished)
+        if self._context.connections.stopping:
+            self.finish()
+        return not self._response.finished
+
+    async def _give_turn(self, strand: Strand) -> float | None:
+        """Let a strand write a page. Return the seconds until its next turn, or None."""
+        try:
+            return await strand.turn()
+        except (Unavailable, Failure):
+            return _RETRY_SECONDS
+        except CorruptData as error:
+            return strand.fail("DATA_DAMAGED", str(error))
+        except Exception:  # the response has begun, so no error status is possible
+            log.exception("a live reader failed", extra={"target": self._exchange.shown_target})
+            self.finish()
+            return None
+
+    def _tell_all(self) -> None:
+        """Tell the client, once, that it has been told of all streams."""
+        if self._is_told or self._response.finished:
+            return
+        self._is_told = True
+        event = f'event: control\ndata:{{"allUpToDate":true,"streams":{len(self._strands)}}}\n\n'
+        self._write(self._cursor.event_id, event.encode())
+
+    # --- for strands ------------------------------------------------------------------------------
+
+    @property
+    def flows(self) -> bool:
+        """Report whether events may be written at once."""
+        return not (self._responses.write_paused or self._budget.is_used_up)
+
+    def add_place(self, place: StreamPlace) -> int:
+        """Add a stream's place to the cursor, and return its index there."""
+        return self._cursor.add(place)
+
+    def write(self, strand: Strand, rest: bytes, at: Place, state: int) -> None:
+        """Write an event of a strand that is at this place behind it."""
+        self._write(self._cursor.move(strand.index, *at, state), rest)
+
+    def _write(self, event_id: str, rest: bytes) -> None:
+        self._responses.write(with_id(event_id, rest, chunked=self._response.chunked))
+        self._response.wrote = True
+        self._budget.note(len(rest))
+
+    def write_unplaced(self, rest: bytes) -> None:
+        """Write an event of a stream without a place."""
+        self._response.write(rest)
+
+    def allowed_bytes(self) -> int:
+        """Return the size of a page. Raises `Failure` while there is no memory for one."""
+        return allowed_bytes(self._exchange, self.page_bytes)
+
+    def detach(self, strand: Strand) -> None:
+        """Detach a strand from its stream."""
+        self._context.service.detach(strand.uid, strand)
+        self._context.readers.tail_confirmation.forget(strand)
+
+    def remove(self, strand: Strand) -> None:
+        """Remove the strand of a stream that does not exist."""
+        if self._strands.get(strand.stream.name) is strand:
+            del self._strands[strand.stream.name]
+            self._shared.followed -= 1
+
+    def request_confirmation(self, strand: Strand) -> None:
+        """Request that the tail is confirmed. Local readers need that not."""
+        if not self.local:
+            self._context.readers.tail_confirmation.request(strand)
+
+    def charge(self) -> None:
+        """Charge for the bytes written. A reader over its limit goes back to reads, which wait."""
+        self._budget.charge()

@@ -1,0 +1,10 @@
+"""Readers of many streams: which streams are new, and where readers stopped.
+
+`NewStreams` tells the readers of this core about streams created anywhere in the cluster.
+`LiveCursors` keeps the places of readers whose connection ended, and finds those that other cores
+keep. Neither has durable state.
+"""
+
+from polynya.service.live.streams import LiveStreams
+
+__all__ = ["LiveStreams"]

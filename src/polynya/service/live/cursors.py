@@ -1,0 +1,176 @@
+"""The cursors of readers of many streams: the place of each stream at each of the last events.
+
+The id of an event is `NAME.N`: the cursor's random name, and the number of the event. A reader that
+reconnects, to any core of the cluster, takes its cursor as it was at that event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from array import array
+from collections.abc import Callable
+from copy import copy
+
+import msgspec
+
+from polynya.base.limits import (
+    LIVE_CURSOR_BYTES_PER_CORE,
+    LIVE_CURSOR_EVENTS_MAX,
+    LIVE_CURSOR_SECONDS,
+)
+from polynya.service.node_service import NodeService
+
+LIVE_CURSOR = 71  # messages between cores
+_ID = re.compile(r"([0-9a-f]{24})\.([0-9a-f]{8})", re.ASCII)
+_PLACE_BYTES = 200  # of memory, beside the name
+_UNDO = 3  # numbers of an entry of the undo log
+
+
+class State:
+    """The knowledge that a client has of a stream."""
+
+    UNTOLD = 0  # nothing
+    OPEN = 1
+    CLOSED = 2
+    DELETED = 3
+
+
+class StreamPlace(msgspec.Struct, array_like=True):
+    """The place of a reader in one incarnation of a stream."""
+
+    name: str  # canonical
+    uid: int
+    record: int
+    byte: int
+    state: int = State.UNTOLD
+
+
+class CursorQuery(msgspec.Struct, array_like=True, frozen=True):
+    name: str
+    number: int
+
+
+class Cursor:
+    """The places of one reader. `on_taken` ends its connection, if it has one."""
+
+    __slots__ = ("_undo", "name", "number", "on_taken", "places")
+
+    def __init__(self, on_taken: Callable[[], None]) -> None:
+        self.name = secrets.token_hex(12)
+        self.number = 0  # of the last event
+        self.places: list[StreamPlace] = []
+        self.on_taken = on_taken
+        self._undo = array("q")  # for each of the last events: what its stream's place was
+
+    @property
+    def event_id(self) -> str:
+        """The id of the last event, or of the opening."""
+        return f"{self.name}.{self.number:08x}"
+
+    @property
+    def size(self) -> int:
+        """The bytes of memory that it takes, about."""
+        names = sum(len(place.name) for place in self.places)
+        return names + len(self.places) * _PLACE_BYTES + len(self._undo) * 8
+
+    def add(self, place: StreamPlace) -> int:
+        """Add a stream that the client has not been told of, and return its index."""
+        self.places.append(place)
+        return len(self.places) - 1
+
+    def move(self, index: int, record: int, byte: int, state: int) -> str:
+        """Move a stream to its place after an event, and return the id of that event."""
+        place, undo = self.places[index], self._undo
+        undo.append(index << 2 | place.state)
+        undo.append(place.record)
+        undo.append(place.byte)
+        if len(undo) >= 2 * _UNDO * LIVE_CURSOR_EVENTS_MAX:
+            del undo[: _UNDO * LIVE_CURSOR_EVENTS_MAX]
+        place.record, place.byte, place.state = record, byte, state
+        self.number += 1
+        return self.event_id
+
+    def at(self, number: int) -> list[StreamPlace] | None:
+        """Return the places as they were at an event; None: that is too long ago."""
+        undo, places = self._undo, [copy(place) for place in self.places]
+        if not self.number - len(undo) // _UNDO <= number <= self.number:
+            return None
+        for back in range(1, self.number - number + 1):  # newest first
+            begin = len(undo) - _UNDO * back
+            packed, record, byte = undo[begin : begin + _UNDO]
+            place = places[packed >> 2]
+            place.record, place.byte, place.state = record, byte, packed & 3
+        return [place for place in places if place.state != State.UNTOLD]
+
+
+class LiveCursors:
+    """The cursors of one core, in use and kept. Create one on every core."""
+
+    def __init__(self, service: NodeService, now: Callable[[], float] = time.monotonic) -> None:
+        self._rpc = service.rpc
+        self._now = now
+        self._used: dict[str, Cursor] = {}
+        self._kept: dict[str, tuple[Cursor, float, int]] = {}  # with its end, and its size
+        self._kept_bytes = 0
+        service.rpc.serve(LIVE_CURSOR, CursorQuery, list[StreamPlace] | None, self._here)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def begin(self, on_taken: Callable[[], None]) -> Cursor:
+        """Return the cursor of a new connection."""
+        cursor = Cursor(on_taken)
+        self._used[cursor.name] = cursor
+        return cursor
+
+    def keep(self, cursor: Cursor) -> None:
+        """Keep the cursor of a connection that has ended, for a while."""
+        if self._used.pop(cursor.name, None) is None:
+            return
+        size = cursor.size
+        self._kept[cursor.name] = (cursor, self._now() + LIVE_CURSOR_SECONDS, size)
+        self._kept_bytes += size
+        self._drop_old()
+
+    async def take(self, event_id: str) -> list[StreamPlace] | None:
+        """Return the places at an event, and end the connection that it was sent on; None: no core
+        has them. `event_id` is one that `is_event_id` accepts."""
+        match = _ID.fullmatch(event_id)
+        assert match is not None
+        query = CursorQuery(match[1], int(match[2], 16))
+        if query.name in self._used or query.name in self._kept:
+            return await self._here(query)
+        asked = [self._rpc.ask(core, LIVE_CURSOR, query) for core in self._rpc.others()]
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, list):
+                return answer
+            if isinstance(answer, BaseException) and not isinstance(answer, Exception):
+                raise answer
+        return None
+
+    async def _here(self, query: CursorQuery) -> list[StreamPlace] | None:
+        self._drop_old()
+        cursor = self._used.get(query.name)
+        if cursor is not None:
+            cursor.on_taken()  # which keeps it
+        cursor, _, _ = self._kept.get(query.name, (None, 0.0, 0))
+        return None if cursor is None else cursor.at(query.number)
+
+    def _drop_old(self) -> None:
+        now = self._now()
+        for name, (_, end, _) in tuple(self._kept.items()):
+            if end > now and self._kept_bytes <= LIVE_CURSOR_BYTES_PER_CORE:
+                break
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        _, _, size = self._kept.pop(name)
+        self._kept_bytes -= size
+
+
+def is_event_id(text: str) -> bool:
+    """Report whether a text has the form of an event's id."""
+    return _ID.fullmatch(text) is not None
