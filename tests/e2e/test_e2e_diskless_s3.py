@@ -60,6 +60,7 @@ def place(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with logged(s3_server.endpoint) as (endpoint, log), faulty(endpoint) as store:
         settings = s3_server.settings() | {"s3_endpoint": store.endpoint}
         named = {f"POLYNYA_COLD_{name.upper()}": value for name, value in settings.items()}
+        named["POLYNYA_COLD_COMPRESSION"] = "none"  # so many bytes that their counts say much
         with dev_cluster(folder, *flags, **named) as cluster:
             yield Place(cluster, store, log)
 

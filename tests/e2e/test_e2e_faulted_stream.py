@@ -14,12 +14,14 @@ from e2e_world import World
 from google_crc32c import value as crc32c
 from polling import wait_until
 
+from polynya.base.errors import CorruptData
 from polynya.base.names import group_of
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import open_storage
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.parts import Batch, Encoding
+from polynya.wire.pack import read_footer
 
 pytestmark = pytest.mark.process
 FLAGS = ("--cores", "1", "--cold-flush-max-age-ms", "100")
@@ -90,6 +92,15 @@ def test_a_node_serves_beside_a_stream_that_it_cannot_store(world: World) -> Non
         world.stop()
 
 
+def places_of(name: str, pack: bytes) -> list[tuple[int, int]]:
+    """The offsets and lengths of a stream's first slice in an object; none if it is no pack."""
+    try:
+        entries = read_footer(pack).entries
+    except CorruptData:
+        return []
+    return [(each.offset, each.stored) for each in entries if each.path.endswith(f"/{name}")]
+
+
 def test_a_damaged_pack_is_told_by_reads_readiness_and_metrics(world: World) -> None:
     """Report the damage until the object is whole again. The other stream's bytes in it are
     served."""
@@ -100,22 +111,25 @@ def test_a_damaged_pack_is_told_by_reads_readiness_and_metrics(world: World) -> 
             client.ask("POST", f"/v1/stream/{name}", body, content_type="text/plain")
 
     def packs() -> dict[Path, bytes]:
-        files = [path for path in (world.data / "objects").rglob("*") if path.is_file()]
-        found = {path: path.read_bytes() for path in files}
-        return {path: data for path, data in found.items() if b"a" * 5000 in data}
+        """The packs with a slice of the first stream."""
+        files = [path for path in (world.data / "objects").rglob("*") if "/packs/" in str(path)]
+        found = {path: path.read_bytes() for path in files if path.is_file()}
+        return {path: data for path, data in found.items() if places_of("hurt", data)}
 
     def has_both() -> bool:
-        return bool(packs()) and any(
-            b"b" * 5000 in path.read_bytes()
-            for path in (world.data / "objects").rglob("*")
-            if path.is_file()
-        )
+        found = [
+            path.read_bytes() for path in (world.data / "objects").rglob("*-*") if path.is_file()
+        ]
+        return bool(packs()) and any(places_of("sound", data) for data in found)
 
     wait_until(has_both, what="both streams to be in packs")
     world.stop()
     whole = packs()
     for path, data in whole.items():
-        path.write_bytes(data.replace(b"a" * 5000, b"a" * 4999 + b"?"))
+        ((offset, stored),) = places_of("hurt", data)
+        assert stored < 1000, "it is compressed"
+        last = offset + stored - 1
+        path.write_bytes(data[:last] + bytes((data[last] ^ 1,)) + data[last + 1 :])
     node = world.start(*FLAGS)
     assert "damaged" not in got(f"{world.url}/readyz")
     with contextlib.closing(world.connect()) as client:

@@ -70,6 +70,20 @@ def test_every_record_is_read_from_both_sources(node: PipeWorld) -> None:
     assert all(row[1] > 0 and row[5] == row[6] for row in whole)
 
 
+def test_compressed_packs_are_read_and_divided_by_their_records(node: PipeWorld) -> None:
+    for number in range(3):
+        node.append(
+            "small/x", *({"n": number * 100 + at, "pad": "word " * 50} for at in range(100))
+        )
+        found = planned(node, stream="small/x")
+    (part,) = found[0].ranges[:1]
+    assert len(found) == 1 and 5 * part.stored < part.length == part.read_bytes
+    expected = [row for row in node.rows if row[0] == "small/x"]
+    assert sorted(rows(found)) == sorted(expected)
+    divided = planned(node, stream="small/x", partitionBytes="30000")
+    assert len(divided) > 1 and sorted(rows(divided)) == sorted(expected)
+
+
 def test_bytes_are_records_in_the_store_and_refused_from_the_server(node: PipeWorld) -> None:
     node.append("raw/x", b"one", content_type="application/octet-stream")
     node.append("raw/x", b"two", content_type="application/octet-stream")

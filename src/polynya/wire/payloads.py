@@ -10,6 +10,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.limits import COMPRESSED_PAYLOAD_BYTES_MAX
 
 RAW, ZSTD = range(2)  # `compression` in the header of a slice
+BYTES_MAX = COMPRESSED_PAYLOAD_BYTES_MAX
 BYTES_MIN = 1024  # a smaller payload takes more time than it saves bytes
 SAVED_PER_BYTE = 10  # one byte of so many is saved, or the payload stays as it is
 
