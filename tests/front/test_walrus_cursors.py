@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from front_world import World, play
+from worlds.transactions import Planter, plant_end
 
 from polynya.base.errors import Unavailable
 from polynya.base.levels import INTERNAL_LEVEL
-from polynya.base.names import BadName, canonical_name
+from polynya.base.names import BadName, canonical_name, group_of
 from polynya.cli.storage.recover import Selection
 from polynya.front.text.cursors import json_batch
 from polynya.front.text.protocol import TextCommand
@@ -95,6 +96,37 @@ def test_a_message_of_a_large_page_is_found_beside_the_loop(
             assert await get(topics) == "OK " + "x" * 900
         assert await get(topics) == "OK " + "y" * AT_ONCE_BYTES
         assert len(in_threads) == 101
+
+    play(story)
+
+
+def test_readers_get_no_message_of_an_aborted_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant_end(monkeypatch)
+
+    async def story(world: World) -> None:
+        topics = topics_of(world)
+        await world.put("logs", JSON)
+        machine = world.service.local.machines[group_of("default/logs", 2)]
+
+        async def send(command: Command, name: str) -> Reply:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            world.service.propose(name, command, future.set_result)
+            reply: Reply = await future
+            return reply
+
+        made = Planter("default/logs", lambda: machine.directory.streams["default/logs"], send)
+        made.now_ms = world.service.now_ms()
+        for number in range(20):
+            await made.write(b'"aborted"', producer=107)
+            await made.write(b'"%d"' % number, producer=5) if number > 17 else None
+        assert await get(topics) == "EMPTY", "they are open"
+        await made.end(107)
+        await made.end(5)
+        assert [await get(topics) for _ in range(3)] == ["OK 18", "OK 19", "EMPTY"]
+        await world.post("logs", b'"last"', JSON)
+        assert await get(topics) == "OK last"
 
     play(story)
 

@@ -10,6 +10,7 @@ import pytest
 from stories.service import node_story, story
 from worlds.packed_appends import PackedAppends
 from worlds.service import Code, Listener, Node, World, name_in
+from worlds.transactions import Planter, plant_end
 
 from polynya.cold import PackGone
 from polynya.local.api import Page, Position, ReadQuery, StreamInfo
@@ -17,8 +18,9 @@ from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.objectstore import MemoryStore
 from polynya.routing import messages
 from polynya.routing.answers import LocalAnswers
+from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.profiles.commands import Profile
-from polynya.stream.parts import ColdSlice
+from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.replies import Reply
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
@@ -125,6 +127,41 @@ async def test_records_in_memory_come_with_the_plan(node: Node) -> None:
         assert await here.read(THERE) == b"one;two;"
         assert await here.read(THERE, bytes_max=5) == b"one;two;"
     assert (here.reader.counters.misses, there.reader.counters.misses) == (1, 0)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@node_story
+async def test_aborted_batches_of_far_slices_are_left_out(
+    node: Node, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    """The plan names the transactions whose marks a slice may lack."""
+    plant_end(monkeypatch)
+    here, there = node.worlds
+    await here.send(Create(THERE, here.clock.ms, "", Encoding.KAFKA))
+    directory = there.local.machines[1].directory
+    made = Planter(THERE, lambda: directory.streams[THERE], there.send)
+    made.now_ms = there.clock.ms
+    await made.write(b"0")
+    await made.write(b"1", producer=107)
+    await made.write(b"2", producer=5)
+    if early:
+        await there.flusher.flush_now(whole=True)
+    await made.end(107)
+    await made.end(5)
+    await there.flusher.flush_now()
+    await made.write(b"5")
+    await made.write(b"6", producer=107)
+    await made.end(107)
+    assert (await here.fork(HERE, THERE)).code == Code.CREATED
+    monkeypatch.setattr("polynya.local.reads.pieces._stays", lambda each: True)
+    for name in (THERE, HERE):
+        page = await here.page(name)
+        assert [(each.record, each.flags) for each in page.spans] == [(0, 0), (2, 1), (5, 0)]
+        assert (page.record, page.up_to_date) == (8, True)
+        raw = await here.page(name, raw=True)
+        flags = [each.flags for each in raw.spans]
+        assert flags in ([0, 5, 1, 3, 3, 0, 5, 3], [0, 5, 1, 3, 0, 5, 3]), "markers may be joined"
+    assert there.reader.counters.misses == 0
 
 
 @node_story

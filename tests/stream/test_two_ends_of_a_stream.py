@@ -23,7 +23,7 @@ from polynya.stream.features.tables.commands import ClaimRanges
 from polynya.stream.features.tables.rules import lag_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding, Retention
-from polynya.stream.read_plan import Isolation, ReadRefused, Want
+from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
 from polynya.stream.state.effects import TailMoved
@@ -86,7 +86,7 @@ def test_reads_stop_at_it(flushed: int) -> None:
         planted.flush(flushed)
     assert planted.world.read(planted.stream, Want(0, 0, 100)) == (b"0,1,", (0, 0), (2, 4))
     plan = planted.machine.plan_read(
-        planted.stream, 0, 0, bytes_max=100, whole_records=True, isolation=Isolation.ALL
+        planted.stream, 0, 0, bytes_max=100, whole_records=True, uncommitted=True
     )
     assert not isinstance(plan, ReadRefused)
     assert (plan.record, plan.byte) == (6, 12)

@@ -10,7 +10,6 @@ import msgspec
 
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.parts import Retention
-from polynya.stream.read_plan import Isolation
 from polynya.stream.replies import Done, KnownCode
 from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import profile_of
@@ -89,6 +88,14 @@ class Position:
     AT_RECORD_TIME = -5
     NEWEST = -6  # the batch with the largest record time, or the tail
     TIMES = (AT_TIME, AT_RECORD_TIME, NEWEST)
+
+
+class Isolation:
+    """The records that a reader gets."""
+
+    ROWS = 0  # to the stable end, without control batches and aborted ones
+    STABLE = 1  # all to the stable end, with these batches and their flags
+    ALL = 2  # all, with those of open transactions
 
 
 class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from polynya.cold import PackGone
-from polynya.local.api import AppendTo, Page, ReadQuery, Refusal, Sink, StreamInfo
+from polynya.local.api import AppendTo, Isolation, Page, ReadQuery, Refusal, Sink, StreamInfo
 from polynya.local.local import LocalGroups
 from polynya.local.reads.pieces import PlannedPage
 from polynya.routing import messages
@@ -15,7 +15,6 @@ from polynya.routing.rpc import CoreTransport, Rpc
 from polynya.routing.tails import RemoteTails
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, Produce
-from polynya.stream.read_plan import Isolation
 from polynya.stream.replies import Done
 
 HIDDEN_PAGES_MAX = 8  # that a read passes over

@@ -63,14 +63,14 @@ class Machine:
         bytes_max: int,
         whole_records: bool,
         until: tuple[int, int] | None = None,
-        isolation: int = read_plan.Isolation.ROWS,
+        uncommitted: bool = False,
     ) -> ReadPlan | ReadRefused:
         """Plan a page that begins at (record, byte). See `read_plan.plan_read`."""
         packs = self.packs
         return read_plan.plan_read(
             stream,
             packs.index_of(stream) if until is None else packs.whole_index_of(stream),
-            read_plan.Want(record, byte, bytes_max, whole_records, until, isolation),
+            read_plan.Want(record, byte, bytes_max, whole_records, until, uncommitted),
         )
 
     def take_changes(self) -> Changes:

@@ -37,25 +37,17 @@ _RECORD = attrgetter("record")
 _BYTE = attrgetter("byte")
 
 
-class Isolation:
-    """The records that a reader gets."""
-
-    ROWS = 0  # to the stable end, without control batches and aborted ones
-    STABLE = 1  # all to the stable end, with these batches and their flags
-    ALL = 2  # all, with those of open transactions
-
-
 class Want(msgspec.Struct, frozen=True, gc=False):
     """A requested page. `until`: read as if the stream's tail were this boundary, trimmed records
-    included (an ancestor, up to the fork point). `aborted`: transactions whose batches a slice may
-    not mark (see `state.aborted`)."""
+    included (an ancestor, up to the fork point). `uncommitted`: with the records of open
+    transactions. `aborted`: those whose batches a slice may not mark (see `state.aborted`)."""
 
     record: int
     byte: int
     bytes_max: int
     whole_records: bool = False
     until: tuple[int, int] | None = None
-    isolation: int = Isolation.ROWS
+    uncommitted: bool = False
     aborted: bytes = b""
 
 
@@ -122,9 +114,7 @@ class ReadRefused(msgspec.Struct, frozen=True, gc=False):
 def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused:
     """Return the pieces of a page of at most `bytes_max` bytes (or one record). `cold` is the
     stream's index. Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
-    tail = want.until or (
-        high_watermark(stream) if want.isolation == Isolation.ALL else stable_of(stream)
-    )
+    tail = want.until or (high_watermark(stream) if want.uncommitted else stable_of(stream))
     if want.until is None and tail[0] < want.record <= stream.next_record:
         # an open transaction ends before it: what lies there is seen later
         return ReadPlan([], want.record, want.byte, want.record, want.byte, True)

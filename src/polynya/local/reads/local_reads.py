@@ -37,7 +37,7 @@ from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.machine import Machine
 from polynya.stream.parts import HIDDEN, ColdSlice
-from polynya.stream.read_plan import ColdPiece, Inherited, Isolation, ReadPlan, ReadRefused
+from polynya.stream.read_plan import ColdPiece, Inherited, ReadPlan, ReadRefused
 from polynya.stream.replies import Code
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import stable_of
@@ -101,7 +101,7 @@ class LocalReads:
                 return None
         shown = whole_span_of if query.whole_records else span_of
         spans = [*map(shown, plan.pieces)]  # type: ignore[arg-type]
-        if stream.kafka is not None and query.isolation == Isolation.ROWS:
+        if stream.kafka is not None and not (query.raw or query.uncommitted):
             spans = [span for span in spans if not span.flags & HIDDEN]
             if not spans and not plan.up_to_date:
                 return None  # there is nothing to see in it: `StreamReads.read` goes on
@@ -217,7 +217,7 @@ class LocalReads:
             query.byte,
             bytes_max=min(query.bytes_max, PAGE_BYTES_MAX),
             whole_records=query.whole_records,
-            isolation=query.isolation,
+            uncommitted=query.uncommitted,
         )
         if isinstance(plan, ReadRefused):
             if plan.code == Code.OFFSET_BEYOND_TAIL and query.beyond_tail_waits:

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import PAGE_BYTES_MAX
-from polynya.local.api import Page, ReadLimits, ReadQuery, Span
+from polynya.local.api import Isolation, Page, ReadLimits, ReadQuery, Span
 from polynya.local.dependencies import Sources
 from polynya.local.reads.page_spans import fill_append_times, span_of, whole_span_of
 from polynya.stream.features.profiles.commands import Profile
@@ -24,7 +24,6 @@ from polynya.stream.read_plan import (
     ColdPiece,
     HotPiece,
     Inherited,
-    Isolation,
     Want,
     cold_pieces,
     cut,

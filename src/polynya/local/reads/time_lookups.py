@@ -12,7 +12,6 @@ from polynya.local.reads import record_times, time_index
 from polynya.local.rehydration import Rehydration
 from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.machine import Machine
-from polynya.stream.read_plan import Isolation
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
 
@@ -51,7 +50,7 @@ class TimeLookups:
         if whole is None:
             raise Unavailable("the stream is being evicted or rehydrated; retry")
         machine, first = self._groups.here(group), (stream.first_record, stream.first_byte)
-        tail = high_watermark(stream) if query.isolation == Isolation.ALL else stable_of(stream)
+        tail = high_watermark(stream) if query.uncommitted else stable_of(stream)
         begin = max(first[0], query.record_from)
         time_ms: int | None = query.byte
         if query.record == Position.NEWEST:
