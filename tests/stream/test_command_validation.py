@@ -69,7 +69,15 @@ from polynya.stream.features.subscriptions.commands import LinkSubscription, Sub
 from polynya.stream.features.tables.commands import TableCommit, TableCreate
 from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut
 from polynya.stream.machine import Machine
-from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer, Retention, SegmentLimits
+from polynya.stream.parts import (
+    COMPRESSED,
+    Batch,
+    ColdSlice,
+    Encoding,
+    Producer,
+    Retention,
+    SegmentLimits,
+)
 from polynya.stream.registry import AnyCommand
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import machine_from, snapshot_of
@@ -256,8 +264,10 @@ def test_what_the_format_names_as_examples_makes_sense(command: Command) -> None
 
 
 def test_a_batch_has_no_flags_that_its_slice_may_not_have() -> None:
-    """A slice with others would be refused in every attempt to publish it."""
-    assert SPANS[Batch]["flags"] == SPANS[ColdSlice]["flags"]
+    """A slice with others would be refused in every attempt to publish it. That it is compressed is
+    said of no batch."""
+    assert SPANS[Batch]["flags"] == (0, 7)
+    assert SPANS[ColdSlice]["flags"] == (0, 7 | COMPRESSED)
     assert fault_of(appended(replace(BATCH, flags=7))) == ""
 
 
