@@ -69,7 +69,15 @@ from polynya.stream.features.subscriptions.commands import LinkSubscription, Sub
 from polynya.stream.features.tables.commands import TableCommit, TableCreate
 from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut
 from polynya.stream.machine import Machine
-from polynya.stream.parts import Batch, ColdSlice, Encoding, Producer, Retention, SegmentLimits
+from polynya.stream.parts import (
+    COMPRESSED,
+    Batch,
+    ColdSlice,
+    Encoding,
+    Producer,
+    Retention,
+    SegmentLimits,
+)
 from polynya.stream.registry import AnyCommand
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import machine_from, snapshot_of

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import cramjam
 
 from polynya.base.errors import CorruptData
@@ -15,13 +13,12 @@ BYTES_MIN = 1024  # a smaller payload takes more time than it saves bytes
 SAVED_PER_BYTE = 10  # one byte of so many is saved, or the payload stays as it is
 
 
-def compressed(payload: Sequence[bytes], level: int) -> bytes | None:
+def compressed(payload: bytes, level: int) -> bytes | None:
     """Return the payload as one zstd frame, or None if that saves too little."""
-    size = sum(map(len, payload))
+    size = len(payload)
     if not BYTES_MIN <= size <= COMPRESSED_PAYLOAD_BYTES_MAX:
         return None
-    whole = payload[0] if len(payload) == 1 else b"".join(payload)
-    found = bytes(cramjam.zstd.compress(whole, level=level))
+    found = bytes(cramjam.zstd.compress(payload, level=level))
     return found if len(found) <= size - size // SAVED_PER_BYTE else None
 
 

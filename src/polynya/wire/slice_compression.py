@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate
 
 import google_crc32c
@@ -22,8 +21,11 @@ def pressed(built: BuiltSlice, level: int) -> BuiltSlice:
 
     It is unchanged if that saves less than a tenth, for level 0, and where Kafka's producers have
     compressed most of it."""
-    meta, (front, *payload) = built
-    if not level or (meta.encoding == Encoding.KAFKA and _is_encoded(meta, front, payload)):
+    meta, (front, *pieces) = built
+    if not level:
+        return built
+    payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if meta.encoding == Encoding.KAFKA and _is_encoded(meta, front, payload):
         return built
     stored = compressed(payload, level)
     if stored is None:
@@ -37,13 +39,12 @@ def pressed(built: BuiltSlice, level: int) -> BuiltSlice:
     ), [front, stored]
 
 
-def _is_encoded(meta: SliceMeta, front: bytes, payload: Sequence[bytes]) -> bool:
+def _is_encoded(meta: SliceMeta, front: bytes, payload: bytes) -> bool:
     """Report whether so much of the payload are batches with a codec that no tenth can be saved."""
-    whole = payload[0] if len(payload) == 1 else b"".join(payload)
     lengths = batch_lengths_in(front, meta.batches)
     plain = sum(
         length
         for begin, length in zip(accumulate(lengths, initial=0), lengths, strict=False)
-        if length > _CODEC_AT and not whole[begin + _CODEC_AT] & _CODECS
+        if length > _CODEC_AT and not payload[begin + _CODEC_AT] & _CODECS
     )
     return plain * SAVED_PER_BYTE < meta.length
