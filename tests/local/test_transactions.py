@@ -183,3 +183,22 @@ async def test_a_trim_is_exact_inside_an_aborted_transaction(world: World) -> No
     found = await world.service.trim(TrimQuery(NAME, 4))
     assert isinstance(found, Trimmed)
     assert found.record == 4
+
+
+@pytest.mark.parametrize("when", WHEN)
+@story
+async def test_marks_and_rows_survive_a_crash_and_eviction(world: World, when: str) -> None:
+    made = await told(world, when)
+    await world.snapshot()
+    await made.write(b"z", producer=109)
+    await made.end(109)
+    await made.end(9)
+    world.kill()
+    seen = [*SEEN, b"open", b"behind"]
+    assert (await values_of(world))[0] == seen
+    await world.snapshot()
+    world.kill()
+    assert (await values_of(world))[0] == seen
+    assert await world.evict() == 1
+    assert NAME in world.evicted
+    assert (await values_of(world))[0] == seen

@@ -24,15 +24,24 @@ from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 
 ABORTING = 100  # transactions of producers from this id on are aborted
 COMMITTED = 1 << 32  # … but not where this is added
+BEGUN = 1 << 33
 _ATTRIBUTES_AT, _CRC_AT, _CRC_FROM = 21, 17, 21
 
 
 def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `Touch` end transactions: of each uid, that of the producer in place of the time."""
+    """Let `Touch` end transactions: of each uid, that of the producer in place of the time. Let it
+    begin them too, with the next record, where BEGUN is added."""
 
     def apply(machine: Machine, command: Touch, place: int) -> Reply:
         for uid, producer in command.touches:
             stream = machine.directory.by_uid[uid]
+            if producer >= BEGUN:
+                stream.kafka = stream.kafka or KafkaState()
+                begin = stream.next_record, stream.next_byte
+                opened = OpenTransaction(*begin, 0, command.now_ms)
+                stream.kafka.open[producer - BEGUN] = opened
+                machine.changes.streams.add(uid)
+                continue
             commit = not ABORTING <= producer < COMMITTED
             end_transaction(machine, stream, producer % COMMITTED, commit=commit)
         return Reply(Code.OK)
@@ -78,7 +87,7 @@ class Planter:
         if producer < 0:
             command = Produce(self.name, self.now_ms, stored(record_batch(*values), len(values)))
         else:
-            self._begin(producer)
+            await self._begin(producer)
             first = self._sequences.get(producer, 0)
             self._sequences[producer] = first + len(values)
             command = Produce(
@@ -89,12 +98,10 @@ class Planter:
             )
         await self._done(command)
 
-    def _begin(self, producer: int) -> None:
+    async def _begin(self, producer: int) -> None:
         stream = self._stream()
-        stream.kafka = stream.kafka or KafkaState()
-        if producer not in stream.kafka.open:
-            begin = stream.next_record, stream.next_byte
-            stream.kafka.open[producer] = OpenTransaction(*begin, 0, self.now_ms)
+        if stream.kafka is None or producer not in stream.kafka.open:
+            await self._done(Touch([(stream.uid, producer + BEGUN)], self.now_ms))
 
     async def end(self, producer: int, *, commit: bool = False) -> None:
         """Append the marker, and end the transaction: those of producers from 100 on abort, unless
