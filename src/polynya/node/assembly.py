@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from polynya.node.core_links import links_of
 from polynya.node.cost_parts import CostParts
 from polynya.node.fail_stop import fail_stop, lost_task
 from polynya.node.kafka import brokers_check, kafka_listeners
+from polynya.node.otlp_export import OtlpExport
 from polynya.node.periodic_work import PeriodicWork
 from polynya.node.tier_parts import NoTier, TierParts, tier_parts
 from polynya.service.assembly import CoreRuntime, Shape
@@ -65,6 +67,7 @@ class Assembly:
         registry = self._health.registry
         state = partial(core_state, start.core, self._engine, registry.read)
         self._figures = NodeFigures(registry, transport, state)
+        self._otlp = OtlpExport(start, self._health, os.environ)
         self._keeper = Keeper(start, transport)
         self._cluster.share(self._keeper)
         self._costs = CostParts(start, transport, self._cluster.maps)
@@ -99,7 +102,7 @@ class Assembly:
         self._listeners = self._listeners_of(behind)
         self._cluster.follow_traffic(self._listeners, self._costs.history)
         await self._listeners.open()
-        self._spawn([watcher.run()])
+        self._spawn([watcher.run(), self._otlp.run()])
         await self._subscriptions.start(lost_task)
 
     async def meet(self) -> None:
@@ -113,6 +116,7 @@ class Assembly:
         """Answer requests in flight, then close the files. Acknowledged data does not depend on
         it."""
         await self._cluster.hand_over()
+        self._otlp.close()
         self._engine.group_coordinator.close()
         await self._listeners.close()
         await self._tier.drain()  # commits need the links

@@ -7,6 +7,7 @@ merged, so one scrape covers the node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from polynya.base.histogram import Histogram
@@ -21,6 +22,8 @@ from polynya.observability.metric import Metric
 
 Samples = dict[str, float]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
 SECTIONS = (
     ("Node and cluster", NODE),
     ("Journal", JOURNAL),
@@ -85,6 +88,14 @@ def metric_of(key: str) -> Metric:
 def label(name: str, **labels: str) -> str:
     """Return the key of a labelled sample."""
     return f"{name}{{{_pairs(labels)}}}"
+
+
+def labels_of(key: str) -> dict[str, str]:
+    """Return the labels in a sample's key."""
+    return {
+        name: _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
+        for name, value in _LABEL.findall(key.partition("{")[2])
+    }
 
 
 def merge(cores: Iterable[Mapping[str, float]]) -> Samples:

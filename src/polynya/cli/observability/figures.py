@@ -5,18 +5,18 @@ Samples are keyed as in the Prometheus text: the name of the metric, with labels
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from polynya.observability.metrics import labels_of
+
 Samples = Mapping[str, float]
 Buckets = dict[float, float]
 """The observations in each bucket, by its upper bound; not cumulative."""
 
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _INFINITY = float("inf")
 # rows of the latencies: the metric without `polynya_` and `_seconds`, and how it is shown
 LATENCIES = {
@@ -123,11 +123,6 @@ def failing(samples: Samples) -> list[str]:
         for key, value in samples.items()
         if key.startswith("polynya_check_failing{") and value
     )
-
-
-def labels_of(key: str) -> dict[str, str]:
-    """Return the labels in a sample's key."""
-    return dict(_LABEL.findall(key.partition("{")[2]))
 
 
 class _Rates:

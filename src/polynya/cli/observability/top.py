@@ -91,9 +91,7 @@ class Nodes:
                 continue
             is_given = url.rstrip("/") == own.rstrip("/")
             self._clients[number] = (
-                client
-                if is_given
-                else Client(url, token=client.token, ca_file=client.ca_file, origin=client.origin)
+                client if is_given else Client(url, token=client.token, ca_file=client.ca_file)
             )
         if not self._clients:
             raise exits.Refused(f"the nodes are at {', '.join(urls.values())}, and not {scheme}")
