@@ -308,7 +308,7 @@ def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
     wait_text(page, "tbody", "orders")
     page.press("j")
     page.run("document.activeElement.click()")
-    wait_text(page, ".panel", "polynya table sync orders")
+    wait_text(page, "#content", "polynya table sync orders")
     go(page, "#/health")
     wait_text(page, ".verdict", "Ready")
     page.wait("document.querySelectorAll('.metrics tbody tr').length > 30")
