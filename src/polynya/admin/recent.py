@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import Unavailable
-from polynya.jobs import repeat
+from polynya.jobs import Rest, repeat
 from polynya.observability.metrics import Samples
 from polynya.transport import Reply, Transport
 
 KIND_RECENT = 1016  # message kind between cores
 STEP_SECONDS = 60.0
-FIRST_SECONDS = 5.0  # from the start of the node to its first row
+FIRST_SECONDS = Rest(5.0)  # from the start of the node to its first row
 ROWS_MAX = 1440  # a day; 0.3 MB
 NAN = math.nan
 _APPENDS = "polynya_http_append_seconds"
@@ -147,12 +147,12 @@ class NodeRecent:
         if transport is not None:
             transport.on(KIND_RECENT, self._on_ask)
 
-    async def run(self, wall_ms: Callable[[], int]) -> None:
+    async def run(self, wall_ms: Callable[[], float]) -> None:
         """Add a row every minute, on core 0, until cancelled."""
 
-        async def sample() -> float | None:
+        async def sample() -> Rest | None:
             is_first = self._recent.is_fresh
-            self._recent.add(wall_ms(), await self._samples())
+            self._recent.add(int(wall_ms()), await self._samples())
             return FIRST_SECONDS if is_first else None
 
         if self._core == 0:
