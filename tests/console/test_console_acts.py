@@ -305,3 +305,29 @@ def test_a_subscription_is_made_shown_with_its_lag_and_deleted(page: Page, node:
     target = "/v1/stream/__ds/subscriptions/mailer"
     node.wait_act("subscription.create", target, "root", "201")
     node.wait_act("subscription.delete", target, "root", "204")
+
+
+def test_a_table_is_made_altered_and_dropped(page: Page, node: Guarded) -> None:
+    go(page, "tables")
+    act(page, "Create", name="tills", prefix="tills/", columns="price:double")
+    page.wait("location.hash === '#/table/tills'")
+    act(page, "Alter", hold=True, columns="n:long")
+    with node.web() as web:
+        table = web.get("/v1/tables/tills").json()["table"]
+    assert (table["hold"], sorted(name for name, _ in table["columns"])) == (True, ["n", "price"])
+    open_act(page, "Rebuild")
+    fill(page, partitions="day(timestamp)")
+    shown = page.run("document.querySelector('.act-dialog .same code').textContent")
+    assert shown == (
+        f"polynya table rebuild tills --partition 'day(timestamp)' --server {node.url}"
+    )
+    page.run("document.querySelector('.act-dialog').close()")
+    wait_text(page, "#content", "The table has had no job yet")
+    act(page, "Drop", typed="tills")
+    page.wait("location.hash === '#/tables'")
+    for line in (
+        ("table.create", "/v1/tables/tills", "root", "201"),
+        ("table.alter", "/v1/tables/tills/alter", "root", "200"),
+        ("table.drop", "/v1/tables/tills", "root", "200"),
+    ):
+        node.wait_act(*line)

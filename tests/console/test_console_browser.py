@@ -308,7 +308,7 @@ def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
     wait_text(page, "tbody", "orders")
     page.press("j")
     page.run("document.activeElement.click()")
-    wait_text(page, ".panel", "polynya table sync orders")
+    wait_text(page, "#content", "polynya table sync orders")
     go(page, "#/health")
     wait_text(page, ".verdict", "Ready")
     page.wait("document.querySelectorAll('.metrics tbody tr').length > 30")
@@ -375,7 +375,10 @@ def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> N
         "1",
     )
     with running_node(tmp_path / "data", *flags) as one:
-        page = browser.open(f"{one.url}/console/#/health")
+        page = browser.open(f"{one.url}/console/#/overview")
+        page.wait("document.querySelectorAll('.map-row').length === 1")
+        page.wait("document.querySelectorAll('.map-cells .cell.leads').length === 17")
+        go(page, "#/health")
         page.wait("document.querySelectorAll('.nodes tbody tr').length === 1")
         page.wait("document.querySelector('.nodes tbody td:nth-child(6)').textContent === '17'")
         assert texts(page, ".nodes tbody td") == [
@@ -406,7 +409,26 @@ def test_light_and_dark(page: Page) -> None:
     page.run("localStorage.clear()")
 
 
+def test_the_overview_shows_what_needs_attention_and_the_last_hours(
+    page: Page, node: RunningNode
+) -> None:
+    go(page, "#/overview")
+    page.wait("document.querySelectorAll('.trend').length > 8")
+    wait_text(page, ".verdict", "Healthy")
+    wait_text(page, ".attention", "Nothing needs attention")
+    page.wait("document.querySelectorAll('.cards .card').length === 5")
+
+    def append() -> Any:
+        httpx.post(f"{node.url}/v1/stream/many/58", json=[1] * 20, headers=JSON, timeout=60)
+        return page.run("document.querySelector('tbody .name')?.textContent === 'many/58'")
+
+    wait_until(append, what="the busiest stream")
+    recent = httpx.get(f"{node.url}/v1/node/recent", timeout=60).json()
+    assert set(recent) == {"step_seconds", "times_ms", "series"}
+
+
 PLACES = (
+    "overview",
     "streams",
     "stream/orders?at=1",
     f"stream/{quote(EVIL)}",

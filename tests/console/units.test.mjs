@@ -6,6 +6,7 @@ const from = (name) => import(new URL(`${name}.js`, `file://${process.env.CONSOL
 const { bytes, compact, duration, parsePlace, parseSeconds, parseSize, parseToken, quoted, spellSeconds, token, visible, visibleLines } = await from("format");
 const { elements, Members, parse, plain } = await from("json");
 const { bodyOf, checkJson, headersOf, templatesOf } = await from("drafts");
+const { linePath } = await from("charts");
 const { merged } = await from("merge");
 const { matcher } = await from("filter");
 const { recordOf } = await from("whole");
@@ -238,4 +239,11 @@ test("records of several partitions are merged by time", () => {
   const other = [record(1, 0, 20), record(1, 1, 30)];
   assert.deepEqual(merged([one, other], 3).map((each) => `${each.partition}:${each.offset}`), ["1:0", "0:1", "1:1"]);
   assert.deepEqual(merged([[], []], 3), []);
+});
+
+test("lines of a chart have gaps where nothing was measured", () => {
+  const box = { begin: 0, end: 100, top: 10, gap: 25, width: 100, height: 10 };
+  assert.equal(linePath([0, 10, 20, 30], [0, 10, null, 5], box), "M0.0 10.0 L10.0 0.0 M30.0 5.0");
+  assert.equal(linePath([0, 50, 100], [10, 10, 10], box), "M0.0 0.0 M50.0 0.0 M100.0 0.0", "long pauses");
+  assert.equal(linePath([0, 10], [0, 0], { ...box, top: 0 }), "M0.0 10.0 L10.0 10.0");
 });

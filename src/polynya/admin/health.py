@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from polynya import __version__
+from polynya.admin.recent import NodeRecent
 from polynya.config.core_start import ADMIN, REMOTE_ADMIN, CoreStart
 from polynya.observability.build import commit
 from polynya.observability.metrics import CONTENT_TYPE, Registry, Samples, label, merge, render
@@ -104,6 +105,7 @@ class Health:
         self._nodes = nodes
         self.heart = LoopMonitor()
         self.registry = Registry()
+        self.recent = NodeRecent(start.core, transport, self.samples)
         self.registry.add(process_samples)
         self.registry.add(self.heart.samples)
         self.registry.add(self._own_samples)
@@ -197,13 +199,17 @@ class Health:
 
     async def metrics(self) -> HealthResponse:
         """Answer `/metrics` for the whole node."""
+        return HealthResponse(200, CONTENT_TYPE, render(await self.samples()))
+
+    async def samples(self) -> Samples:
+        """Return the merged samples of the node's cores."""
         others = await self._ask(KIND_SAMPLES)
         told = [
             msgspec.msgpack.decode(body, type=Samples)
             for body in others.values()
             if isinstance(body, bytes)
         ]
-        return HealthResponse(200, CONTENT_TYPE, render(merge([self.registry.read(), *told])))
+        return merge([self.registry.read(), *told])
 
     async def _findings(self) -> list[Finding]:
         findings = self._own_findings()

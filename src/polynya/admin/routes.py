@@ -21,6 +21,7 @@ from polynya.front.http.api.cost import Costs
 from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
 from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
+from polynya.front.http.auth.authorization import RECENT
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import ADMIN_BODY_BYTES_MAX, Handler, Request, Response
 from polynya.observability import open_metrics
@@ -212,7 +213,12 @@ def health_handlers(
             found = HealthResponse(found.status, open_metrics.CONTENT_TYPE, body)
         return _found(found)
 
+    async def recent(request: Request) -> Response:
+        body = await health.recent.answer()
+        return Response(200, body, headers=(("Cache-Control", "no-store"),))
+
     return {
+        RECENT: recent,
         "/livez": livez,
         "/readyz": readyz,
         "/health": findings,

@@ -95,7 +95,7 @@ class Assembly:
         retention = self._start.config.kafka.offsets_retention
         self._engine.group_coordinator.retention_ms = round(retention * 1000)
         self._spawn([self._keeper.run(), self._engine.group_coordinator.run()])
-        self._spawn([self._group_lags.run(), self._costs.run()])
+        self._spawn([self._group_lags.run(), self._costs.run(), self._health.recent.run(wall_ms)])
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)

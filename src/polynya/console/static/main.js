@@ -7,6 +7,7 @@ import * as costs from "./costs.js";
 import * as group from "./group.js";
 import * as health from "./health.js";
 import * as kafka from "./kafka.js";
+import * as overview from "./overview.js";
 import { checkReady, watchReady } from "./ready.js";
 import * as sql from "./sql.js";
 import * as stream from "./stream.js";
@@ -17,9 +18,9 @@ import * as table from "./table.js";
 import * as tables from "./tables.js";
 import * as topic from "./topic.js";
 
-const PAGES = { streams, stream, tables, table, kafka, topic, group, subscriptions, subscription, sql, costs, access, health };
+const PAGES = { overview, streams, stream, tables, table, kafka, topic, group, subscriptions, subscription, sql, costs, access, health };
 const TABS = { stream: "streams", table: "tables", topic: "kafka", group: "kafka", subscription: "subscriptions" };
-const GO = { s: "#/streams", t: "#/tables", k: "#/kafka", u: "#/subscriptions", q: "#/sql", c: "#/costs", a: "#/access", h: "#/health" };
+const GO = { o: "#/overview", s: "#/streams", t: "#/tables", k: "#/kafka", u: "#/subscriptions", q: "#/sql", c: "#/costs", a: "#/access", h: "#/health" };
 const CHORD_MS = 1200;
 
 const by = (id) => document.getElementById(id);

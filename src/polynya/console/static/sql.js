@@ -3,11 +3,11 @@
 import { ApiError, ask, askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, visible } from "./format.js";
-import { parse, plain, unquoted } from "./json.js";
+import { parse } from "./json.js";
 import { curlButton, page } from "./page.js";
+import { answerOf, tableOf } from "./result.js";
 
 const ROWS = 1000;
-const NUMBERS = /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL.*)$/;
 const DRAFT = "polynya.question";
 
 export function open(place, shell) {
@@ -79,34 +79,12 @@ export function open(place, shell) {
   }
 
   function show(tree, took) {
-    const answer = Object.fromEntries(tree.entries.map(([key, value]) => [unquoted(key), value]));
-    const columns = plain(answer.columns);
-    const rows = answer.rows.items;
-    const truncated = plain(answer.truncated);
-    const heads = columns.map((column) =>
-      h(
-        "th",
-        { scope: "col", class: NUMBERS.test(column.type) ? "number" : null, title: visible(column.type) },
-        visible(column.name),
-        h("span", { class: "kind" }, visible(column.type.toLowerCase())),
-      ),
-    );
-    put(
-      result,
-      h(
-        "table",
-        { class: "list answer" },
-        h("thead", {}, h("tr", {}, heads)),
-        h(
-          "tbody",
-          {},
-          rows.map((row) => h("tr", {}, row.items.map(cell))),
-        ),
-      ),
-    );
+    const answer = answerOf(tree);
+    const { rows, truncated } = answer;
+    put(result, tableOf(answer));
     result.hidden = false;
     tell(
-      `${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}${truncated ? " (truncated)" : ""}, in ${Math.round(took)} ms.${behind(plain(answer.tables))}`,
+      `${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}${truncated ? " (truncated)" : ""}, in ${Math.round(took)} ms.${behind(answer.tables)}`,
     );
   }
 
@@ -171,19 +149,6 @@ function behind(tables) {
   return late
     .map((table) => ` ${visible(table.name)} is ${count(Number(table.records_behind.number))} records behind its streams.`)
     .join("");
-}
-
-function cell(node) {
-  if (node.kind === "string") return h("td", {}, visible(unquoted(node.source)));
-  if (node.kind === "number") return h("td", { class: "number" }, node.source);
-  if (node.kind === "word") return h("td", { class: "j-word" }, node.source);
-  return h("td", {}, h("code", {}, visible(compactJson(node))));
-}
-
-function compactJson(node) {
-  if (node.kind === "array") return `[${node.items.map(compactJson).join(", ")}]`;
-  if (node.kind === "object") return `{${node.entries.map(([key, value]) => `${key}: ${compactJson(value)}`).join(", ")}}`;
-  return node.source;
 }
 
 function draft() {

@@ -1,12 +1,20 @@
 // One table: its locations in both formats, its lag, and its columns.
 
-import { askJson, curl, url } from "./api.js";
+import { actRow } from "./acts.js";
+import { ask, askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
-import { count, duration, instant, visible } from "./format.js";
+import { bytes, count, duration, instant, visible } from "./format.js";
+import { parse } from "./json.js";
 import { curlButton, grid, page, titleOf } from "./page.js";
+import { answerOf, tableOf } from "./result.js";
+import { alterTable, dropTable, rebuildTable, replayTable, retryTable, syncTable } from "./table_acts.js";
 import { freshness } from "./tables.js";
 
 const POLL_MS = 5000;
+const PREVIEW = 20; // rows
+const HISTORY_MAX = 50; // jobs, and failed ranges
+const HISTORY = [["Job", "number"], ["Time"], ["Rows", "number"], ["Files", "number"], ["Bytes", "number"], ["Took", "number"]];
+const FAILURES = [["Stream"], ["Record", "number"], ["Records", "number"], ["State"], ["Failures", "number"], ["Reason"]];
 
 export function open(place, shell) {
   const name = place.rest;
@@ -16,8 +24,14 @@ export function open(place, shell) {
   const places = h("dl", { class: "places" });
   const columns = h("div", { class: "panel" }, h("p", { class: "quiet" }, "Loading …"));
   const note = h("p", { class: "state", role: "status" });
+  const rowsNote = h("p", { class: "state", role: "status" });
+  const rowsShown = h("div", { class: "panel scroll result", hidden: true, tabindex: "0", role: "region", "aria-label": "Rows" });
+  const history = h("div", { class: "panel scroll" }, h("p", { class: "quiet" }, "Loading …"));
+  const failures = h("div", {});
   let timer = 0;
   let job = null;
+  let known = null;
+  let onKnown = null;
   const question = `select * from ${name} order by append_time desc limit 50`;
   const element = page(
     titleOf(name, "Tables", "#/tables"),
@@ -28,12 +42,70 @@ export function open(place, shell) {
       curlButton(command),
     ),
     numbers,
+    actRow(
+      [
+        ["Sync …", () => syncTable(shell, name)],
+        ["Alter …", () => alterTable(shell, known, again)],
+        ["Rebuild …", () => rebuildTable(shell, name)],
+        ["Retry …", () => retryTable(shell, name, again)],
+        ["Replay dead letters …", () => replayTable(shell, name)],
+        ["Drop …", () => dropTable(shell, name), "danger"],
+      ],
+      new Promise((resolve) => (onKnown = resolve)),
+    ),
     note,
+    h("h2", {}, "Rows"),
+    h(
+      "div",
+      { class: "row" },
+      look("Preview", () => `select * from ${name} order by append_time desc limit ${PREVIEW}`),
+      look("Dead letters", () => `select * from ${name}__dlq limit ${PREVIEW}`),
+    ),
+    rowsNote,
+    rowsShown,
+    h("h2", {}, "History"),
+    history,
+    failures,
     h("h2", {}, "Columns"),
     columns,
     h("h2", {}, "Location"),
     places,
   );
+
+  /** Return a button that shows the rows of a query. */
+  function look(words, query) {
+    return h("button", { type: "button", class: "button", on: { click: () => show(query()) } }, words);
+  }
+
+  async function show(statement) {
+    put(rowsNote, "Loading …");
+    rowsNote.classList.remove("wrong");
+    try {
+      const body = JSON.stringify({ sql: statement, rows: PREVIEW });
+      const answer = await ask(url("v1/sql"), { method: "POST", headers: { "Content-Type": "application/json" }, body, wait: 0, signal: abort.signal });
+      const found = answerOf(parse(await answer.text()));
+      put(rowsShown, tableOf(found));
+      rowsShown.hidden = !found.rows.length;
+      put(rowsNote, found.rows.length ? "" : "There are no rows.");
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      rowsShown.hidden = true;
+      put(rowsNote, `The rows cannot be read: ${error.message}`);
+      rowsNote.classList.add("wrong");
+    }
+  }
+
+  function again() {
+    clearTimeout(timer);
+    poll();
+  }
+
+  /** Show the jobs of the past, and the ranges that they could not read. */
+  async function past() {
+    const [{ jobs }, { failures: found }] = await Promise.all([askJson(`${path}/history`, {}, { signal: abort.signal }), askJson(`${path}/failures`, {}, { signal: abort.signal })]);
+    put(history, jobs.length ? grid("nodes", HISTORY, h("tbody", {}, jobs.slice(0, HISTORY_MAX).map(jobRow))) : h("p", { class: "quiet" }, "The table has had no job yet."));
+    put(failures, found.length ? [h("h2", {}, "Failed ranges"), h("div", { class: "panel scroll" }, grid("nodes", FAILURES, h("tbody", {}, found.slice(0, HISTORY_MAX).map(failureRow))))] : "");
+  }
 
   function command() {
     shell.copy(curl(url(path)), "The command");
@@ -43,10 +115,13 @@ export function open(place, shell) {
     try {
       if (!document.hidden) {
         const { table } = await askJson(path, {}, { signal: abort.signal });
+        known = table;
         describe(table);
+        onKnown();
         if (job !== table.job) {
           job = table.job;
           await schema();
+          await past();
         }
         put(note, "");
         note.classList.remove("wrong");
@@ -121,4 +196,14 @@ export function open(place, shell) {
       clearTimeout(timer);
     },
   };
+}
+
+function jobRow(job) {
+  const number = (value) => h("td", { class: "number" }, value);
+  return h("tr", {}, number(count(job.job)), h("td", {}, instant(job.time_ms)), number(count(job.rows)), number(count(job.files)), number(bytes(job.bytes)), number(duration(job.job_seconds)));
+}
+
+function failureRow(range) {
+  const number = (value) => h("td", { class: "number" }, count(value));
+  return h("tr", {}, h("td", {}, visible(range.stream)), number(range.record), number(range.records), h("td", {}, visible(range.state)), number(range.failures), h("td", {}, visible(range.reason)));
 }

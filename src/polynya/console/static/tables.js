@@ -1,10 +1,12 @@
 // The tables: their sizes, and their lag behind their streams.
 
+import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, duration, instant, visible } from "./format.js";
 import { curlButton, grid, page } from "./page.js";
 import { Rows } from "./rows.js";
+import { createTable } from "./table_acts.js";
 
 const POLL_MS = 5000;
 
@@ -23,7 +25,7 @@ export function open(place, shell) {
     ["Lag", "number"],
     ["Last job", "moment"],
   ];
-  const element = page("Tables", curlButton(command), h("div", { class: "panel" }, grid("tables", heads, body), note));
+  const element = page("Tables", [curlButton(command), actRow([["Create a table …", () => createTable(shell), "primary"]])], h("div", { class: "panel" }, grid("tables", heads, body), note));
 
   function command() {
     shell.copy(curl(url("v1/tables")), "The command");

@@ -49,6 +49,7 @@ _ANYBODY = frozenset(
 # public, with more details for an authenticated caller
 _MORE_WITH_TOKEN = frozenset(("/v1/cluster/health",))
 _ANYBODY_BELOW = "/console/"  # pages without data, which they request with the user's token
+RECENT = "/v1/node/recent"  # the figures of the last 24 hours
 _GROUPS = "/v1/groups"
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 _WORK = ("/callback", "/ack", "/release")  # authenticated by the token of the wake
@@ -306,7 +307,7 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
     path, reads = route.path, method in ("GET", "HEAD")
     if path == "/v1/node":
         return "", None
-    if path == "/metrics":
+    if path in ("/metrics", RECENT):
         return Verb.METRICS, None
     if path in READS_BY_POST or path.startswith(SEGMENTS):
         return Verb.READ, None
