@@ -237,7 +237,12 @@ def test_a_mirror_takes_no_records_of_producers() -> None:
         part = answer.responses[0].partition_responses[0]
         assert part.error_code == 44
         assert "polynya mirror --cut-over" in part.error_message
-        await topics.alter("t", lambda before: {})
+        # another core ends the mirror, and this one has not heard of it
+        other = TopicCatalog(world.core.service, lambda: b"x" * 16)
+        await other.alter("t", lambda before: {})
+        known = topics.ready("t")
+        assert known is not None
+        assert known.rules.mirror_from
         answer = await wire.ask("Produce", 9, **produce_fields("t", batch(b"a")))
         assert answer.responses[0].partition_responses[0].error_code == 0
         send = sender(world.core, topics)

@@ -343,7 +343,8 @@ def rules_of(configs: Iterable[tuple[str, str]]) -> ProduceRules:
         known.get(PROFILE) == DISKLESS,
         known.get(RECORDS_CHECK) == CHECK_FULL or has_times,
         has_times,
-        *times,
+        times[0],
+        times[1],
         mirror_from=known.get(MIRROR_FROM, ""),
     )
     return DEFAULT_RULES if found == DEFAULT_RULES else found
