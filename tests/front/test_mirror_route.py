@@ -4,6 +4,7 @@ between them, and nothing else is written to the topic."""
 from __future__ import annotations
 
 import json
+import random
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,7 +23,9 @@ from polynya.front.http.api.topics import TopicRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.front.kafka.topics.catalog import TopicCatalog
+from polynya.local.api import Page, ReadQuery
 from polynya.wire.kafka.batches import batches_of, header_of
+from polynya.wire.kafka.records import decoded_records, placed_batches
 
 SOURCE = "old:9092"
 Send = Callable[..., Awaitable[dict[str, Any]]]
@@ -237,10 +240,66 @@ def test_a_mirror_takes_no_records_of_producers() -> None:
         part = answer.responses[0].partition_responses[0]
         assert part.error_code == 44
         assert "polynya mirror --cut-over" in part.error_message
-        await topics.alter("t", lambda before: {})
+        # another core ends the mirror, and this one has not heard of it
+        other = TopicCatalog(world.core.service, lambda: b"x" * 16)
+        await other.alter("t", lambda before: {})
+        known = topics.ready("t")
+        assert known is not None
+        assert known.rules.mirror_from
         answer = await wire.ask("Produce", 9, **produce_fields("t", batch(b"a")))
         assert answer.responses[0].partition_responses[0].error_code == 0
         send = sender(world.core, topics)
         assert "is no mirror" in (await refused(send("t/0", begin=1, end=2))).message
 
     play(tell)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mirror_survives_restarts(seed: int) -> None:
+    """Send random parts of a source again and again, while the node dies and flushes."""
+    chance = random.Random(seed)
+    source, at_offset = [], 3
+    while at_offset < 120:
+        at_offset += chance.choice((0, 0, 0, 1, 6))
+        span = chance.choice((1, 2, 4))
+        deltas = sorted(chance.sample(range(span), chance.randint(1, span)))
+        values = [b"%d" % (at_offset + delta) for delta in deltas]
+        source.append((at_offset, span, at(at_offset, *values, deltas=(*deltas,), last=span - 1)))
+        at_offset += span
+    end = at_offset + 2
+
+    @story
+    async def told(world: World) -> None:
+        send, tail = sender(world), 3
+        await created(send)
+        while tail < end:
+            some = [each for each in source if each[0] + each[1] > tail][: chance.randint(1, 6)]
+            if chance.random() < 0.3:  # a part that was sent before
+                some = source[: chance.randint(1, 5)]
+            begin = some[0][0] if some and some[0][0] < tail else tail
+            last = some[-1][0] + some[-1][1] if some else end
+            sent = await send("t/0", *(each[2] for each in some), begin=begin, end=last, first=3)
+            tail = sent["next_offset"]
+            if chance.random() < 0.3:
+                await world.flusher.flush_now()
+            if chance.random() < 0.3:
+                world.kill()
+                send = sender(world)
+        found, record = [], 3
+        while record < end:
+            query = ReadQuery("kafka/t/0", record, 0, 1 << 20, whole_records=True)
+            page = await world.service.read(query)
+            assert isinstance(page, Page)
+            assert page.record > record
+            record = page.record
+            found += [
+                (each.offset, each.value)
+                for span in page.spans
+                for one, _, first in placed_batches(span.payload, span.record)
+                for each in decoded_records(one, first)
+            ]
+        assert (record, page.info.first_record) == (end, 3)
+        assert [offset for offset, _ in found] == [int(value or b"") for _, value in found]
+        assert len(found) == sum(header_of(each).records for *_, each in source)
+
+    told()

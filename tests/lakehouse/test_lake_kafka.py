@@ -228,6 +228,24 @@ def test_control_batches_have_no_rows(lake: Lake) -> None:
     assert [(row["stream"], row["offset"]) for row in synced(lake)] == [("s", 0), ("s", 2)]
 
 
+def sparse(span: int, *deltas: int) -> tuple[int, bytes]:
+    """A batch of a compacted topic: its records have these offset deltas, of so many offsets."""
+    _, whole = values(*(b"%d" % delta for delta in range(span)))
+    made, at = bytearray(whole[:HEADER_BYTES]), HEADER_BYTES
+    for delta in range(span):
+        end = at + 1 + (whole[at] >> 1)
+        made += whole[at:end] if delta in deltas else b""
+        at = end
+    struct.pack_into(">i", made, 57, len(deltas))
+    return span, packed(NONE, bytes(made[HEADER_BYTES:]), like=bytes(made))
+
+
+def test_records_of_a_compacted_source_have_their_offsets(lake: Lake) -> None:
+    lake.source.append_kafka("s", values(b"first"), sparse(6, 1, 4), sparse(3, 2), values(b"last"))
+    rows = [(row["offset"], row["value"]) for row in synced(lake)]
+    assert [offset for offset, _ in rows] == [0, 2, 5, 9, 10]
+
+
 @pytest.mark.parametrize("time_ms", [-1, -5, 2**62, 253_402_300_800_000])
 def test_a_time_that_is_none_is_the_appends(lake: Lake, time_ms: int) -> None:
     lake.source.append_kafka("s", batch(Record(None, b"v", time_ms)))

@@ -70,7 +70,6 @@ from polynya.stream.features.tables.commands import TableCommit, TableCreate
 from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut
 from polynya.stream.machine import Machine
 from polynya.stream.parts import (
-    COMPRESSED,
     Batch,
     ColdSlice,
     Encoding,

@@ -29,6 +29,10 @@ VERBS = {  # name: (module, help line), in the order of --help
     "tail": ("streams.read", "Follow a stream: print new records as they arrive."),
     "produce": ("kafka.produce", "Write records to a Kafka topic, from arguments or stdin."),
     "consume": ("kafka.consume", "Print the records of a Kafka topic, and follow it."),
+    "mirror": (
+        "mirror.command",
+        "Copy topics of another Kafka cluster with their offsets, and take them over.",
+    ),
     "info": ("streams.lifecycle", "Show the properties of a stream."),
     "ls": ("streams.lifecycle", "List streams."),
     "fork": (

@@ -78,12 +78,12 @@ async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None
 
 
 def _known(call: Call, request: ProduceRequest) -> list[OpenTopic | None] | None:
-    """Return the topics of a request if this core knows all of them."""
+    """Return the topics of a request if this core knows all of them. A mirror may have ended."""
     ready, by_id = call.context.topics.ready, call.version >= _IDS_SINCE
     found: list[OpenTopic | None] = []
     for each in request.topic_data:
         topic = ready(each.topic_id if by_id else each.name)
-        if topic is None:
+        if topic is None or topic.rules.mirror_from:
             return None
         found.append(topic)
     return found
@@ -110,8 +110,13 @@ class _Produce:
         for number, each in enumerate(self._request.topic_data):
             if number and not number % KAFKA_ELEMENTS_PER_TURN:
                 await asyncio.sleep(0)
+            key = each.topic_id if by_id else each.name
             try:
-                topics.append(await open_(each.topic_id if by_id else each.name))
+                topic = await open_(key)
+                if topic is not None and topic.rules.mirror_from:
+                    await self._call.context.topics.refresh()
+                    topic = await open_(key)
+                topics.append(topic)
             except PolynyaError:
                 topics.append(None)  # retriable for the client: it asks for metadata
         self.is_judged = True
