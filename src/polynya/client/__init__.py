@@ -18,10 +18,10 @@ Guarantees:
 * Workers of a group receive every record at least once.
 """
 
-from polynya.client.aio.client import AsyncClient, AsyncReader, AsyncStream
+from polynya.client.aio.client import AsyncClient, AsyncManyReader, AsyncReader, AsyncStream
 from polynya.client.aio.producer import AsyncProducer, AsyncReceipt
 from polynya.client.aio.work import AsyncWork
-from polynya.client.blocking.generated.client import Client, Reader, Stream
+from polynya.client.blocking.generated.client import Client, ManyReader, Reader, Stream
 from polynya.client.blocking.producer import Producer, Receipt
 from polynya.client.blocking.work import Work
 from polynya.client.errors import (
@@ -72,6 +72,7 @@ __all__ = [
     "AnswerDamaged",
     "Appended",
     "AsyncClient",
+    "AsyncManyReader",
     "AsyncProducer",
     "AsyncReader",
     "AsyncReceipt",
@@ -88,6 +89,7 @@ __all__ = [
     "LeaseLost",
     "Leased",
     "Live",
+    "ManyReader",
     "NewRecord",
     "Outcome",
     "OutcomeUnknown",
@@ -107,6 +109,7 @@ __all__ = [
     "SqlAnswer",
     "Stream",
     "StreamClosed",
+    "StreamEvent",
     "StreamExists",
     "StreamGone",
     "StreamNotFound",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from polynya.client.many import ManyPosition, StreamEvent
 from polynya.client.producing import ProducerCore
 from polynya.client.reading import ReadPosition
 from polynya.client.values import Page, Record
@@ -65,6 +66,46 @@ class Position:
             self.offset = self._end
         elif record.offset:
             self.offset = record.offset
+        return record
+
+
+class ManyPlaces:
+    """The places of a reader of many streams. `offsets` has, for each, the offset after the last
+    record handed out; another reader can resume there."""
+
+    def __init__(self, place: ManyPosition) -> None:
+        self._place = place
+        self._waiting: deque[Record] = deque()
+        self.offsets = dict(place.offsets)
+
+    @property
+    def up_to_date(self) -> bool:
+        """True when the reader has handed out every stream up to its tail once."""
+        return self._place.up_to_date and not self._waiting
+
+    def _take(self, event: StreamEvent) -> None:
+        """Take an event: its records are handed out next."""
+        page = event.page
+        self._waiting.extend(page.records)
+        if event.deleted:
+            self.offsets.pop(page.stream, None)
+        elif page.offset and not page.size:
+            self.offsets[page.stream] = page.offset
+
+    def _passed(self, event: StreamEvent) -> None:
+        """Record that a whole event was handed out."""
+        if event.deleted:
+            self.offsets.pop(event.stream, None)
+        elif event.page.offset:
+            self.offsets[event.stream] = event.page.offset
+
+    def _record(self) -> Record | None:
+        """Return the next buffered record, or None."""
+        if not self._waiting:
+            return None
+        record = self._waiting.popleft()
+        if record.offset:
+            self.offsets[record.stream] = record.offset
         return record
 
 

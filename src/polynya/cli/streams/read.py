@@ -20,6 +20,10 @@ from polynya.cli.terminal.values import BEGIN, Begin, offset_of
 if TYPE_CHECKING:
     from polynya.cli.terminal.read_pages import ReadPage
 
+_ONE_STREAM = (
+    "-n, --from, --by-record-time and --format table are for one stream; many begin at --offset "
+    "start or now"
+)
 FORMATS = ("raw", "json", "table")
 _OFFSET = "An offset from a read, 'start' or 'now'."
 _FROM = (
@@ -115,7 +119,9 @@ def read_command(
 
 
 @click.command("tail")
-@click.argument("stream", shell_complete=complete_stream)
+@click.argument(
+    "streams", metavar="STREAM...", nargs=-1, required=True, shell_complete=complete_stream
+)
 @options.value(
     "--lines",
     "-n",
@@ -136,7 +142,7 @@ def read_command(
 @server_option
 def tail_command(
     client: Client,
-    stream: str,
+    streams: tuple[str, ...],
     last: int | None,
     follow: bool,
     offset: str | None,
@@ -154,15 +160,31 @@ def tail_command(
     A lost connection is resumed without gaps or repeats. With -n it prints the last records and
     exits; with -n and -f it follows after them.
 
+    Several streams share one connection: name them, or pass a pattern ('*' is one segment, '**' any
+    number), or a prefix that ends with a slash. Streams that are created later join. Each line
+    begins with its stream and a tab; what is neither JSON nor text is base64. Many streams begin at
+    --offset start or now, and take no -n, --from or --format table.
+
     \b
     polynya tail orders
+    polynya tail 'runs/*'
     polynya tail -n 20 -f orders
     polynya tail orders --from 5m --format table
     polynya tail orders --offset start --limit 10 | jq .item
     """
+    from polynya.cli.streams.tail_many import ManyOptions, is_many, tail_streams
     from polynya.cli.terminal.record_formats import RAW, shower
     from polynya.client.values import RECORDS_TYPE
 
+    if is_many(streams):
+        if last is not None or begin is not None or by_record_time or form == "table":
+            raise click.UsageError(_ONE_STREAM)
+        local, show_json = consistency == "local", _form(form, as_json) == "json"
+        where = _offset_of_many(offset)
+        how = ManyOptions(where, limit, retry, as_json=show_json, records=records, local=local)
+        tail_streams(client, streams, how)
+        return
+    stream = streams[0]
     if last is not None and (offset is not None or begin is not None):
         raise click.UsageError("-n and --from or --offset both set the start; pass one of them")
     info = info_of(client, stream, consistency)
@@ -232,6 +254,13 @@ def _found(client: Client, info: dict[str, Any], begin: Begin, how: _Follow) -> 
             local=how.local,
             whole=how.whole,
         )
+
+
+def _offset_of_many(offset: str | None) -> str:
+    found = offset_of(offset or "now")
+    if found not in ("-1", "now"):
+        raise click.UsageError(f"many streams begin at --offset start or now, not {offset}")
+    return found
 
 
 def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:

@@ -17,7 +17,8 @@ from polynya.client.aio.work import AsyncWork
 from polynya.client.clock import drawn_producer_id, worker_name
 from polynya.client.extras import extras_of
 from polynya.client.feeds import AsyncFeed
-from polynya.client.handles import Position
+from polynya.client.handles import ManyPlaces, Position
+from polynya.client.many import ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
@@ -83,6 +84,53 @@ class AsyncReader(Position):
     async def close(self) -> None:
         """Release the connection."""
         await self._feed.close()
+
+
+class AsyncManyReader(ManyPlaces):
+    """Iterate over it for the records of many streams, each with its `stream` and `offset`. Iterate
+    over `events()` for whole events: they also tell which streams began, closed or were deleted.
+
+    A reader of a list ends when all its streams are closed or deleted. Close the reader, or use it
+    in an `async with`, to release its connection."""
+
+    def __init__(self, wire: AsyncWire, place: ManyPosition, retry: Retry) -> None:
+        super().__init__(place)
+        self._feed = AsyncFeed(wire, tail_many(place, retry))
+
+    async def __aenter__(self) -> AsyncManyReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self
+
+    async def __anext__(self) -> Record:
+        while (record := self._record()) is None:
+            self._take(await anext(self._feed))
+        return record
+
+    def events(self) -> AsyncIterator[StreamEvent]:
+        """Iterate over whole events."""
+        return _Events(self._feed, self._passed)
+
+    async def close(self) -> None:
+        """Release the connection."""
+        await self._feed.close()
+
+
+class _Events(AsyncIterator[StreamEvent]):
+    """Iterate over events, also after a wait was cancelled."""
+
+    def __init__(self, feed: AsyncFeed, passed: Callable[[StreamEvent], None]) -> None:
+        self._feed = feed
+        self._passed = passed
+
+    async def __anext__(self) -> StreamEvent:
+        event: StreamEvent = await anext(self._feed)
+        self._passed(event)
+        return event
 
 
 class _Pages(AsyncIterator[Page]):
@@ -290,6 +338,28 @@ class AsyncClient:
         return AsyncFeed(
             self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency))
         )
+
+    def tail_many(
+        self,
+        *streams: str,
+        offset: str = START,
+        offsets: Mapping[str, str] | None = None,
+        consistency: Consistency = "leader",
+        whole_records: bool = False,
+    ) -> AsyncManyReader:
+        """Follow many streams on one connection: up to 1,000 names, or one pattern such as
+        `runs/*`, or one prefix that ends with a slash. Streams that are created later join.
+
+        Streams begin at `offset`, which is START or NOW, but those in `offsets` at theirs. Lost
+        connections are resumed. `whole_records`: as in `AsyncStream.read`. Raises ValueError."""
+        place = ManyPosition(
+            streams,
+            offset,
+            offsets=offsets or {},
+            local=is_local(consistency),
+            whole=whole_records,
+        )
+        return AsyncManyReader(self._wire, place, self._retry)
 
     async def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
         """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""

@@ -18,7 +18,8 @@ from polynya.client.blocking.work import Work
 from polynya.client.clock import drawn_producer_id, worker_name
 from polynya.client.extras import extras_of
 from polynya.client.feeds import Feed
-from polynya.client.handles import Position
+from polynya.client.handles import ManyPlaces, Position
+from polynya.client.many import ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
@@ -83,6 +84,53 @@ class Reader(Position):
     def close(self) -> None:
         """Release the connection."""
         self._feed.close()
+
+
+class ManyReader(ManyPlaces):
+    """Iterate over it for the records of many streams, each with its `stream` and `offset`. Iterate
+    over `events()` for whole events: they also tell which streams began, closed or were deleted.
+
+    A reader of a list ends when all its streams are closed or deleted. Close the reader, or use it
+    in a `with`, to release its connection."""
+
+    def __init__(self, wire: Wire, place: ManyPosition, retry: Retry) -> None:
+        super().__init__(place)
+        self._feed = Feed(wire, tail_many(place, retry))
+
+    def __enter__(self) -> ManyReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        while (record := self._record()) is None:
+            self._take(next(self._feed))
+        return record
+
+    def events(self) -> Iterator[StreamEvent]:
+        """Iterate over whole events."""
+        return _Events(self._feed, self._passed)
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._feed.close()
+
+
+class _Events(Iterator[StreamEvent]):
+    """Iterate over events, also after a wait was cancelled."""
+
+    def __init__(self, feed: Feed, passed: Callable[[StreamEvent], None]) -> None:
+        self._feed = feed
+        self._passed = passed
+
+    def __next__(self) -> StreamEvent:
+        event: StreamEvent = next(self._feed)
+        self._passed(event)
+        return event
 
 
 class _Pages(Iterator[Page]):
@@ -283,6 +331,28 @@ class Client:
     def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> Iterator[Facts]:
         """List the streams whose names start with `prefix`, sorted by name."""
         return Feed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
+
+    def tail_many(
+        self,
+        *streams: str,
+        offset: str = START,
+        offsets: Mapping[str, str] | None = None,
+        consistency: Consistency = "leader",
+        whole_records: bool = False,
+    ) -> ManyReader:
+        """Follow many streams on one connection: up to 1,000 names, or one pattern such as
+        `runs/*`, or one prefix that ends with a slash. Streams that are created later join.
+
+        Streams begin at `offset`, which is START or NOW, but those in `offsets` at theirs. Lost
+        connections are resumed. `whole_records`: as in `Stream.read`. Raises ValueError."""
+        place = ManyPosition(
+            streams,
+            offset,
+            offsets=offsets or {},
+            local=is_local(consistency),
+            whole=whole_records,
+        )
+        return ManyReader(self._wire, place, self._retry)
 
     def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
         """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""
