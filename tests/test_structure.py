@@ -4,6 +4,8 @@ here with the reason, and what it does not find is not."""
 from __future__ import annotations
 
 import functools
+import re
+from pathlib import Path
 
 import pytest
 import structure_report
@@ -29,6 +31,9 @@ LARGE = {  # classes that are still to be divided
 CIRCLES = {  # what the modules of a circle have in common: why they may import each other
     "polynya.raft.": "one protocol: a reaction to a message begins others, and all change one state",
 }
+SOURCE = Path(__file__).parent.parent / "src" / "polynya"
+FIRST_KIND = 1000  # of messages between cores; smaller numbers are kinds of frames in files
+_KIND = re.compile(r"^_?(KIND_[A-Z_]+) = ([0-9][0-9_]*)", re.MULTILINE)
 
 
 @functools.cache
@@ -58,3 +63,16 @@ def common(names: list[str]) -> str:
         (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
     )
     return first[:at]
+
+
+def test_no_two_messages_between_cores_have_one_kind() -> None:
+    """A core with two handlers of a kind does not start, and no test of one part sees it."""
+    kinds = [
+        (int(found[2]), found[1])
+        for path in SOURCE.rglob("*.py")
+        for found in _KIND.finditer(path.read_text())
+        if FIRST_KIND <= int(found[2]) < 10_000
+    ]
+    numbers = [number for number, _ in kinds]
+    assert len(kinds) > 10
+    assert len(set(numbers)) == len(numbers), sorted(kinds)

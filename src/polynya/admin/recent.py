@@ -17,7 +17,7 @@ from polynya.jobs import Rest, repeat
 from polynya.observability.metrics import Samples
 from polynya.transport import Reply, Transport
 
-KIND_RECENT = 1016  # message kind between cores
+KIND_RECENT = 1018  # message kind between cores
 STEP_SECONDS = 60.0
 FIRST_SECONDS = Rest(5.0)  # from the start of the node to its first row
 ROWS_MAX = 1440  # a day; 0.3 MB
