@@ -37,8 +37,7 @@ from polynya.objectstore.api import ObjectStore
 from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
-from polynya.wire.pack import PackBuilder, pack_key
-from polynya.wire.slice_compression import pressed
+from polynya.wire.pack import PackBuilder, pack_key, pressed
 from polynya.wire.slices import build_slice
 
 log = logging.getLogger("polynya.cold")
