@@ -17,8 +17,7 @@ from polynya.cold import ColdReader, reader
 from polynya.cold.verifier import PackVerifier
 from polynya.stream.parts import COMPRESSED
 from polynya.stream.state.model import ColdSlice, HotBatch
-from polynya.wire.pack import PackBuilder, damaged_slices, read_footer
-from polynya.wire.slice_compression import pressed
+from polynya.wire.pack import PackBuilder, damaged_slices, pressed, read_footer
 from polynya.wire.slices import build_slice
 
 NAME = "default/a"

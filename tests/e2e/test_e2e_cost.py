@@ -80,6 +80,7 @@ def test_the_counters_agree_with_the_log_of_the_s3_server(
             f"POLYNYA_COLD_{name.upper()}": value
             for name, value in (s3_server.settings() | {"s3_endpoint": endpoint}).items()
         }
+        settings["POLYNYA_COLD_COMPRESSION"] = "none"  # few bytes would differ by more than 1 %
         world.start("--cores", "2", **settings)
         use(world)
         world.stop()
@@ -90,10 +91,10 @@ def test_the_counters_agree_with_the_log_of_the_s3_server(
         usage = node.usage
         assert usage.appends == 8 * TURNS and usage.append_bytes > 8 * TURNS * len(RECORD)
         assert usage.store["diskless"]["put"] and usage.store["flush"]["put"]
-        assert usage.store["read"]["down"], "after the restart"
+        assert usage.store["read"]["down"] > 2 * TURNS * len(RECORD), "after the restart"
         for work in ("diskless", "flush"):
             packed = usage.packed[work]
-            assert packed["payload"] > 4 * TURNS * len(RECORD) > 10 * packed["stored"] > 0
+            assert packed["stored"] > packed["payload"] > 4 * TURNS * len(RECORD)
         world.stop()
         found = differences(counted(world), log)
         assert not found, found

@@ -18,8 +18,8 @@ from polynya.stream.parts import COMPRESSED, Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire import payloads
 from polynya.wire.kafka.batches import Record, build_batch
+from polynya.wire.pack import pressed
 from polynya.wire.payloads import BYTES_MIN
-from polynya.wire.slice_compression import pressed
 from polynya.wire.slices import Slice, build_slice, gap, merge_slices, parse_slice, unpacked_bytes
 
 TEXT = b'{"flight":"UA1545","tail":"N14228","origin":"EWR","dest":"IAH","delay":%d},'

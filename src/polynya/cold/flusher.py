@@ -43,8 +43,7 @@ from polynya.stream.parts import TRANSACTIONAL, UNDECIDED
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.stream.state.tails import Boundary, high_watermark, stable_of
-from polynya.wire.pack import PackBuilder, pack_key
-from polynya.wire.slice_compression import pressed
+from polynya.wire.pack import PackBuilder, pack_key, pressed
 from polynya.wire.slices import build_slice
 
 log = logging.getLogger("polynya.cold")

@@ -59,8 +59,7 @@ from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import is_stable, stable_of
-from polynya.wire.pack import PackBuilder, pack_key
-from polynya.wire.slice_compression import pressed
+from polynya.wire.pack import PackBuilder, pack_key, pressed
 from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
 
 log = logging.getLogger("polynya.cold")

@@ -16,8 +16,7 @@ from polynya.stream.features.profiles.commands import IS_COMPRESSED, PackedAppen
 from polynya.stream.parts import COMPRESSED, Batch, Encoding
 from polynya.stream.replies import Done
 from polynya.stream.state.model import HotBatch
-from polynya.wire.pack import PackBuilder, PackEntry
-from polynya.wire.slice_compression import pressed
+from polynya.wire.pack import PackBuilder, PackEntry, pressed
 from polynya.wire.slices import RECORDS_MAX, SliceMeta, build_slice
 
 APPEND_COST = 256  # assumed bytes of an append in a commit, besides its name and payload

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from struct import Struct
 
 import google_crc32c
 import msgspec
+from msgspec import structs
 
 from polynya.base.errors import CorruptData
 from polynya.base.msgpack import UNREADABLE
+from polynya.stream.parts import COMPRESSED, Encoding
 from polynya.stream.state.model import ColdSlice
-from polynya.wire.slices import HEADER_BYTES, SliceMeta
+from polynya.wire.payloads import SAVED_PER_BYTE, ZSTD, compressed
+from polynya.wire.slices import COMPRESSION_AT, HEADER_BYTES, SliceMeta, batch_lengths_in
 
 MAGIC = b"PLYNPAK1"
 VERSION = 1
@@ -22,6 +26,9 @@ FOOTER_GUESS_BYTES = 64 * 1024  # size of the first read from the end of an obje
 _TAIL = Struct("<IIQ8s")
 _LENGTHS = Struct("<IQ")
 _ZEROS = bytes(8)
+_CODEC_AT, _CODECS = 22, 0x07  # the codec in the attributes of a Kafka batch
+
+SliceParts = tuple[SliceMeta, list[bytes]]  # as `build_slice` gives them
 
 
 class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -110,6 +117,29 @@ def owner_group_of(key: str) -> int | None:
     return int(group) if group.isascii() and group.isdigit() else None
 
 
+def pressed(built: SliceParts, level: int) -> SliceParts:
+    """Return the slice with its payload compressed at this level of zstd.
+
+    It is unchanged if that saves less than a tenth, for level 0, and where Kafka's producers have
+    compressed most of it."""
+    meta, (front, *pieces) = built
+    if not level:
+        return built
+    payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if meta.encoding == Encoding.KAFKA and _is_encoded(meta, front, payload):
+        return built
+    stored = compressed(payload, level)
+    if stored is None:
+        return built
+    front = front[:COMPRESSION_AT] + bytes((ZSTD,)) + front[COMPRESSION_AT + 1 :]
+    return structs.replace(
+        meta,
+        stored=len(front) + len(stored),
+        crc=google_crc32c.extend(google_crc32c.value(front), stored),
+        flags=meta.flags | COMPRESSED,
+    ), [front, stored]
+
+
 class PackBuilder:
     """A builder of packs: `add` slices, then `finish`."""
 
@@ -122,7 +152,7 @@ class PackBuilder:
         self,
         uid: int,
         group: int,
-        built: tuple[SliceMeta, list[bytes]],
+        built: SliceParts,
         *,
         path: str = "",
         content_type: str = "",
@@ -206,6 +236,17 @@ def damaged_slices(pack: bytes) -> list[int]:
         for entry in footer.entries
         if google_crc32c.value(bytes(view[entry.offset : entry.offset + entry.stored])) != entry.crc
     ]
+
+
+def _is_encoded(meta: SliceMeta, front: bytes, payload: bytes) -> bool:
+    """Report whether so much of the payload are batches with a codec that no tenth can be saved."""
+    lengths = batch_lengths_in(front, meta.batches)
+    plain = sum(
+        length
+        for begin, length in zip(accumulate(lengths, initial=0), lengths, strict=False)
+        if length > _CODEC_AT and not payload[begin + _CODEC_AT] & _CODECS
+    )
+    return plain * SAVED_PER_BYTE < meta.length
 
 
 def _footer_crc(footer: bytes, total: int) -> int:
