@@ -22,7 +22,6 @@ from secrets import token_bytes
 from time import monotonic
 
 import msgspec
-from msgspec import structs
 
 from polynya.base import limits
 from polynya.base.errors import CorruptData
@@ -57,9 +56,11 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import UNDECIDED, ColdSlice
 from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
+from polynya.stream.state.aborted import aborted_of
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import is_stable, stable_of
 from polynya.wire.pack import PackBuilder, pack_key, pressed
+from polynya.wire.slice_batches import decided_flags
 from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
 
 log = logging.getLogger("polynya.cold")
@@ -97,6 +98,7 @@ class MergeSource(msgspec.Struct, gc=False):
     entries: list[ColdSlice]
     path: str  # "" except for the first slice of a stream
     content_type: str
+    aborted: bytes = b""  # transactions whose batches the slices may not mark
     bounds: list[
         int
     ] = []  # set by `build_merged`: first records of entries that join no earlier one
@@ -411,7 +413,7 @@ class Merger:
             return None
         entries = machine.packs.index_of(stream)[begin:end]
         named = (stream.name, stream.content_type) if begin == 0 else ("", "")
-        return MergeSource(run, entries, *named)
+        return MergeSource(run, entries, *named, aborted_of(stream))
 
     async def _read(self, sources: Sequence[MergeSource]) -> dict[Place, memoryview]:
         """Return the stored bytes of all slices that exist. Raises StoreUnavailable."""
@@ -485,6 +487,9 @@ def build_merged(
         finally:
             _drop(source.entries, data, uses)
         source.bounds = bounds_in(source.entries, parsed)
+        for cold, each in zip(source.entries, parsed, strict=True):
+            if cold.flags & UNDECIDED:  # what a run has is decided: it ends before the open ones
+                each.batch_flags = decided_flags(each, cold.record, source.aborted)
         try:
             merged = (
                 None
@@ -504,15 +509,15 @@ def build_merged(
             content_type=source.content_type,
         )
         behind = _missing_behind(source.entries[-1], parsed[-1])
-        cold = entry.at(
-            key,
-            head.record,
-            head.byte,
-            missing_records=behind[0],
-            missing_bytes=behind[1],
+        made.append(
+            entry.at(
+                key,
+                head.record,
+                head.byte,
+                missing_records=behind[0],
+                missing_bytes=behind[1],
+            )
         )
-        undecided = any(each.flags & UNDECIDED for each in source.entries)
-        made.append(structs.replace(cold, flags=cold.flags | UNDECIDED) if undecided else cold)
         let_the_loop_run()
     parts, _ = builder.finish(owner_group=sources[0].run.group, created_ms=now_ms)
     return parts, made

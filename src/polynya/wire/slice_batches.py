@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol, overload
 
 from polynya.stream.parts import PRODUCER_ID, TRANSACTIONAL
+from polynya.stream.state.aborted import mark
 from polynya.stream.state.model import DecodedBatches, HotBatch
 
 
@@ -194,3 +196,14 @@ class GappedBatches(DecodedBatches):
             place=0,
             flags=source.batch_flags[number],
         )
+
+
+def decided_flags(source: Columns, record: int, rows: bytes) -> memoryview[int]:
+    """Return the flags of the batches of a slice that begins at a record of its stream, with flag 4
+    on those of the aborted transactions in `rows`."""
+    batches = [*GappedBatches(source, (record, 0))]
+    mark(batches, rows)
+    flags = array("I", source.batch_flags)
+    for number, batch in zip(source.kept, batches, strict=True):
+        flags[number] = batch.flags
+    return memoryview(flags)

@@ -138,14 +138,15 @@ class Topics:
 
     async def _read(self, topic: str, stream: StreamHandle, record: int, byte: int) -> Page:
         """Read one message. Raises `TextError`."""
-        query = ReadQuery(stream.name, record, byte, bytes_max=1)
-        page = stream.read_nowait(query) or await stream.read(query)
-        if isinstance(page, Page) and not page.spans and not page.up_to_date:
-            # there may be any number of aborted batches
+        while True:
+            query = ReadQuery(stream.name, record, byte, bytes_max=1)
+            page = stream.read_nowait(query) or await stream.read(query)
+            if not isinstance(page, Page):
+                break
+            if page.spans or page.up_to_date or page.record <= record:
+                return page
+            record, byte = page.record, page.byte  # behind aborted batches, of which there are many
             await asyncio.sleep(0)
-            return await self._read(topic, stream, page.record, page.byte)
-        if isinstance(page, Page):
-            return page
         if page.code in (Code.TRIMMED, Code.OFFSET_BEYOND_TAIL) and record != Position.START:
             return await self._read(topic, stream, Position.START, 0)
         raise TextError(refused(topic, page.code))

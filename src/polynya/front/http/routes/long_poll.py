@@ -88,10 +88,13 @@ async def _wait(exchange: Exchange, request: ReadRequest, cache: str) -> None:
                     seconds = perf_counter() - waiter.since
                     exchange.context.counters.long_poll_seconds.observe(seconds)
                 return
-            if query.record < page.record:  # a special position, or nothing to see before this one
+            moves = query.record < page.record
+            if moves:  # from a special position, or over what the reader does not get
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
                 request = msgspec.structs.replace(request, query=query)
-            if page.up_to_date:
+            if moves and not page.up_to_date:
+                await asyncio.sleep(0)
+            else:
                 await waiter.woken.wait()
     finally:
         timer.cancel()
