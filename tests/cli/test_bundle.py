@@ -65,6 +65,7 @@ def test_of_a_running_node(tmp_path: Path) -> None:
         "node.json",
         "health.json",
         "metrics.txt",
+        "state.json",
         "doctor.jsonl",
         "logs/0-proxy.log",
     } <= set(members)
@@ -85,6 +86,7 @@ def test_of_a_running_node(tmp_path: Path) -> None:
     health = json.loads(members["health.json"])
     # tests beside this one may keep the disk busy
     assert not health["failed"] and {each["check"] for each in health["warnings"]} <= {"disk"}
+    assert json.loads(members["state.json"])["cores"][0]["groups"][0]["role"] == "leader"
     assert "polynya_info" in members["metrics.txt"] and ".journal" in members["files.txt"]
     assert "POLYNYA_TOKEN\n" in members["environment.txt"]
     assert all(name in members["README.txt"] for name in members if name != "README.txt")

@@ -54,6 +54,7 @@ _MEANING = {
     "health.json": "the server's health",
     "readyz.txt": "each health check of the server",
     "metrics.txt": "the server's metrics",
+    "state.json": "the state of each core: groups, queues, caches and memory",
     "tables.json": "the tables: location and lag",
     "files.txt": "names, sizes and times of the journal, the snapshots and the embedded object store",
 }
@@ -212,20 +213,23 @@ class _Gathered:
                     yield name, client.send("GET", path).text
                 node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
                 yield "node.json", node.text
-                yield from self._metrics(client, int(node.json()["ports"]["admin"]))
+                yield from self._admin(client, int(node.json()["ports"]["admin"]))
         except (click.ClickException, ValueError, KeyError, TypeError) as error:
             self.missing.append(f"server responses: {getattr(error, 'message', error)}")
 
-    def _metrics(self, client: Client, admin_port: int) -> Iterator[tuple[str, str]]:
-        """Yield the metrics from the admin port if reachable, otherwise from the base port."""
-        text = ""
+    def _admin(self, client: Client, admin_port: int) -> Iterator[tuple[str, str]]:
+        """Yield the state and the metrics from the admin port if reachable; the base port has
+        metrics too."""
+        state = metrics = ""
         if is_loopback(client.server):
             with Client(f"http://127.0.0.1:{admin_port}", token=client.token) as admin:
-                text = _metrics_of(admin)
-        if text := text or _metrics_of(client):
-            yield "metrics.txt", text
-        else:
-            self.missing.append("metrics.txt: the admin port is unreachable from this machine")
+                state, metrics = _text_of(admin, "/debug/state"), _text_of(admin, "/metrics")
+        metrics = metrics or _text_of(client, "/metrics")
+        for name, text in (("state.json", state), ("metrics.txt", metrics)):
+            if text:
+                yield name, text
+            else:
+                self.missing.append(f"{name}: the admin port is unreachable from this machine")
 
     def _logs(self, named: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for number, name in enumerate(named):
@@ -241,9 +245,9 @@ class _Gathered:
                 self.missing.append("logs: the node's log was not found; pass it with --log")
 
 
-def _metrics_of(client: Client) -> str:
+def _text_of(client: Client, path: str) -> str:
     try:
-        return client.call("GET", "/metrics").text
+        return client.call("GET", path).text
     except exits.Ended:
         return ""
 

@@ -232,7 +232,7 @@ class Exchange:
         parent = self.head.headers.get("traceparent")
         if parent is not None and (found := _TRACE_PARENT.fullmatch(parent)):
             histogram.remember(seconds, "trace_id", found[1])
-        elif self.request_id:
+        elif self.request_id and "x-request-id" in self.head.headers:  # not that of an error
             histogram.remember(seconds, "request_id", self.request_id)
 
     def answer(self, status: int, headers: Headers, body: bytes | memoryview = b"") -> None:
