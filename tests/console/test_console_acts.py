@@ -266,6 +266,20 @@ def test_a_topic_is_created_written_changed_and_its_group_is_reset(
     node.wait_act("topic.delete", "/v1/topics/till", "reader", "FORBIDDEN")
 
 
+def test_a_viewer_has_no_buttons_and_its_requests_are_refused(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with running_node(tmp_path / "data", "--cores", "1", POLYNYA_CONSOLE_ACTS="false") as one:
+        page = browser.open(f"{one.url}/console/")
+        page.wait("document.querySelector('.acts')?.hidden")
+        stale = {**JSON, "Polynya-Console": "1"}
+        refused = httpx.put(f"{one.url}/v1/stream/a", headers=stale, timeout=60)
+        assert refused.status_code == 403
+        assert refused.json()["error"]["code"] == "CONSOLE_READ_ONLY"
+        assert httpx.put(f"{one.url}/v1/stream/a", headers=JSON, timeout=60).status_code == 201
+        page.call("Page.close")
+
+
 def test_tokens_are_made_and_revoked_and_the_audit_log_is_shown(page: Page, node: Guarded) -> None:
     go(page, "access")
     open_act(page, "Create")
