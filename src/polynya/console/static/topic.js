@@ -109,6 +109,10 @@ class TopicView {
 
   async read() {
     const topic = await askJson(this.path, {}, { signal: this.abort.signal });
+    if (this.topic && this.topic.id !== topic.id) {
+      this.records = []; // it was deleted and created again
+      this.next.clear();
+    }
     this.topic = topic;
     this.describe();
     this.onKnown();
