@@ -205,9 +205,11 @@ def test_a_topic_is_created_written_changed_and_its_group_is_reset(
     page: Page, node: Guarded
 ) -> None:
     go(page, "kafka")
-    command = act(page, "Create", name="till", partitions="2", configs="retention.ms=86400000")
+    command = act(
+        page, "Create", name="till", partitions="2", configs="content.type=application/json"
+    )
     assert command == (
-        f"polynya topic create till --partitions 2 --config retention.ms=86400000 --server {node.url}"
+        f"polynya topic create till --partitions 2 --config content.type=application/json --server {node.url}"
     )
     page.wait("location.hash === '#/topic/till'")
     for number in (0, 1):
@@ -225,10 +227,12 @@ def test_a_topic_is_created_written_changed_and_its_group_is_reset(
         "[...document.querySelectorAll('.record .at')].map((each) => each.textContent)"
     )
     assert places == ["0:0", "1:0"]
-    act(page, "Configs", configs="retention.ms=172800000\nmax.message.bytes=1000000")
+    assert page.run("document.querySelector('.record .preview').textContent") == '{"n": 0}'
+    lines = ("content.type=application/json", "retention.ms=172800000", "max.message.bytes=1000000")
+    act(page, "Configs", configs="\n".join(lines))
     with node.web() as web:
         configs = web.get("/v1/topics/till").json()["configs"]
-        assert configs == {"retention.ms": "172800000", "max.message.bytes": "1000000"}
+        assert configs == dict(line.split("=") for line in lines)
         web.post(
             "/v1/groups/shops/offsets", json={"to": "latest", "topics": ["till"]}
         ).raise_for_status()
