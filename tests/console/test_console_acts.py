@@ -205,9 +205,11 @@ def test_a_topic_is_created_written_changed_and_its_group_is_reset(
     page: Page, node: Guarded
 ) -> None:
     go(page, "kafka")
-    command = act(page, "Create", name="till", partitions="2", configs="retention.ms=86400000")
+    command = act(
+        page, "Create", name="till", partitions="2", configs="content.type=application/json"
+    )
     assert command == (
-        f"polynya topic create till --partitions 2 --config retention.ms=86400000 --server {node.url}"
+        f"polynya topic create till --partitions 2 --config content.type=application/json --server {node.url}"
     )
     page.wait("location.hash === '#/topic/till'")
     for number in (0, 1):
@@ -225,10 +227,12 @@ def test_a_topic_is_created_written_changed_and_its_group_is_reset(
         "[...document.querySelectorAll('.record .at')].map((each) => each.textContent)"
     )
     assert places == ["0:0", "1:0"]
-    act(page, "Configs", configs="retention.ms=172800000\nmax.message.bytes=1000000")
+    assert page.run("document.querySelector('.record .preview').textContent") == '{"n": 0}'
+    lines = ("content.type=application/json", "retention.ms=172800000", "max.message.bytes=1000000")
+    act(page, "Configs", configs="\n".join(lines))
     with node.web() as web:
         configs = web.get("/v1/topics/till").json()["configs"]
-        assert configs == {"retention.ms": "172800000", "max.message.bytes": "1000000"}
+        assert configs == dict(line.split("=") for line in lines)
         web.post(
             "/v1/groups/shops/offsets", json={"to": "latest", "topics": ["till"]}
         ).raise_for_status()
@@ -264,6 +268,20 @@ def test_a_topic_is_created_written_changed_and_its_group_is_reset(
         page, ".act-dialog .wrong", "Refused: the token does not allow 'delete' on kafka/till/"
     )
     node.wait_act("topic.delete", "/v1/topics/till", "reader", "FORBIDDEN")
+
+
+def test_a_viewer_has_no_buttons_and_its_requests_are_refused(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with running_node(tmp_path / "data", "--cores", "1", POLYNYA_CONSOLE_ACTS="false") as one:
+        page = browser.open(f"{one.url}/console/")
+        page.wait("document.querySelector('.acts')?.hidden")
+        stale = {**JSON, "Polynya-Console": "1"}
+        refused = httpx.put(f"{one.url}/v1/stream/a", headers=stale, timeout=60)
+        assert refused.status_code == 403
+        assert refused.json()["error"]["code"] == "CONSOLE_READ_ONLY"
+        assert httpx.put(f"{one.url}/v1/stream/a", headers=JSON, timeout=60).status_code == 201
+        page.call("Page.close")
 
 
 def test_tokens_are_made_and_revoked_and_the_audit_log_is_shown(page: Page, node: Guarded) -> None:

@@ -28,7 +28,7 @@ export function open(place, shell) {
     "Access",
     [curlButton(command), actRow([["Create a token …", () => createToken(shell, again), "primary"]])],
     h("h2", {}, "Tokens"),
-    h("div", { class: "panel scroll" }, grid("nodes", [["Name"], ["State"], ["Scopes"], ["Created"], ["Expires"], ["Limits"], [""]], tokens), noTokens),
+    h("div", { class: "panel scroll" }, grid("nodes", [["Name"], ["State"], ["Scopes"], ["Created"], ["Expires"], ["Limits"], ["Act"]], tokens), noTokens),
     h(
       "div",
       { class: "head" },

@@ -44,6 +44,7 @@ export function open(place, shell) {
     node,
     members,
     note,
+    h("h2", {}, "Figures"),
     cards,
     h(
       "div",

@@ -58,7 +58,7 @@ export function appendTo(shell, name, contentType, newest, done) {
   const templates = templatesOf(asJson, isText(contentType) || asJson ? newest : null);
   const texts = new Map(templates.map(([key, , text]) => [key, text]));
   let last = templates[0][0];
-  const draft = (values) => ({ text: values.text, asJson, contentType, key: values.keyed ? values.key : null, headers: headersOf(values.headers) ?? [] });
+  const draft = (values) => ({ text: values.text, asJson, contentType, key: values.keyed && values.key ? values.key : null, headers: values.keyed ? (headersOf(values.headers) ?? []) : [] });
   askAct(shell, {
     title: "Append",
     word: "Append",

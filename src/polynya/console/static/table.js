@@ -180,10 +180,10 @@ export function open(place, shell) {
         {},
         h("th", { scope: "row" }, h("code", {}, visible(column.name))),
         h("td", {}, h("code", {}, visible(column.type))),
-        h("td", { class: "quiet-cell" }, column.required ? "required" : ""),
+        h("td", { class: "quiet-cell" }, column.required ? "never" : "allowed"),
       ),
     );
-    put(columns, grid("columns", [["Column"], ["Type"], [""]], h("tbody", {}, rows)));
+    put(columns, grid("columns", [["Column"], ["Type"], ["Null"]], h("tbody", {}, rows)));
   }
 
   poll();

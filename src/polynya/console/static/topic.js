@@ -1,7 +1,7 @@
 // One Kafka topic: its newest records, merged over its partitions; the partitions; its configs.
 
 import { actRow } from "./acts.js";
-import { askJson, curl, recordsPage, url } from "./api.js";
+import { askJson, curl, isJson, recordsPage, url } from "./api.js";
 import { cli } from "./commands.js";
 import { h, put } from "./dom.js";
 import { matcher } from "./filter.js";
@@ -109,6 +109,10 @@ class TopicView {
 
   async read() {
     const topic = await askJson(this.path, {}, { signal: this.abort.signal });
+    if (this.topic && this.topic.id !== topic.id) {
+      this.records = []; // it was deleted and created again
+      this.next.clear();
+    }
     this.topic = topic;
     this.describe();
     this.onKnown();
@@ -124,7 +128,7 @@ class TopicView {
     const begin = Math.max(first, end - share, this.next.get(partition) ?? 0);
     this.next.set(partition, end);
     if (begin >= end) return [];
-    const { records } = await recordsPage(stream, { offset: token(begin) }, { records: share, bytes: BYTES_MAX, asJson: false, signal: this.abort.signal });
+    const { records } = await recordsPage(stream, { offset: token(begin) }, { records: share, bytes: BYTES_MAX, asJson: isJson(this.topic.content_type ?? ""), signal: this.abort.signal });
     return records.map((record) => ({ ...record, partition }));
   }
 
@@ -162,6 +166,8 @@ class TopicView {
   }
 
   draw() {
+    const box = this.list.parentElement;
+    const atEnd = box.hidden || box.scrollHeight - box.scrollTop - box.clientHeight < 40;
     const shown = this.records.filter(this.matches);
     this.rows.show(
       shown,
@@ -172,7 +178,8 @@ class TopicView {
         return row;
       },
     );
-    this.list.parentElement.hidden = !shown.length;
+    box.hidden = !shown.length;
+    if (atEnd) box.scrollTop = box.scrollHeight; // the newest are in sight
     if (!this.topic) return;
     const left = this.topic.partitions > READ_MAX ? ` The page shows the first ${READ_MAX} partitions.` : "";
     const some = this.filter.value.trim() ? `${count(shown.length)} of ${count(this.records.length)} records match.` : `The newest ${count(shown.length)} records, by time.`;

@@ -1,0 +1,85 @@
+"""Write the images of docs/console.md: screenshots of the console of a running node, in the Chromium
+of the tests.
+
+    PYTHONPATH=src:tests python scripts/console_images.py URL [--token TOKEN] [--name NAME ...]
+
+The node has what an image shows: streams with records, a topic, a subscription, tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+
+from chromium import Page, running_browser  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+
+
+class Shot(NamedTuple):
+    """An image: the page, a condition that it waits for, and an act whose dialog it shows."""
+
+    place: str
+    ready: str
+    act: str = ""
+    dark: bool = False
+    width: int = 1200
+    height: int = 800
+
+
+ROWS = "document.querySelectorAll('tbody tr').length > 0"
+RECORDS = "document.querySelectorAll('.record').length > 0"
+SHOTS = {
+    "overview": Shot(
+        "overview", f"document.querySelectorAll('.trend').length > 8 && {ROWS}", height=1400
+    ),
+    "streams": Shot("streams", "document.querySelector('.spark .line') !== null"),
+    "stream": Shot("stream/shop/orders", RECORDS, dark=True),
+    "append": Shot("stream/shop/orders", RECORDS, act="Append"),
+    "topic": Shot("topic/orders", RECORDS, dark=True),
+    "subscription": Shot("subscription/mailer", ROWS),
+    "access": Shot("access", ROWS),
+    "phone": Shot("stream/shop/orders", RECORDS, dark=True, width=390, height=844),
+}
+
+
+def shoot(page: Page, name: str) -> None:
+    """Write one image."""
+    shot = SHOTS[name]
+    page.size(shot.width, shot.height, dark=shot.dark, mobile=shot.width < 500)
+    page.run(f"location.hash = {json.dumps(f'#/{shot.place}')}")
+    page.wait("document.querySelector('#title') !== null")
+    page.wait(shot.ready)
+    if shot.act:
+        row = "[...document.querySelectorAll('.acts:not(.waiting) button')]"
+        button = f"{row}.find((each) => each.textContent.startsWith({json.dumps(shot.act)}))"
+        page.wait(f"{button} !== undefined")
+        page.run(f"{button}.click()")
+    page.run("new Promise((resolve) => setTimeout(resolve, 500))")
+    page.screenshot(IMAGES / f"console-{name}.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("--token", default="")
+    parser.add_argument("--name", action="append", choices=SHOTS, help="an image; default: all")
+    given = parser.parse_args()
+    with running_browser() as browser:
+        for name in given.name or SHOTS:
+            page = browser.open(f"{given.url}/console/")
+            page.run(f"sessionStorage.setItem('polynya.token', {json.dumps(given.token)})")
+            page.call("Page.reload")
+            page.wait("document.readyState === 'complete'")
+            shoot(page, name)
+            page.call("Page.close")
+
+
+if __name__ == "__main__":
+    main()
