@@ -303,3 +303,31 @@ def test_a_mirror_survives_restarts(seed: int) -> None:
         assert len(found) == sum(header_of(each).records for *_, each in source)
 
     told()
+
+
+@story
+async def test_when_a_topic_becomes_a_mirror_and_stops_being_one(world: World) -> None:
+    ids = iter(range(1, 100))
+    routes = TopicRoutes(world.service, lambda: next(ids).to_bytes(16), partitions=1)
+
+    async def ask(method: str, name: str, **body: Any) -> Any:
+        sent = json.dumps(body).encode()
+        answer = await routes.handle(Request(method, "/v1/topics", (name,), {}, {}, sent, "", None))
+        return json.loads(answer.body)["configs"]
+
+    mirror = {"mirror.from": SOURCE}
+    assert await ask("PUT", "t", configs=mirror) == mirror
+    for given, why in (
+        ({"mirror.from": "other:9092"}, "can only be removed"),
+        ({"profile": "diskless"}, "while the topic mirrors"),
+        ({"mirror.from": "no port"}, "expected brokers"),
+    ):
+        failure = await refused(ask("PATCH", "t", configs=given))
+        assert (failure.code, why in failure.message) == ("TOPIC_INVALID", True), failure.message
+    assert await ask("PATCH", "t", configs={"mirror.from": None}) == {}
+    failure = await refused(ask("PATCH", "t", configs=mirror))
+    assert "is set when 'polynya mirror' creates a topic" in failure.message
+    assert await ask("PATCH", "t", configs={"profile": "diskless"}) == {"profile": "diskless"}
+    await world.create("shop/orders")
+    failure = await refused(ask("PUT", "a", streams=["shop/orders"], configs=mirror))
+    assert "leave mirror.from out" in failure.message
