@@ -72,6 +72,13 @@ def rows(node: RunningNode, topic: str, partitions: int = 1) -> list[tuple[Any, 
     return sorted(found)
 
 
+def ends(node: RunningNode, topic: str) -> Any:
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "none", **QUIET})
+    found = consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS)
+    consumer.close()
+    return found
+
+
 def arguments(source: RunningNode | str, *topics: str) -> list[str]:
     address = source if isinstance(source, str) else source.kafka
     return ["mirror", "--from", address, "--topics", ",".join(topics)]
@@ -147,11 +154,28 @@ def test_positions_and_the_start_of_the_log(source: RunningNode, node: RunningNo
     assert "33" in shown
 
 
+def test_a_source_without_records_has_its_end(source: RunningNode, node: RunningNode) -> None:
+    written(source, "emptied", 40)
+    written(source, "shortened", 40)
+    assert mirror(source, node, "shortened", "--once").code == 0
+    written(source, "shortened", 90, first=40)
+    admin = AdminClient({"bootstrap.servers": source.kafka, **QUIET})
+    places = [TopicPartition("emptied", 0, 40), TopicPartition("shortened", 0, 70)]
+    for each in admin.delete_records(places).values():
+        each.result(SECONDS)
+    done = mirror(source, node, "emptied,shortened", "--once")
+    assert done.code == 0, done.err
+    for topic in ("emptied", "shortened"):
+        assert rows(node, topic) == rows(source, topic)
+        assert ends(node, topic) == ends(source, topic)
+    assert ends(node, "shortened") == (70, 90), "what the source has deleted before is a gap"
+
+
 @pytest.mark.parametrize(
     ("address", "why"),
     [
         ("nowhere.invalid:9092", "does not answer"),
-        ("HTTP", "does not speak Kafka's protocol"),
+        ("HTTP", "no answer in"),
         ("REFUSING", "does not answer"),
     ],
 )

@@ -231,6 +231,35 @@ def test_a_consumer_reaches_the_end_of_a_mirror() -> None:
     play(tell)
 
 
+def test_a_consumer_passes_a_gap_behind_a_large_slice() -> None:
+    """Fetch in a gap that the slice before it covers, with room for less than that slice."""
+
+    async def tell(world: KafkaWorld) -> None:
+        send = sender(world.core, world.front.context.topics)
+        await world.front.context.topics.create("t", 1, [("mirror.from", SOURCE)])
+        many = [at(number, b"x" * 200) for number in range(20)]
+        for begin in (0, 30):
+            moved = [
+                struct.pack(">q", begin + number) + each[8:] for number, each in enumerate(many)
+            ]
+            await send("t/0", *moved, begin=begin, end=begin + 30, first=0)
+            await world.core.flusher.flush_now("")
+        await send("t/0", at(60, b"last"), begin=60, end=61)
+        wire, offset, seen = await world.wire(), 0, []
+        while offset < 61:
+            fields = fetch_fields("t", offset, partition_max_bytes=600)
+            answer = await wire.ask("Fetch", 11, **fields)
+            part = answer.responses[0].partitions[0]
+            found = [header_of(each) for each in batches_of(part.records or b"")]
+            assert found, f"nothing at {offset}"
+            assert all(each.records for each in found), "no empty batch where records follow"
+            offset = found[-1].base_offset + 1
+            seen += [each.base_offset for each in found]
+        assert seen == [*range(20), *range(30, 50), 60]
+
+    play(tell)
+
+
 def test_a_mirror_takes_no_records_of_producers() -> None:
     async def tell(world: KafkaWorld) -> None:
         topics = world.front.context.topics
@@ -303,3 +332,31 @@ def test_a_mirror_survives_restarts(seed: int) -> None:
         assert len(found) == sum(header_of(each).records for *_, each in source)
 
     told()
+
+
+@story
+async def test_when_a_topic_becomes_a_mirror_and_stops_being_one(world: World) -> None:
+    ids = iter(range(1, 100))
+    routes = TopicRoutes(world.service, lambda: next(ids).to_bytes(16), partitions=1)
+
+    async def ask(method: str, name: str, **body: Any) -> Any:
+        sent = json.dumps(body).encode()
+        answer = await routes.handle(Request(method, "/v1/topics", (name,), {}, {}, sent, "", None))
+        return json.loads(answer.body)["configs"]
+
+    mirror = {"mirror.from": SOURCE}
+    assert await ask("PUT", "t", configs=mirror) == mirror
+    for given, why in (
+        ({"mirror.from": "other:9092"}, "can only be removed"),
+        ({"profile": "diskless"}, "while the topic mirrors"),
+        ({"mirror.from": "no port"}, "expected brokers"),
+    ):
+        failure = await refused(ask("PATCH", "t", configs=given))
+        assert (failure.code, why in failure.message) == ("TOPIC_INVALID", True), failure.message
+    assert await ask("PATCH", "t", configs={"mirror.from": None}) == {}
+    failure = await refused(ask("PATCH", "t", configs=mirror))
+    assert "is set when 'polynya mirror' creates a topic" in failure.message
+    assert await ask("PATCH", "t", configs={"profile": "diskless"}) == {"profile": "diskless"}
+    await world.create("shop/orders")
+    failure = await refused(ask("PUT", "a", streams=["shop/orders"], configs=mirror))
+    assert "leave mirror.from out" in failure.message

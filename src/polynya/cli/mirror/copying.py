@@ -32,7 +32,7 @@ class Part:
     def __init__(self, place: Place, leader: int, ends: Ends) -> None:
         self.place, self.leader = place, leader
         self.first, self.next = ends.first, ends.next  # here
-        self.read = ends.next  # up to here it is read at the source
+        self.read = self.sent = ends.next  # up to here it is read at the source, and queued
         self.start = self.stable = self.high = -1  # at the source; -1: not known yet
         self.size = 0  # bytes that were written
         self.chunks: asyncio.Queue[Chunk] = asyncio.Queue(_WAITING)
@@ -79,19 +79,24 @@ class Copy:
             part.leader, part.is_gone = leaders.get(place, -1), place not in leaders
         fresh = [place for place in leaders if place not in self.parts]
         ends = await gathered([self._target.ends(place) for place in fresh])
-        starts = await self._source.ends({place: leaders[place] for place in fresh}, start=True)
         for place, here in zip(fresh, ends, strict=True):
-            part = Part(place, leaders[place], here)
-            if place in starts:
-                part.start = starts[place]
-                part.read = max(part.read, part.start)
-            self.parts[place] = part
+            part = self.parts[place] = Part(place, leaders[place], here)
             if self._group is not None:
                 self._begin(part)
+        await self._learn_starts()
         await self.look()
         for leader in {part.leader for part in self.parts.values()} - self._readers.keys():
             if leader >= 0 and self._group is not None:
                 self._readers[leader] = self._group.create_task(self._read_from(leader))
+
+    async def _learn_starts(self) -> None:
+        """Learn where the source's logs start; a partition without a leader is asked for later."""
+        unknown = {part.place: part.leader for part in self.alive if part.start < 0}
+        for place, start in (await self._source.ends(unknown, start=True)).items():
+            part = self.parts[place]
+            part.start = start
+            if start > part.read and not part.next:
+                part.read = start
 
     async def look(self) -> None:
         """Learn the ends of the source. Raises BrokerLost, and `exits.Refused` for a source that is
@@ -176,15 +181,15 @@ class Copy:
                 f"{part.name} has records of a format from before Kafka 0.11, at offset {old}",
                 hint="Copy the topic with MirrorMaker 2, or wait until the source deletes them.",
             ) from None
-        begin = part.read
-        if not part.next and begin == part.read and 0 <= found.first < begin:
-            begin = found.first  # the source's log starts inside a batch
-        if found.end == part.read and not moved:
+        begin = part.sent
+        if not part.next and not part.sent:  # the source's log starts there, or inside a batch
+            begin = part.read if found.first < 0 else min(part.read, found.first)
+        if found.end == part.sent and not moved:
             return
         for chunk in _chunks(found.batches, begin, found.end, part.start):
             self._waiting_bytes += chunk.size
             await part.chunks.put(chunk)
-        part.read = found.end
+        part.read = part.sent = found.end
 
     async def _move(self, part: Part) -> None:
         """Go on at the start of the source, which has deleted what was to be read."""
@@ -192,10 +197,9 @@ class Copy:
         start = starts.get(part.place, part.read)
         if start <= part.read:
             await self.look()  # raises for another log
+            await asyncio.sleep(_LEADERLESS_SECONDS)
             return
-        part.start = start
-        await part.chunks.put(Chunk(part.read, start, start, []))
-        part.read = start
+        part.start = part.read = start
 
     # --- writing ----------------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ import time
 
 from polynya.cli.mirror.copying import Copy
 from polynya.cli.mirror.positions import Positions
+from polynya.cli.mirror.source import Source
 from polynya.cli.mirror.target import Target
 from polynya.cli.mirror.topics import MIRROR_FROM, MirrorTopics
 from polynya.cli.terminal import exits, output
 
 _TOLD_SECONDS = 10.0  # between two lines that say what is waited for
 _NAMED_MAX = 3
+_ACLS_MAX = 50
 NOT_CARRIED = (
     "not carried over: ACLs, users and their passwords, quotas, transactional ids, broker configs, and "
     "the schemas of a registry that is no topic (docs/migration.md)"
@@ -27,12 +29,13 @@ class CutOver:
         copy: Copy,
         topics: MirrorTopics,
         positions: Positions,
-        target: Target,
+        ways: tuple[Source, Target],
         *,
         force: bool,
     ) -> None:
         self._copy, self._topics, self._positions = copy, topics, positions
-        self._target, self._force = target, force
+        self._source, self._target = ways
+        self._force = force
         self._level: dict[object, int] | None = None  # the ends at the last look, if all were here
         self._told = 0.0
 
@@ -86,6 +89,9 @@ class CutOver:
             await self._target.change(name, {MIRROR_FROM: None})
         for name in sorted(self._topics.left_alone):
             output.notice(f"topic {name} is no mirror, or was cut over before: it is left as it is")
+        if not names:
+            output.notice("nothing is left to cut over")
+            return
         groups = len(self._positions.groups)
         output.notice(
             f"cut over: {output.counted(len(names), 'topic')} take records here now; the positions of "
@@ -98,3 +104,17 @@ class CutOver:
             "groups and offsets stay"
         )
         output.notice(NOT_CARRIED)
+        await self._tell_acls()
+
+    async def _tell_acls(self) -> None:
+        """Print the access rules of the source that the tokens here are to replace."""
+        rules = [
+            each
+            for each in await self._source.acls()
+            if any(each.covers("topic", name) for name in self._topics.known)
+            or any(each.covers("group", group) for group in self._positions.groups)
+        ]
+        for each in rules[:_ACLS_MAX]:
+            output.notice(f"  ACL at the source: {each.rule} on {each.kind} {each.name}")
+        if len(rules) > _ACLS_MAX:
+            output.notice(f"  and {len(rules) - _ACLS_MAX} more; 'kafka-acls --list' prints them")

@@ -10,7 +10,7 @@ from polynya.cli.mirror.connection import BrokerLost
 from polynya.cli.mirror.copying import Copy
 from polynya.cli.mirror.cut_over import CutOver
 from polynya.cli.mirror.positions import Positions
-from polynya.cli.mirror.source import Source
+from polynya.cli.mirror.source import Place, Source
 from polynya.cli.mirror.target import Target, owned, patiently
 from polynya.cli.mirror.topics import MirrorTopics
 from polynya.cli.terminal import exits, output
@@ -20,6 +20,7 @@ _POSITIONS_SECONDS = 10.0
 _REPORT_SECONDS = 10.0
 _LOOK_SECONDS = 1.0  # between two looks at whether the end is reached
 _ONCE_SECONDS = 0.1
+_UNKNOWN = 1 << 63  # the end of a partition without a leader
 
 
 class Mirror:
@@ -76,8 +77,10 @@ class Mirror:
             f"mirroring {output.counted(len(self._topics.known), 'topic')} with "
             f"{output.counted(len(parts), 'partition')}"
         )
-        goals = {place: part.stable for place, part in parts.items()}
-        ending = CutOver(self._copy, self._topics, self._positions, self._target, force=force)
+        goals: dict[Place, int] = {}
+        ending = CutOver(
+            self._copy, self._topics, self._positions, (self._source, self._target), force=force
+        )
         now = time.monotonic()
         due = {"topics": now + _TOPICS_SECONDS, "positions": now, "report": now + _REPORT_SECONDS}
         pause = _ONCE_SECONDS if once else _LOOK_SECONDS
@@ -85,7 +88,13 @@ class Mirror:
             await self._tend(due)
             if cut_over and await self._asked(ending.step):
                 break
-            if once and all(parts[place].next >= goals[place] for place in goals):
+            for place, part in parts.items():
+                if part.stable >= 0:  # else it has no leader
+                    goals.setdefault(place, part.stable)
+            if once and all(
+                part.is_gone or part.next >= goals.get(place, _UNKNOWN)
+                for place, part in parts.items()
+            ):
                 await self._asked(self._copy_positions)
                 break
             await asyncio.sleep(pause)
@@ -132,4 +141,6 @@ class Mirror:
         text = f"{output.size(size)} mirrored, {output.size(round(rate))}/s, {lag:,} offsets behind"
         if worst is not None and worst.lag:
             text += f", {worst.lag:,} of them in {worst.name}"
+        if lost := [part.name for part in alive if part.leader < 0]:
+            text += f"; {output.counted(len(lost), 'partition')} without a leader, as {lost[0]}"
         output.notice(text)

@@ -30,6 +30,13 @@ _TOPIC = 2  # the type of a topic in DescribeConfigs
 _LIST_GROUPS = 16
 _STATES_SINCE = 4  # the first version of ListGroups with states
 _AT_ONCE = 8
+_ANY, _PREFIXED = 1, 4  # in filters of DescribeAcls; a pattern
+_PERMISSIONS = {2: "Deny", 3: "Allow"}
+_RESOURCES = {2: "topic", 3: "group", 4: "cluster", 5: "transactional id"}
+_OPERATIONS = {
+    2: "All", 3: "Read", 4: "Write", 5: "Create", 6: "Delete", 7: "Alter", 8: "Describe",
+    10: "DescribeConfigs", 11: "AlterConfigs", 12: "IdempotentWrite",
+}  # fmt: skip
 Place = tuple[str, int]  # topic, partition
 
 
@@ -52,6 +59,22 @@ class SourceConfig(msgspec.Struct, frozen=True):
 
     value: str
     own: bool
+
+
+class Acl(msgspec.Struct, frozen=True):
+    """An access rule: a principal with its permission and operation, and the resource."""
+
+    rule: str
+    kind: str
+    name: str
+
+    def covers(self, kind: str, name: str) -> bool:
+        """Report whether the rule is about a resource."""
+        if self.kind != kind:
+            return False
+        return self.name in ("*", name) or (
+            self.name.endswith("*") and name.startswith(self.name[:-1])
+        )
 
 
 class Fetched(msgspec.Struct):
@@ -253,6 +276,34 @@ class Source:
             for each in topic.partitions
         ]
 
+    async def acls(self) -> list[Acl]:
+        """Return the access rules; none where the source has none, or does not tell."""
+        try:
+            answer = await self._ask(
+                -1,
+                "describe_acls",
+                1,
+                resource_type_filter=_ANY,
+                resource_name_filter=None,
+                pattern_type_filter=_ANY,
+                principal_filter=None,
+                host_filter=None,
+                operation=_ANY,
+                permission_type=_ANY,
+            )
+        except BrokerLost:
+            return []
+        return [
+            Acl(
+                f"{each.principal} {_named(_PERMISSIONS, each.permission_type)} "
+                f"{_named(_OPERATIONS, each.operation)}",
+                _named(_RESOURCES, resource.resource_type),
+                resource.resource_name + ("*" if resource.pattern_type == _PREFIXED else ""),
+            )
+            for resource in answer.resources
+            for each in resource.acls
+        ]
+
     # --- consumer groups --------------------------------------------------------------------------
 
     async def groups(self) -> dict[str, str]:
@@ -312,3 +363,7 @@ def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
     for topic, number in places:
         found.setdefault(topic, []).append(number)
     return found
+
+
+def _named(names: Mapping[int, str], number: int) -> str:
+    return names.get(number, str(number))

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import structs
+
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import (
@@ -38,6 +40,7 @@ from polynya.wire.kafka.primitives import Bytes, Malformed
 from polynya.wire.plain_batches import NO_TIME, record_batches
 from polynya.wire.record_pages import StoredSpan
 
+_GAPS_MAX = 8  # pages without records that one answer passes
 _IDS_SINCE = 13  # the first version of Fetch that names topics by id
 _WAIT_SECONDS_MAX = 60.0
 _AGAIN_SECONDS = 0.1  # during an election
@@ -90,11 +93,16 @@ class _Wanted:
             self.answer.aborted_transactions = aborted_in(page.spans)
 
     def _close_gap(self, page: Page, leader_epoch: int, pieces: list[Bytes]) -> None:
-        """Add an empty batch where no record is at the end of what the client may read: else it
-        would never reach that end. Elsewhere a gap needs none, and many clients know none."""
+        """Add an empty batch where no record is at the end of what the client may read, or on a page
+        without one: else it would never go on. Elsewhere a gap needs none, and many clients know
+        none."""
         last = page.spans[-1] if page.spans else None
         end = self.asked.fetch_offset if last is None else last.record + last.records
-        if page.up_to_date and end < page.record and (last is None or last.records):
+        if (
+            (page.up_to_date or last is None)
+            and end < page.record
+            and (last is None or last.records)
+        ):
             pieces.append(empty_batch(page.record - 1, leader_epoch))
             self.size += HEADER_BYTES
 
@@ -130,6 +138,16 @@ async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes
     pieces = encode_response(call.api, call.version, call.header.correlation, response)
     call.session.repeated = RepeatedFetch(call, pieces, waiting, (request.min_bytes, seconds))
     return pieces
+
+
+def _goes_on(found: Page | Refusal, query: ReadQuery) -> bool:
+    """Report whether a page has no records because it was in a gap: they follow it."""
+    return (
+        isinstance(found, Page)
+        and not found.spans
+        and not found.up_to_date
+        and found.record > query.record
+    )
 
 
 class _Reading:
@@ -248,8 +266,9 @@ class _Reading:
             if end <= offset or is_full:
                 each.place(info)
                 return True
-        found = each.stream.read_nowait(self._query(each, left))
-        if found is None:
+        query = self._query(each, left)
+        found = each.stream.read_nowait(query)
+        if found is None or _goes_on(found, query):
             return False
         if (
             isinstance(found, Page)
@@ -263,8 +282,15 @@ class _Reading:
         return True
 
     async def _read_late(self, each: _Wanted, size: int) -> None:
+        query = self._query(each, size)
         try:
-            self._take(each, await read_batches(each.stream, self._query(each, size)))
+            found = await read_batches(each.stream, query)
+            for _ in range(_GAPS_MAX):
+                if not _goes_on(found, query):
+                    break
+                query = structs.replace(query, record=found.record)
+                found = await read_batches(each.stream, query)
+            self._take(each, found)
         except PolynyaError as fault:
             self._give_up(each, error_of_fault(fault))
 

@@ -16,6 +16,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.front.kafka.configs import (
     CONTENT_TYPE,
+    MIRROR_FROM,
     PROFILE,
     InvalidConfig,
     NodeProfiles,
@@ -169,6 +170,10 @@ class TopicRoutes:
                 if principal is not None and not principal.may(verb, stream):
                     where = spelled_name(stream)
                     raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {where}")
+        if MIRROR_FROM in wanted.configs:
+            raise InvalidConfig(
+                f"a topic over streams that exist is no mirror: leave {MIRROR_FROM} out"
+            )
         count = _counted(max(wanted.partitions or 0, len(streams)))
         await self.topics.refresh()
         configs = _changed({}, wanted.configs)
