@@ -102,8 +102,10 @@ class ManyReader:
             if found is None:
                 raise Failure("CURSOR_GONE")
             places = {place.name: place for place in found if selection.wants(place.name)}
-        await self._shared.new_streams.watch(self.created)
+        covers = bool(selection.prefixes)
+        await self._shared.new_streams.watch(self.created, all_groups=covers)
         infos = await self._matching()
+        _check_count(0, self._shared.followed + len(selection.listed))
         for name in selection.listed:
             self._add(name, self._begin_of(name), places.get(name))
         for name, info in infos.items():
@@ -123,24 +125,11 @@ class ManyReader:
                     prefix, after, _LIST_PAGE, local=self.local
                 )
                 found |= {info.name: info for info in page if self._selection.matches(info.name)}
-                self._check_count(len(found))
+                _check_count(len(found), self._shared.followed)
                 if len(page) < _LIST_PAGE:
                     break
                 after = page[-1].name
         return found
-
-    def _check_count(self, count: int) -> None:
-        if count > LIVE_MATCHES_MAX:
-            raise Failure(
-                "LIVE_LIMIT",
-                f"the prefix or pattern has more than {LIVE_MATCHES_MAX} streams; use a longer one",
-            )
-        if self._shared.followed + count > LIVE_STREAMS_PER_CORE_MAX:
-            raise Failure(
-                "LIVE_LIMIT",
-                f"the readers of this core follow {LIVE_STREAMS_PER_CORE_MAX} streams; retry at "
-                "another node",
-            )
 
     def _begin_of(self, name: str) -> tuple[int, int]:
         """Return where a stream begins that the cursor does not have. After the first connection
@@ -195,7 +184,7 @@ class ManyReader:
         strand = self._strands.get(name)
         if strand is None:
             try:
-                self._check_count(len(self._cursor.places) + 1)
+                _check_count(len(self._cursor.places) + 1, self._shared.followed)
             except Failure as full:
                 self._response.end_with_error(full.code, full.message)
                 return
@@ -308,3 +297,19 @@ class ManyReader:
     def charge(self) -> None:
         """Charge for the bytes written. A reader over its limit goes back to reads, which wait."""
         self._budget.charge()
+
+
+def _check_count(count: int, followed: int) -> None:
+    """Raise `Failure` if a prefix or pattern has so many streams, or the readers of the core follow
+    too many."""
+    if count > LIVE_MATCHES_MAX:
+        raise Failure(
+            "LIVE_LIMIT",
+            f"the prefix or pattern has more than {LIVE_MATCHES_MAX} streams; use a longer one",
+        )
+    if followed + count > LIVE_STREAMS_PER_CORE_MAX:
+        raise Failure(
+            "LIVE_LIMIT",
+            f"the readers of this core follow {LIVE_STREAMS_PER_CORE_MAX} streams; retry at "
+            "another node",
+        )
