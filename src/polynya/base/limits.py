@@ -118,6 +118,8 @@ SSE_KEEPALIVE_SECONDS = 15.0
 LIVE_STREAMS_MAX = 1000  # streams of one list in `/v1/live`: each is attached and read
 # streams of one prefix or pattern there, closed ones included: the cursor has the place of each
 LIVE_MATCHES_MAX = 10_000
+# names that a pattern without a prefix is compared with when a connection opens
+LIVE_NAMES_MAX = 200_000
 # streams that all readers of `/v1/live` of a core follow, about 1 KiB each; above it 503
 LIVE_STREAMS_PER_CORE_MAX = 200_000
 LIVE_PAGE_BYTES = 256 * KIB  # of one stream, before the next one has its turn

@@ -55,7 +55,7 @@ class NewStreams:
         answer, instead of beginning later there."""
         self._watchers[watcher] = None
         try:
-            if self._task is None:
+            if self._task is None or self._task.done():
                 self._known = {}
                 self._task = asyncio.get_running_loop().create_task(self._run())
             # a group that is new here begins at the count that it has then
@@ -76,8 +76,10 @@ class NewStreams:
             await asyncio.sleep(NEW_STREAMS_INTERVAL_MS / 1000)
             try:
                 await self._ask([])
-            except PolynyaError as error:  # without a leader; asked again
+            except PolynyaError as error:  # a group that is moving; asked again
                 log.debug("new streams are not known", extra={"error": str(error)})
+            except Exception:  # the watchers must hear of the next ones
+                log.exception("new streams are not known")
 
     async def _ask(self, missing: list[int] | None) -> None:
         """Ask every group once, and call the watchers. `missing`: takes the groups that do not

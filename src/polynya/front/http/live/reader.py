@@ -11,6 +11,7 @@ import logging
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import (
     LIVE_MATCHES_MAX,
+    LIVE_NAMES_MAX,
     LIVE_PAGE_BYTES,
     LIVE_STREAMS_PER_CORE_MAX,
     RAW_STEP_BYTES,
@@ -36,6 +37,10 @@ log = logging.getLogger("polynya.http")
 
 _LIST_PAGE = 1000
 _RETRY_SECONDS = 1.0  # before a stream without a leader has another turn
+_MANY_NAMES = (
+    f"the pattern had to be compared with more than {LIVE_NAMES_MAX} names: begin it with a "
+    "segment without a wildcard, or use a prefix"
+)
 _ENDS = {"Content-Type": "text/event-stream", "Cache-Control": NO_CACHE}
 
 
@@ -79,8 +84,13 @@ class ManyReader:
         self._budget = Budget(exchange.peer.meter, self._context.now)
         self._cursor = shared.cursors.begin(self.finish)
         self._turns = Turns[Strand](
-            self._context.connections.spawn, self._may_write, self._give_turn, self._tell_all
+            self._context.connections.spawn,
+            self._may_write,
+            self._give_turn,
+            self._tell_all,
+            is_slow=lambda strand: strand.stream.group in self._failing,
         )
+        self._failing: set[int] = set()  # groups that did not answer a short while ago
         self._strands: dict[str, Strand] = {}
         self._early: list[str] | None = []  # new streams, until this reader is open
         self._is_told = False  # the client has been told of all streams
@@ -118,13 +128,17 @@ class ManyReader:
     async def _matching(self) -> dict[str, StreamInfo]:
         """Return the streams of the prefix or pattern. Raises `Failure` if there are too many."""
         found: dict[str, StreamInfo] = {}
+        compared = 0
         for prefix in self._selection.prefixes:
             after = ""
             while True:
+                if compared >= LIVE_NAMES_MAX:
+                    raise Failure("LIVE_LIMIT", _MANY_NAMES)
                 page = await self._context.service.list_streams(
                     prefix, after, _LIST_PAGE, local=self.local
                 )
                 found |= {info.name: info for info in page if self._selection.matches(info.name)}
+                compared += len(page)
                 _check_count(len(found), self._shared.followed)
                 if len(page) < _LIST_PAGE:
                     break
@@ -231,9 +245,13 @@ class ManyReader:
 
     async def _give_turn(self, strand: Strand) -> float | None:
         """Let a strand write a page. Return the seconds until its next turn, or None."""
+        group = strand.stream.group
         try:
-            return await strand.turn()
+            seconds = await strand.turn()
+            self._failing.discard(group)
+            return seconds
         except (Unavailable, Failure):
+            self._failing.add(group)
             return _RETRY_SECONDS
         except CorruptData as error:
             return strand.fail("DATA_DAMAGED", str(error))
