@@ -5,9 +5,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pytest
 from front_world import Answer, Wire, World, play, request
+from test_authorizer import Gate, guarded
+
+from polynya.base.limits import LIVE_PAGE_BYTES, LIVE_STREAMS_MAX
+from polynya.local.api import LiveEvent
 
 TEXT, BYTES = "text/plain", "application/octet-stream"
 
@@ -204,5 +212,166 @@ def test_texts_bytes_and_whole_records_are_shown_as_one_tail_does() -> None:
         told = await records.until("control", allUpToDate=True)
         wholes = [event["data"][0]["value"] for event in told if "data" in event]
         assert {"x": 1} in wholes and len(wholes) == 2
+
+    play(story)
+
+
+def test_records_behind_a_trim_are_told_and_the_stream_goes_on() -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        for number in (1, 2, 3):
+            await world.post("s", b"%d" % number)
+        trim = await world.ask(
+            "POST", "/v1/stream/s/retention", b'{"before": "%b"}' % at(2, 4).encode()
+        )
+        assert trim.status == 200, trim
+        events = await live(world, "stream=s@1_2")
+        told = await events.until("control", allUpToDate=True)
+        assert told[0] == {"stream": "s", "streamNextOffset": at(2, 4), "streamTrimmed": True}
+        assert [event["data"] for event in told if "data" in event] == [[3]]
+
+    play(story)
+
+
+def test_a_slow_reader_costs_no_memory_and_a_busy_stream_starves_no_other() -> None:
+    piece = b"x" * (LIVE_PAGE_BYTES // 2)
+
+    async def story(world: World) -> None:
+        await world.put("busy", BYTES)
+        await world.put("quiet")
+        events = await live(world, "stream=busy&stream=quiet&offset=now")
+        await events.until("control", allUpToDate=True)
+        transport = events.wire.writer.transport
+        transport.pause_reading()  # type: ignore[attr-defined]
+        (connection,) = (each for each in world.front.connections if each.peer.on_lost)
+        while not connection.peer.responses.write_paused:
+            await world.post("busy", piece, BYTES)
+        for _ in range(16):
+            await world.post("busy", piece, BYTES)
+        await world.post("quiet", b"1")
+        assert connection.peer.unread_bytes < 4 * LIVE_PAGE_BYTES
+        transport.resume_reading()  # type: ignore[attr-defined]
+        ends = {"busy": 0, "quiet": 0}
+        order, total = [], 0
+        tail = json.loads((await world.ask("GET", "/v1/streams?prefix=busy")).body)["streams"][0]
+        while ends["busy"] < int(tail["next_offset"][17:]) or not ends["quiet"]:
+            _, event = await events.next()
+            begin, ends[event["stream"]] = (
+                ends[event["stream"]],
+                int(event["streamNextOffset"][17:]),
+            )
+            order.append(event["stream"])
+            if event["stream"] == "busy":
+                total += ends["busy"] - begin
+        assert total == int(tail["next_offset"][17:])
+        assert order.index("quiet") < len(order) - 4, "it had its turn before the busy one's end"
+        assert world.front.counters.live_cut == 0
+
+    play(story)
+
+
+def test_a_stream_among_a_thousand_costs_what_it_costs_alone() -> None:
+    """Count the calls in the front for one event, from the feed to the connection."""
+
+    async def calls(world: World, query: str, streams: int) -> Counter[str]:
+        events = await live(world, query)
+        assert (await events.until("control", allUpToDate=True))[-1]["streams"] == streams
+        found: Counter[str] = Counter()
+
+        def note(frame: Any, event: str, _: Any) -> None:
+            name = frame.f_code.co_filename.partition("/polynya/")[2]
+            if event == "call" and name.startswith(("front/http", "wire/", "service/live/cursors")):
+                found[f"{name}:{frame.f_code.co_name}"] += 1
+
+        (sink,) = world.service.local.feeds.sinks[(await world.service.info("many/7")).uid]
+        info = await world.service.info("many/7")
+        tail = LiveEvent(info.uid, info.record, info.byte, info.record + 1, info.byte + 2, 1, b"5,")
+        sys.setprofile(note)
+        sink.live(tail)
+        sys.setprofile(None)
+        assert (await events.data(1)) == {"many/7": [5]}
+        events.wire.close()
+        await world.until(lambda: not world.front.readers.live)
+        return found
+
+    async def story(world: World) -> None:
+        for number in range(LIVE_STREAMS_MAX):
+            await world.put(f"many/{number}")
+        alone = await calls(world, "stream=many/7", 1)
+        names = "&".join(f"stream=many/{number}" for number in range(LIVE_STREAMS_MAX))
+        listed = await calls(world, names, LIVE_STREAMS_MAX)
+        covered = await calls(world, "match=many/*&offset=now", LIVE_STREAMS_MAX)
+        assert alone == listed == covered
+        assert sum(alone.values()) <= 25
+
+    play(story)
+
+
+def test_each_stream_is_shown_to_those_who_may_read_it_until_they_may_not(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("root", "admin")
+        gate.token("some", "read:runs/a/")
+
+    async def story(world: World, gate: Gate) -> None:
+        root, some = gate.bearer("root"), gate.bearer("some")
+        for name in ("runs/a/1", "runs/b/1"):
+            await world.put(name, **root)
+            await world.post(name, b"1", **root)
+        assert (await refused(world, "match=**")).error == "UNAUTHORIZED"
+        answer = await refused(world, "stream=runs/a/1&stream=runs/b/1", **some)
+        assert answer.status == 403 and b"runs/b/1" in answer.body
+        events = await live(world, "match=runs/**", **some)
+        told = await events.until("control", allUpToDate=True)
+        assert {event.get("stream") for event in told} == {"runs/a/1", None}
+        whole = await live(world, "prefix=runs/", **root)
+        assert await whole.data(2) == {"runs/a/1": [1], "runs/b/1": [1]}
+        for name in ("runs/b/2", "runs/a/2"):
+            await world.put(name, **root)
+            await world.post(name, b"2", **root)
+        assert await events.data(1) == {"runs/a/2": [2]}
+        # a cursor of a caller who may read more shows no more
+        again = await live(world, "prefix=runs/", last_event_id=whole.last_id, **some)
+        await world.post("runs/b/1", b"3", **root)
+        await world.post("runs/a/1", b"4", **root)
+        while (await again.next())[1].get("data") != [4]:
+            pass
+        gate.revoke("some")
+        while await again.wire.chunk():
+            pass
+        assert await again.wire.ended()
+
+    guarded(tmp_path, story, setup=setup)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("", b"name the streams"),
+        ("stream=a&stream=a", b"named twice"),
+        ("stream=a&offset=1_2", b"offset must be -1 or now"),
+        ("prefix=a&match=b", b"exclude each other"),
+        ("match=a*", b"a wildcard is a whole segment"),
+        ("stream=a&live=long-poll", b"server-sent events alone"),
+        ("stream=/a", b"stream=/a"),
+        ("stream=a&cursor=x", b"the id of an event"),
+        ("&".join(f"stream={number}" for number in range(1001)), b"at most 1000 streams"),
+        ("stream=a&record_view=x", b"record_view must be envelope"),
+    ],
+)
+def test_a_wrong_request_is_told_what_is_expected(query: str, said: bytes) -> None:
+    async def story(world: World) -> None:
+        answer = await refused(world, query)
+        assert answer.status == 400 and said in answer.body, answer
+
+    play(story)
+
+
+def test_names_may_contain_at_signs_and_offsets_need_no_zeros() -> None:
+    async def story(world: World) -> None:
+        for name in ("me@home", "me@1_2x"):
+            await world.put(name)
+            await world.post(name, b"[1,2]")
+        events = await live(world, "stream=me@home@1_2&stream=me@1_2x")
+        assert await events.data(3) == {"me@home": [2], "me@1_2x": [1, 2]}
 
     play(story)

@@ -123,8 +123,10 @@ SSE_KEEPALIVE_SECONDS = 15.0
 LIVE_STREAMS_MAX = 1000  # streams of one list in `/v1/live`: each is attached and read
 # streams of one prefix or pattern there, closed ones included: the cursor has the place of each
 LIVE_MATCHES_MAX = 10_000
+# names that a pattern without a prefix is compared with when a connection opens
+LIVE_NAMES_MAX = 200_000
 # streams that all readers of `/v1/live` of a core follow, about 1 KiB each; above it 503
-LIVE_STREAMS_PER_CORE_MAX = 500_000
+LIVE_STREAMS_PER_CORE_MAX = 200_000
 LIVE_PAGE_BYTES = 256 * KIB  # of one stream, before the next one has its turn
 LIVE_READS_MAX = 8  # pages that one reader of many streams reads at the same time
 # events that a client may have missed of those that were sent: its cursor goes back this far

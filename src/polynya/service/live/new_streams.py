@@ -49,16 +49,17 @@ class NewStreams:
         self._task: asyncio.Task[None] | None = None
         service.rpc.serve(NEW_STREAMS, NewStreamsQuery, Created, self._here)
 
-    async def watch(self, watcher: Watcher) -> None:
-        """Call `watcher` for each stream created from now on, at least once; a list of streams that
-        is read after this has all earlier ones. Raises Unavailable."""
+    async def watch(self, watcher: Watcher, *, all_groups: bool) -> None:
+        """Call `watcher` for each stream created from now on, at least once. A list of streams that
+        is read after this has all earlier ones. `all_groups`: raise Unavailable if a group does not
+        answer, instead of beginning later there."""
         self._watchers[watcher] = None
         try:
-            if self._task is None:
+            if self._task is None or self._task.done():
                 self._known = {}
                 self._task = asyncio.get_running_loop().create_task(self._run())
             # a group that is new here begins at the count that it has then
-            await self._ask()
+            await self._ask(None if all_groups else [])
         except BaseException:
             self.leave(watcher)
             raise
@@ -74,17 +75,21 @@ class NewStreams:
         while True:
             await asyncio.sleep(NEW_STREAMS_INTERVAL_MS / 1000)
             try:
-                await self._ask()
-            except PolynyaError as error:  # without a leader; asked again
+                await self._ask([])
+            except PolynyaError as error:  # a group that is moving; asked again
                 log.debug("new streams are not known", extra={"error": str(error)})
+            except Exception:  # the watchers must hear of the next ones
+                log.exception("new streams are not known")
 
-    async def _ask(self) -> None:
-        """Ask every group once, and call the watchers."""
+    async def _ask(self, missing: list[int] | None) -> None:
+        """Ask every group once, and call the watchers. `missing`: takes the groups that do not
+        answer; None: raise Unavailable for one."""
         answers: list[Created] = await self._service.rpc.of_groups(
             range(1, self._service.groups + 1),
             NEW_STREAMS,
             lambda groups: NewStreamsQuery({group: self._known.get(group, -1) for group in groups}),
             self._here,
+            missing=missing,
         )
         for answer in answers:
             for group, uid in answer.uids.items():

@@ -11,6 +11,7 @@ import logging
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import (
     LIVE_MATCHES_MAX,
+    LIVE_NAMES_MAX,
     LIVE_PAGE_BYTES,
     LIVE_STREAMS_PER_CORE_MAX,
     RAW_STEP_BYTES,
@@ -36,6 +37,10 @@ log = logging.getLogger("polynya.http")
 
 _LIST_PAGE = 1000
 _RETRY_SECONDS = 1.0  # before a stream without a leader has another turn
+_MANY_NAMES = (
+    f"the pattern had to be compared with more than {LIVE_NAMES_MAX} names: begin it with a "
+    "segment without a wildcard, or use a prefix"
+)
 _ENDS = {"Content-Type": "text/event-stream", "Cache-Control": NO_CACHE}
 
 
@@ -79,8 +84,13 @@ class ManyReader:
         self._budget = Budget(exchange.peer.meter, self._context.now)
         self._cursor = shared.cursors.begin(self.finish)
         self._turns = Turns[Strand](
-            self._context.connections.spawn, self._may_write, self._give_turn, self._tell_all
+            self._context.connections.spawn,
+            self._may_write,
+            self._give_turn,
+            self._tell_all,
+            is_slow=lambda strand: strand.stream.group in self._failing,
         )
+        self._failing: set[int] = set()  # groups that did not answer a short while ago
         self._strands: dict[str, Strand] = {}
         self._early: list[str] | None = []  # new streams, until this reader is open
         self._is_told = False  # the client has been told of all streams
@@ -102,8 +112,10 @@ class ManyReader:
             if found is None:
                 raise Failure("CURSOR_GONE")
             places = {place.name: place for place in found if selection.wants(place.name)}
-        await self._shared.new_streams.watch(self.created)
+        covers = bool(selection.prefixes)
+        await self._shared.new_streams.watch(self.created, all_groups=covers)
         infos = await self._matching()
+        _check_count(0, self._shared.followed + len(selection.listed))
         for name in selection.listed:
             self._add(name, self._begin_of(name), places.get(name))
         for name, info in infos.items():
@@ -116,31 +128,22 @@ class ManyReader:
     async def _matching(self) -> dict[str, StreamInfo]:
         """Return the streams of the prefix or pattern. Raises `Failure` if there are too many."""
         found: dict[str, StreamInfo] = {}
+        compared = 0
         for prefix in self._selection.prefixes:
             after = ""
             while True:
+                if compared >= LIVE_NAMES_MAX:
+                    raise Failure("LIVE_LIMIT", _MANY_NAMES)
                 page = await self._context.service.list_streams(
                     prefix, after, _LIST_PAGE, local=self.local
                 )
                 found |= {info.name: info for info in page if self._selection.matches(info.name)}
-                self._check_count(len(found))
+                compared += len(page)
+                _check_count(len(found), self._shared.followed)
                 if len(page) < _LIST_PAGE:
                     break
                 after = page[-1].name
         return found
-
-    def _check_count(self, count: int) -> None:
-        if count > LIVE_MATCHES_MAX:
-            raise Failure(
-                "LIVE_LIMIT",
-                f"the prefix or pattern has more than {LIVE_MATCHES_MAX} streams; use a longer one",
-            )
-        if self._shared.followed + count > LIVE_STREAMS_PER_CORE_MAX:
-            raise Failure(
-                "LIVE_LIMIT",
-                f"the readers of this core follow {LIVE_STREAMS_PER_CORE_MAX} streams; retry at "
-                "another node",
-            )
 
     def _begin_of(self, name: str) -> tuple[int, int]:
         """Return where a stream begins that the cursor does not have. After the first connection
@@ -195,7 +198,7 @@ class ManyReader:
         strand = self._strands.get(name)
         if strand is None:
             try:
-                self._check_count(len(self._cursor.places) + 1)
+                _check_count(len(self._cursor.places) + 1, self._shared.followed)
             except Failure as full:
                 self._response.end_with_error(full.code, full.message)
                 return
@@ -242,9 +245,13 @@ class ManyReader:
 
     async def _give_turn(self, strand: Strand) -> float | None:
         """Let a strand write a page. Return the seconds until its next turn, or None."""
+        group = strand.stream.group
         try:
-            return await strand.turn()
+            seconds = await strand.turn()
+            self._failing.discard(group)
+            return seconds
         except (Unavailable, Failure):
+            self._failing.add(group)
             return _RETRY_SECONDS
         except CorruptData as error:
             return strand.fail("DATA_DAMAGED", str(error))
@@ -308,3 +315,19 @@ class ManyReader:
     def charge(self) -> None:
         """Charge for the bytes written. A reader over its limit goes back to reads, which wait."""
         self._budget.charge()
+
+
+def _check_count(count: int, followed: int) -> None:
+    """Raise `Failure` if a prefix or pattern has so many streams, or the readers of the core follow
+    too many."""
+    if count > LIVE_MATCHES_MAX:
+        raise Failure(
+            "LIVE_LIMIT",
+            f"the prefix or pattern has more than {LIVE_MATCHES_MAX} streams; use a longer one",
+        )
+    if followed + count > LIVE_STREAMS_PER_CORE_MAX:
+        raise Failure(
+            "LIVE_LIMIT",
+            f"the readers of this core follow {LIVE_STREAMS_PER_CORE_MAX} streams; retry at "
+            "another node",
+        )

@@ -10,6 +10,7 @@ from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import HEADER_BLOCK_BYTES_MAX, KIB, LIVE_STREAMS_MAX
 from polynya.base.names import BadName, canonical_name, spelled_name
+from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.listing import covering_prefixes
@@ -90,11 +91,11 @@ def _listed(exchange: Exchange, begin: Place) -> dict[str, Place]:
 
 
 def _named(text: str, begin: Place) -> tuple[str, Place]:
-    """Parse `NAME` or `NAME@OFFSET`. What follows the last @ is an offset only if it looks like
-    one, as names may contain it."""
+    """Parse `NAME` or `NAME@OFFSET`. The rest behind the last @ is part of the name unless it is an
+    offset."""
     name, at, offset = text.rpartition("@")
     try:
-        if at and (offset in ("-1", "now") or (offset[:1].isdigit() and "_" in offset)):
+        if at and (offset in ("-1", "now") or parse_token(offset) is not None):
             return canonical_name(name), parse_offset(offset, bare=False)
         return canonical_name(text), begin
     except BadName as bad:

@@ -152,8 +152,11 @@ class Strand:
         `Failure` and PolynyaError."""
         if self.is_over:
             return OVER
-        if self._is_gone:
-            self._delete()
+        if self._is_gone:  # this turn looks for another one
+            if not self._is_new:
+                self._tell({"streamDeleted": True}, State.DELETED)
+            self._leave()
+            self._begin_again()
         if not self._is_attached:
             return await self._attach()
         self._backlog.is_open = True
@@ -293,13 +296,6 @@ class Strand:
         if not self._is_listed:
             self._connection.remove(self)
         return OVER
-
-    def _delete(self) -> None:
-        """Tell the client that the stream was deleted. This turn looks for another one."""
-        if not self._is_new:
-            self._tell({"streamDeleted": True}, State.DELETED)
-        self._leave()
-        self._begin_again()
 
     def _begin_again(self) -> None:
         """Begin at the start of another incarnation."""
