@@ -97,7 +97,8 @@ class Transaction(msgspec.Struct):
 
 
 class Poll(msgspec.Struct):
-    """Records that a reader got: each one it may see from offset `begin` to before `end`."""
+    """Records that a reader got: each one it may see from offset `begin` to before `end`. `whole`:
+    one answer that reached the stable end."""
 
     kind: str
     reader: str
@@ -107,6 +108,7 @@ class Poll(msgspec.Struct):
     begin: int
     end: int
     records: list[tuple[int, str]]
+    whole: bool = False
 
 
 class Ends(msgspec.Struct):
@@ -483,26 +485,49 @@ class _Checker:
         for stream in sorted(self.history.compacted & self.final.records.keys()):
             offsets = self._known_offsets(stream)
             found = self._last(stream, self.final.records[stream], keys)
-            model = self._last(stream, offsets, keys)
-            for key, (offset, value) in sorted(model.items()):
-                got = found.get(key, (-1, ""))
-                if got == (offset, value) or (value in self.history.tombstones and got[0] == -1):
-                    continue
-                yield (
-                    f"I: the last value of {key} in {stream} is {value} at {offset}; a reader from "
-                    f"0 got {got[1] or 'nothing'}"
-                )
+            yield from self._older_values(stream, found, self._last(stream, offsets, keys))
             yield from self._stale_keys(stream, found)
+            for poll in self.history.polls:
+                if poll.stream == stream and poll.whole and poll.begin == 0:
+                    before = [pair for pair in offsets if pair[0] < poll.end]
+                    found = self._last(stream, poll.records, keys)
+                    yield from self._older_values(stream, found, self._last(stream, before, keys))
+
+    def _older_values(
+        self, stream: str, found: dict[str, tuple[int, str]], model: dict[str, tuple[int, str]]
+    ) -> Iterator[str]:
+        for key, (offset, value) in sorted(model.items()):
+            got = found.get(key, (-1, ""))
+            if got == (offset, value) or (value in self.history.tombstones and got[0] == -1):
+                continue
+            yield (
+                f"I: the last value of {key} in {stream} is {value} at {offset}; a reader from "
+                f"0 got {got[1] or 'nothing'}"
+            )
 
     def _stale_keys(self, stream: str, found: dict[str, tuple[int, str]]) -> Iterator[str]:
         """A value that was acknowledged after another had ended is not older than it."""
         certain = [*self._committed_keys(stream)]
         ended = {value: produce.ended for produce, _, value in certain}
+        deleted = self._deletions(stream)
         for produce, key, value in certain:
             got = found.get(key, (-1, ""))[1]
-            known = got in ended or (not got and value not in self.history.tombstones)
-            if known and produce.began > ended.get(got, -LATER) and value != got:
+            if got:
+                is_stale = produce.began > ended.get(got, LATER) and value != got
+            else:
+                is_stale = produce.began > deleted.get(key, -LATER)
+            if is_stale and value not in self.history.tombstones:
                 yield f"I: {key} of {stream} has {got or 'nothing'}, and {value} came later"
+
+    def _deletions(self, stream: str) -> dict[str, float]:
+        """Return for each key when the last request that may have deleted it ended."""
+        last: dict[str, float] = {}
+        for produce in self._produces():
+            for value, key in zip(produce.values, produce.keys, strict=False):
+                if produce.stream == stream and value in self.history.tombstones:
+                    ended = produce.ended if produce.outcome == OK else LATER
+                    last[key] = max(last.get(key, -LATER), ended)
+        return last
 
     def _committed_keys(self, stream: str) -> Iterator[tuple[Produce, str, str]]:
         sure = [each.produces for each in self.history.transactions if is_committed(each)]

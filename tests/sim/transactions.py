@@ -85,6 +85,11 @@ class Recorder:
         now = self._clock()
         self.history.polls.append(Poll(kind, reader, stream, now, now, begin, end, [*records]))
 
+    def whole_poll(self, kind: str, stream: str, end: int, records: Sequence[Any]) -> None:
+        """Record one answer from 0 to the stable end."""
+        self.poll(kind, "whole", stream, 0, end, records)
+        self.history.polls[-1].whole = True
+
     def ends(self, stream: str, stable: int, high: int) -> None:
         self.history.ends.append(Ends(stream, self._clock(), self._clock(), stable, high))
 

@@ -12,6 +12,7 @@ from chaos.history import FAIL, INFO, OK
 from chaos.transaction_history import ABORT, COMMIT, FENCED
 from transaction_model import readers
 from transaction_model import state as s
+from transaction_model.compaction import DELETED
 from transaction_model.state import Code, Reply
 from transaction_model.world import Answer, Process, World
 
@@ -364,6 +365,7 @@ def writer(instance: Instance, places: dict[str, Place], transactions: int) -> P
             values = [f"{txn.name}.{number}.{part}" for part in range(random.randint(1, 2))]
             keys = [random.choice("abc") for _ in values] if place.keyed else ()
             if place.keyed and random.random() < 0.3:
+                values[-1] += DELETED
                 world.recorder.history.tombstones.add(values[-1])
             good = yield from instance.produce(txn, place, values, keys)
             if not good:

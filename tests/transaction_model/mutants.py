@@ -13,7 +13,7 @@ from unittest import mock
 
 from sim.code_edits import edited_function
 
-from transaction_model import backups, coordinator, participant, readers, storage, world
+from transaction_model import backups, compaction, coordinator, participant, readers, storage, world
 from transaction_model import state as s
 from transaction_model.backups import Backup
 from transaction_model.clients import Front
@@ -269,6 +269,40 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "a group is captured again after a commit": _edit(
         Backup, "_round", _RETAKEN, "yield from self._retake()"
     ),
+    "an abort marker is dropped before its data": _edit(
+        compaction,
+        "is_marker_dropped",
+        "batch.base < made.began and not made.pinned",
+        "True",
+    ),
+    "control batches have a key": _edit(
+        compaction,
+        "is_marker_dropped",
+        "batch.base < made.began and not made.pinned",
+        "batch.base < made.end - 1",
+    ),
+    "`cleaned` is raised after a refused slice": _edit(
+        compaction, "is_complete", "taken and not made.pinned", "not made.pinned"
+    ),
+    "`cleaned` is raised under a pin": (
+        Edit(compaction, "is_complete", "taken and not made.pinned", "taken"),
+        Edit(
+            compaction,
+            "apply_cleaned",
+            "stream is None or stream.cleaned != command.began or stream.pins",
+            "stream is None or stream.cleaned != command.began",
+        ),
+    ),
+    "a tombstone is dropped with what it deletes": _edit(
+        compaction,
+        "is_dropped",
+        "record[2].endswith(DELETED) and record[0] < made.began and not made.pinned",
+        "record[2].endswith(DELETED)",
+    ),
+    "an aborted value wins a key": _edit(
+        compaction, "is_mapped", "not batch.control and not batch.aborted", "not batch.control"
+    ),
+    "the last batch is removed": _edit(compaction, "is_last", "entry is entries[-1]", "False"),
     "a restore keeps what is open": _edit(backups, "reborn", "[*stream.open.items()]", "[]"),
     "a restore keeps pending offsets": _edit(backups, "reborn", "[*group.pending.items()]", "[]"),
     "a restore keeps epochs": _edit(backups, "renew", _RENEWED, "txn.previous = (-1, -1)"),
@@ -327,6 +361,13 @@ CAUGHT_BY: dict[str, tuple[str, int]] = {  # the world and the seed that catch i
     "groups are captured before each commit has its markers": ("backups", 42),
     "a hold that expired is not seen": ("backups", 34),
     "a group is captured again after a commit": ("backups", 2),
+    "an abort marker is dropped before its data": ("compacted", 4),
+    "control batches have a key": ("compacted", 4),
+    "`cleaned` is raised after a refused slice": ("compacted", 1),
+    "`cleaned` is raised under a pin": ("compacted", 0),
+    "a tombstone is dropped with what it deletes": ("compacted", 1),
+    "an aborted value wins a key": ("compacted", 0),
+    "the last batch is removed": ("compacted", 23),
     "a restore keeps what is open": ("backups", 0),
     "a restore keeps pending offsets": ("backups", 2),
     "a restore keeps epochs": ("backups", 15),

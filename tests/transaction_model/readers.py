@@ -56,6 +56,13 @@ def fetched(stream: Stream, begin: int, batches_max: int) -> tuple[list[Batch], 
     return [batch for batch, _ in answer], aborted_list(answer), max(end, begin)
 
 
+def reached(stream: Stream) -> int:
+    """Return how far a consumer comes: its position is behind the last batch that it got. Where a
+    restore or an eviction left a gap at the end, a Fetch closes it with an empty batch."""
+    batches, _, _ = fetched(stream, 0, 10**9)
+    return batches[-1].last + 1 if batches else 0
+
+
 def aborted_list(answer: Iterable[tuple[Batch, bool]]) -> list[Aborted]:
     """List an entry for each aborted transaction of which a batch is in the answer."""
     found, running = [], set()

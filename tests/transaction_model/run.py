@@ -16,7 +16,7 @@ from chaos.transaction_history import (
     Final,
     check_transactions,
 )
-from transaction_model import readers, storage
+from transaction_model import compaction, readers, storage
 from transaction_model import state as s
 from transaction_model import world as cluster
 from transaction_model.backups import Backup, restore, restored
@@ -46,6 +46,7 @@ class Shape:
     writers: int = 3
     version: int = 0  # of the protocol; 0: both
     slow: float = 0.08  # the share of batches that are long under way
+    compacted: bool = False
     evictions: bool = False
     recreated: bool = False
     operators: bool = False
@@ -58,6 +59,7 @@ WORLDS = {
     "evicted": Shape(streams=9, writers=5, slow=0.4, evictions=True, operators=True),
     "recreated": Shape(evictions=True, recreated=True),
     "ghosts": Shape(streams=1, writers=4, version=1, slow=0.3),
+    "compacted": Shape(streams=2, writers=4, compacted=True),
     "operated": Shape(operators=True),
     "consumers": Shape(consumers=True, operators=True),
     "backups": Shape(streams=6, writers=5, consumers=True, backups=True),
@@ -89,7 +91,8 @@ class Run:
         world.faulty = False
         world.recorder.history.healed = FAULTS_MS / 1000
         world.run(END_MS)
-        return check_transactions(self.history(), self._final()) or self._backup_violations()
+        final = self._final()
+        return check_transactions(self.history(), final) or self._backup_violations()
 
     def _backup_violations(self) -> list[str]:
         """Restore each complete backup, and check what is there."""
@@ -143,9 +146,12 @@ class Run:
 
     def create(self, name: str, group: int, *, diskless: bool) -> None:
         self.uids += 1
-        place = self.places[name] = Place(group, self.uids, name)
+        compacted = self.shape.compacted
+        place = self.places[name] = Place(group, self.uids, name, compacted)
+        if compacted:
+            self.world.recorder.history.compacted.add(place.key)
         state = self.world.groups[group].state
-        state.streams[self.uids] = s.Stream(place.uid, name, diskless)
+        state.streams[self.uids] = s.Stream(place.uid, name, diskless, compacted)
         state.names[name] = place.uid
 
     def _instances(self, name: str, version: int, kind: str = "writer") -> Process:
@@ -218,12 +224,27 @@ class Run:
                 command = storage.page_plan(stream)
             elif draw < 0.75:
                 self.world.serve(self._table(stream, tables))
-            elif draw < 0.85:
+            elif draw < 0.85 and (not self.shape.compacted or self.random.random() < 0.1):
                 self.world.serve(self._fork(group, stream))
+            elif self.shape.compacted:
+                self.world.serve(self._compact(group, stream))
             elif self.shape.evictions:
                 command = storage.evict_plan(stream)
             if command is not None:
                 self.world.serve(self._proposed(group.number, command))
+
+    def _compact(self, group: Group, stream: s.Stream) -> Process:
+        """Propose the slices of a pass one after the other, then what it cleaned."""
+        made = compaction.plan(stream)
+        if made is None:
+            return
+        replies = []
+        for command in made.slices:
+            yield self.random.randint(1, 300)
+            replies.append((yield self.world.call(group.number, command)))
+        if compaction.is_complete(replies, made):
+            cleaned = s.Cleaned(stream.uid, made.began, made.end)
+            yield self.world.call(group.number, cleaned)
 
     def _proposed(self, group: int, command: object) -> Process:
         if isinstance(command, s.Evict):
@@ -253,7 +274,10 @@ class Run:
             found = readers.inherited_rows(source, point)
             key = f"{stream.name}#{stream.uid}"
             self.world.recorder.poll(FORK, "fork", key, 0, point, found)
-            yield self.world.call(group.number, s.Unpin(stream.uid, point))
+            while True:
+                unpinned = yield self.world.call(group.number, s.Unpin(stream.uid, point))
+                if unpinned is not None or not self.shape.compacted:
+                    break
 
     def _observer(self) -> Process:
         """Read as Kafka's client and as a reader of rows, from where the last poll ended."""
@@ -275,6 +299,10 @@ class Run:
     def _poll(self, stream: s.Stream, places: dict[tuple[int, str, int], int]) -> None:
         kind = self.random.choice((COMMITTED, ROWS))
         key = f"{stream.name}#{stream.uid}"
+        if self.shape.compacted and self.random.random() < 0.3:
+            batches, aborted, end = readers.fetched(stream, 0, 10**9)
+            found = readers.client_filter(batches, aborted)
+            self.world.recorder.whole_poll(COMMITTED, key, end, found)
         place = (self.world.era, kind, stream.uid)
         begin = places.get(place, 0)
         if self.random.random() < 0.15:
@@ -338,6 +366,9 @@ class Run:
     def _final(self) -> Final:
         for group in self.world.groups:
             self.world.recorder.hold(f"group {group.number}", held(group.state))
+            for stream in group.state.streams.values():
+                read = f"{stream.name}#{stream.uid}, as a consumer reads it,"
+                self.world.recorder.ends(read, readers.reached(stream), stream.stable_end)
         return final_of([group.state for group in self.world.groups])
 
 

@@ -354,4 +354,13 @@ class ReplaceSlices:
     uid: int
     old: tuple[int, ...]
     new: tuple[Entry, ...]
-    cleaned: int = -1
+    shortened: bool = False  # by compaction
+
+
+@dataclass(slots=True, frozen=True)
+class Cleaned:
+    """A pass of compaction was taken whole."""
+
+    uid: int
+    began: int
+    cleaned: int

@@ -134,6 +134,8 @@ def apply_replace(state: GroupState, command: ReplaceSlices, now_ms: int) -> Rep
         return Reply(Code.INCARNATION)
     ids = [entry.id for entry in stream.entries]
     old = command.old
+    if command.shortened and is_pinned(stream, old[0]):
+        return Reply(Code.CHANGED)
     if not old or old[0] not in ids or ids[(at := ids.index(old[0])) :][: len(old)] != [*old]:
         return Reply(Code.CHANGED)
     new = []
@@ -143,6 +145,11 @@ def apply_replace(state: GroupState, command: ReplaceSlices, now_ms: int) -> Rep
     stream.entries[at : at + len(old)] = new
     drop_rows(stream)
     return Reply(Code.OK)
+
+
+def is_pinned(stream: Stream, entry: int) -> bool:
+    pinned = max(stream.pins, default=0)
+    return any(each.id == entry and each.begin < pinned for each in stream.entries)
 
 
 def evict_plan(stream: Stream) -> Evict | None:

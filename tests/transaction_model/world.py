@@ -10,7 +10,7 @@ from typing import Any
 
 from sim.transactions import Recorder
 
-from transaction_model import coordinator, participant, storage
+from transaction_model import compaction, coordinator, participant, storage
 from transaction_model import state as s
 from transaction_model.state import Code, GroupState, Reply
 
@@ -44,6 +44,7 @@ RULES: dict[type, tuple[Any, str]] = {
     s.Fork: (participant, "apply_fork"),
     s.Unpin: (participant, "apply_unpin"),
     s.ReplaceSlices: (storage, "apply_replace"),
+    s.Cleaned: (compaction, "apply_cleaned"),
 }
 OF_CLIENTS = (s.TxnInit, s.TxnAdd, s.TxnEnd)
 ONCE = (*OF_CLIENTS, s.TxnOffsets, s.CommitOffsets)  # a connection does not repeat them
