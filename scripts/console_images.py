@@ -37,7 +37,7 @@ ROWS = "document.querySelectorAll('tbody tr').length > 0"
 RECORDS = "document.querySelectorAll('.record').length > 0"
 SHOTS = {
     "overview": Shot(
-        "overview", f"document.querySelectorAll('.trend').length > 8 && {ROWS}", height=1400
+        "overview", f"document.querySelectorAll('.trend').length > 8 && {ROWS}", height=1680
     ),
     "streams": Shot("streams", "document.querySelector('.spark .line') !== null"),
     "stream": Shot("stream/shop/orders", RECORDS, dark=True),
