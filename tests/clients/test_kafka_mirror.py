@@ -67,7 +67,9 @@ def rows(address: str, topic: str, partitions: int = 1) -> list[Row]:
     ended: set[int] = set()
     while len(ended) < partitions:
         message = consumer.poll(SECONDS)
-        assert message is not None, f"no answer of {address} for {topic}"
+        assert message is not None, (
+            f"{address} has nothing behind {consumer.position(consumer.assignment())}; ends: {ended}"
+        )
         if message.error():
             ended.add(message.partition())
         else:
