@@ -343,6 +343,22 @@ def test_each_stream_is_shown_to_those_who_may_read_it_until_they_may_not(tmp_pa
     guarded(tmp_path, story, setup=setup)
 
 
+def test_a_browser_may_send_a_short_lived_token_in_the_url(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("root", "admin")
+        gate.token("page", "read:runs/", seconds=600)
+
+    async def story(world: World, gate: Gate) -> None:
+        await world.put("runs/1", **gate.bearer("root"))
+        token = gate.bearer("page")["authorization"].removeprefix("Bearer ")
+        events = await live(world, f"match=runs/*&access_token={token}")
+        assert (await events.until("control", allUpToDate=True))[-1]["streams"] == 1
+        forever = gate.bearer("root")["authorization"].removeprefix("Bearer ")
+        assert (await refused(world, f"match=**&access_token={forever}")).error == "TOKEN_IN_URL"
+
+    guarded(tmp_path, story, setup=setup)
+
+
 @pytest.mark.parametrize(
     ("query", "said"),
     [

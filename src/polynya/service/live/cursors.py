@@ -84,14 +84,12 @@ class Cursor:
     def move(self, index: int, record: int, byte: int, state: int) -> str:
         """Move a stream to its place after an event, and return the id of that event."""
         place, undo = self.places[index], self._undo
-        undo.append(index << 2 | place.state)
-        undo.append(place.record)
-        undo.append(place.byte)
+        undo.extend((index << 2 | place.state, place.record, place.byte))
         if len(undo) >= 2 * _UNDO * LIVE_CURSOR_EVENTS_MAX:
             del undo[: _UNDO * LIVE_CURSOR_EVENTS_MAX]
         place.record, place.byte, place.state = record, byte, state
-        self.number += 1
-        return self.event_id
+        self.number = number = self.number + 1
+        return f"{self.name}.{number:08x}"
 
     def at(self, number: int) -> list[StreamPlace] | None:
         """Return the places as they were at an event; None: that is too long ago."""

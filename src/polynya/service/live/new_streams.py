@@ -58,8 +58,9 @@ class NewStreams:
             if self._task is None or self._task.done():
                 self._known = {}
                 self._task = asyncio.get_running_loop().create_task(self._run())
-            # a group that is new here begins at the count that it has then
-            await self._ask(None if all_groups else [])
+            # the first count of a group has to be older than the list; later ones are
+            if len(self._known) < self._service.groups:
+                await self._ask(None if all_groups else [])
         except BaseException:
             self.leave(watcher)
             raise

@@ -13,12 +13,12 @@ _PACE_SECONDS = 0.5  # between looks at a limit that other connections of the ca
 class Budget:
     """The bytes that may be sent. Without a meter that is any number of them."""
 
-    __slots__ = ("_meter", "_now", "_sent", "is_used_up")
+    __slots__ = ("_meter", "_now", "is_used_up", "sent")
 
     def __init__(self, meter: Meter | None, now: Callable[[], float]) -> None:
         self._meter = meter if meter is not None and meter.limits_bytes else None
         self._now = now
-        self._sent = 0  # since the last charge
+        self.sent = 0  # bytes since the last charge
         self.is_used_up = False
 
     @property
@@ -30,13 +30,9 @@ class Budget:
         """The limit; None without one."""
         return None if self._meter is None else int(self._meter.rates[1])
 
-    def note(self, size: int) -> None:
-        """Note bytes that were sent."""
-        self._sent += size
-
     def charge(self) -> None:
         """Charge for the bytes sent, and judge what is left."""
-        sent, self._sent = self._sent, 0
+        sent, self.sent = self.sent, 0
         if self._meter is not None:
             self._meter.charge(sent)
             self.is_used_up = bool(self._meter.owed(self._now()))

@@ -266,7 +266,8 @@ class ManyReader:
             return
         self._is_told = True
         event = f'event: control\ndata:{{"allUpToDate":true,"streams":{len(self._strands)}}}\n\n'
-        self._write(self._cursor.event_id, event.encode())
+        rest = with_id(self._cursor.event_id, event.encode(), chunked=self._response.chunked)
+        self._responses.write(rest)
 
     # --- for strands ------------------------------------------------------------------------------
 
@@ -281,12 +282,12 @@ class ManyReader:
 
     def write(self, strand: Strand, rest: bytes, at: Place, state: int) -> None:
         """Write an event of a strand that is at this place behind it."""
-        self._write(self._cursor.move(strand.index, *at, state), rest)
-
-    def _write(self, event_id: str, rest: bytes) -> None:
-        self._responses.write(with_id(event_id, rest, chunked=self._response.chunked))
-        self._response.wrote = True
-        self._budget.note(len(rest))
+        response, transport = self._response, self._responses.transport
+        event_id = self._cursor.move(strand.index, at[0], at[1], state)
+        if transport is not None:
+            transport.write(with_id(event_id, rest, chunked=response.chunked))
+        response.wrote = True
+        self._budget.sent += len(rest)
 
     def write_unplaced(self, rest: bytes) -> None:
         """Write an event of a stream without a place."""
