@@ -38,7 +38,7 @@ from polynya.service.assembly import CoreRuntime, Shape
 
 PACKAGE = str(Path(polynya.__file__).parent) + "/"
 COUNTS = Path(__file__).with_name("trace_counts.json")
-REPEATS = 4
+REPEATS = 12
 PAUSE = 0.01  # seconds, until what a request leaves behind is done
 HEAD = (
     "{} /v1/stream/traced HTTP/1.1\r\nhost: 127.0.0.1:4437\r\ncontent-type: "

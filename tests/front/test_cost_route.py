@@ -42,6 +42,7 @@ def test_the_answer_has_the_counts_and_the_money() -> None:
                 "zones": [],
                 "appends": 0,
                 "append_bytes": 0,
+                "packed": {},
             },
             "missing_cores": [],
         }
