@@ -17,7 +17,7 @@ from polynya.front.http.routes.append_request import compile_template
 from polynya.replica.log import decode_heard, encode_command
 from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends.commands import Append
-from polynya.wire.http1 import BadRequest, HeadParser
+from polynya.wire.http.http1 import BadRequest, HeadParser
 
 NUMBERS = st.one_of(
     st.sampled_from(

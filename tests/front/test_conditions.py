@@ -8,7 +8,7 @@ import pytest
 from front_world import World, play
 
 from polynya.front.http.routes.conditions import HEADERS, PARAMETERS
-from polynya.wire.conditions import CONDITIONS
+from polynya.wire.http.conditions import CONDITIONS
 
 STALE = f'"{0:016d}_{0:016d}"'
 APPENDS: dict[str, tuple[bytes, str, dict[str, str]]] = {

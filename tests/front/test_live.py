@@ -13,7 +13,7 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import SSE_BACKLOG_BYTES_MAX
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, Sink, StreamInfo
-from polynya.wire.cursor import current_interval
+from polynya.wire.http.cursor import current_interval
 
 TEXT = "text/plain"
 

@@ -15,7 +15,7 @@ from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes.append import parse_append
 from polynya.front.http.routes.append_request import RequestTemplate, compile_template
 from polynya.stream.parts import Producer
-from polynya.wire.http1 import BadRequest, HeadParser
+from polynya.wire.http.http1 import BadRequest, HeadParser
 
 HEAD = (
     b"POST /v1/stream/orders HTTP/1.1\r\ncontent-type: text/plain\r\nproducer-id: p-1\r\n"

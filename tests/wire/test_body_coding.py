@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polynya.base.limits import CODED_BODY_BYTES_LEAST, CODED_BODY_RATIO_MAX
-from polynya.wire.body_coding import (
+from polynya.wire.http.body_coding import (
     BadCoding,
     BadDigest,
     CodedTooLarge,

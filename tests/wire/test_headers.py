@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.wire import headers, targets
-from polynya.wire.cursor import EPOCH_MS, JITTER_INTERVALS_MAX, current_interval, next_cursor
+from polynya.wire import headers
 from polynya.wire.headers import BadField
+from polynya.wire.http import targets
+from polynya.wire.http.cursor import EPOCH_MS, JITTER_INTERVALS_MAX, current_interval, next_cursor
 
 
 @pytest.mark.parametrize(

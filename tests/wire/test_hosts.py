@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polynya.wire.hosts import address_of, bare_host, is_this_machine, origin_place
+from polynya.wire.http.hosts import address_of, bare_host, is_this_machine, origin_place
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, HeadParser, find_head
+from polynya.wire.http.http1 import CHUNKED, BadRequest, ChunkedBody, HeadParser, find_head
 
 
 def parse(text: bytes):  # noqa: ANN201

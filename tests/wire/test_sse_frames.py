@@ -10,8 +10,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.wire import sse
-from polynya.wire.sse import SseEncoding, chunk, control_event, data_event, sse_encoding
+from polynya.wire.http import sse
+from polynya.wire.http.sse import SseEncoding, chunk, control_event, data_event, sse_encoding
 
 
 def read_events(stream: bytes) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ from polynya.config.node_identity import NodeIdentity
 from polynya.stream.features.placement.cluster_map import ClusterMap, born
 from polynya.stream.features.placement.commands import ClusterBorn, NodeRecord
 from polynya.transport import Hello, Reply, Transport, address, node_of
-from polynya.wire.hosts import bare_host
+from polynya.wire.http.hosts import bare_host
 
 KIND_MAP = 1007  # message kind between cores
 ASK_SECONDS = 2.0  # timeout for one node

@@ -151,7 +151,7 @@ class Client:
         """Return a client of the node's admin port: on the same host, or on this machine if the
         port is local only. Raises `exits.Ended`."""
         from polynya.lakehouse.server.admin_port import far_refusal, near_admin
-        from polynya.wire.hosts import is_this_machine
+        from polynya.wire.http.hosts import is_this_machine
 
         answer = self.call("GET", "/v1/node")
         told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")

@@ -23,7 +23,7 @@ from polynya.front.http.protocol.settings import (
 )
 from polynya.front.http.routes.append_request import RequestTemplate, learn
 from polynya.front.http.routes.table import handle
-from polynya.wire.http1 import BadRequest, Head, find_head
+from polynya.wire.http.http1 import BadRequest, Head, find_head
 
 # of requests that wait for earlier ones; beyond it reading pauses
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX

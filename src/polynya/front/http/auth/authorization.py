@@ -28,7 +28,7 @@ from polynya.front.http.protocol.extension import READS_BY_POST
 from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.router import Route, RouteKind
 from polynya.front.http.routes.table import dispatch, handle
-from polynya.wire.http1 import Head
+from polynya.wire.http.http1 import Head
 
 Audit = Callable[[str, str, str, str, str, str], None]
 """Audit callback: (operation, target, principal's id and name, address, outcome, request id)."""

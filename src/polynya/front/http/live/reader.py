@@ -30,8 +30,8 @@ from polynya.front.http.routes.pages import allowed_bytes
 from polynya.local.api import Position, StreamInfo
 from polynya.service.live import LiveStreams
 from polynya.service.live.cursors import State, StreamPlace
-from polynya.wire.live_events import with_id
-from polynya.wire.sse import error_event
+from polynya.wire.http.live_events import with_id
+from polynya.wire.http.sse import error_event
 
 log = logging.getLogger("polynya.http")
 

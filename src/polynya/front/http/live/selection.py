@@ -19,7 +19,7 @@ from polynya.front.http.routes.read_request import is_local, parse_offset
 from polynya.local.api import Position
 from polynya.service.live.cursors import is_event_id
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
-from polynya.wire.targets import repeated
+from polynya.wire.http.targets import repeated
 
 Place = tuple[int, int]  # record or a `Position`, byte
 

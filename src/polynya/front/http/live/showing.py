@@ -11,10 +11,10 @@ from polynya.front.http.routes.decoded_pages import (
 )
 from polynya.local.api import LiveEvent, Page, StreamInfo
 from polynya.wire.headers import media_type
+from polynya.wire.http.live_events import many_control, many_data, stream_part
+from polynya.wire.http.sse import SseEncoding, sse_encoding
 from polynya.wire.kafka.values import values_type
-from polynya.wire.live_events import many_control, many_data, stream_part
 from polynya.wire.record_pages import Form, Shown, StoredSpan, is_plain, show
-from polynya.wire.sse import SseEncoding, sse_encoding
 
 Place = tuple[int, int]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.hosts import ANY, SHOWN_CHARACTERS_MAX, Hosts
 from polynya.front.http.protocol.responses import CORS
-from polynya.wire.hosts import bare_host, origin_place
-from polynya.wire.http1 import Head
+from polynya.wire.http.hosts import bare_host, origin_place
+from polynya.wire.http.http1 import Head
 
 LOCAL = "local"
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))

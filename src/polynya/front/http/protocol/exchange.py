@@ -45,7 +45,7 @@ from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
 from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
 from polynya.service.live import LiveStreams
-from polynya.wire.http1 import Head, HeadParser
+from polynya.wire.http.http1 import Head, HeadParser
 
 log = logging.getLogger("polynya.http")
 

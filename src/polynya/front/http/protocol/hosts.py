@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from polynya.front.http.protocol.errors import Failure
-from polynya.wire.hosts import address_of, bare_host, is_this_machine
-from polynya.wire.http1 import Head
+from polynya.wire.http.hosts import address_of, bare_host, is_this_machine
+from polynya.wire.http.http1 import Head
 
 ANY = "*"
 SHOWN_CHARACTERS_MAX = 100  # of client input echoed in an error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.settings import BODY_BYTES_PER_CORE
-from polynya.wire.http1 import CHUNKED, ChunkedBody, Head
+from polynya.wire.http.http1 import CHUNKED, ChunkedBody, Head
 
 _LARGE_BODY_BYTES = 64 * 1024  # a larger body counts against the core's budget
 

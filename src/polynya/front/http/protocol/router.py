@@ -11,7 +11,13 @@ from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.names import BUCKET_RULE, BadName, canonical_name, is_bucket, is_reserved
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import BODY_BYTES_MAX, Handler
-from polynya.wire.targets import BadTarget, decode_path, decode_segments, parse_query, split_target
+from polynya.wire.http.targets import (
+    BadTarget,
+    decode_path,
+    decode_segments,
+    parse_query,
+    split_target,
+)
 
 _ROUTES_MAX = 16_384
 _STREAM_PREFIXES = ("/v1/stream/", "/v1/streams/")

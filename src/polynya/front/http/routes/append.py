@@ -22,8 +22,6 @@ from polynya.front.http.routes.conditions import read_condition
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
 from polynya.stream.parts import Batch, Encoding
-from polynya.wire.body_coding import CODED
-from polynya.wire.conditions import CONDITIONS
 from polynya.wire.headers import (
     RECORDS,
     BadField,
@@ -33,6 +31,8 @@ from polynya.wire.headers import (
     parse_producer,
     parse_stream_seq,
 )
+from polynya.wire.http.body_coding import CODED
+from polynya.wire.http.conditions import CONDITIONS
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records, values_of
 from polynya.wire.record_fields import (
     BatchTooLarge,

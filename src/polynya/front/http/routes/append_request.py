@@ -33,8 +33,8 @@ from polynya.routing.handle import StreamHandle
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.parts import Batch, Producer
 from polynya.stream.replies import Code, Done, Reply
-from polynya.wire.conditions import Condition
-from polynya.wire.http1 import Head
+from polynya.wire.http.conditions import Condition
+from polynya.wire.http.http1 import Head
 
 _VARIABLE = re.compile(
     rb"\r\n(?:(producer-seq)|content-length): ?(\d{1,15})(?=\r\n|\Z)", re.IGNORECASE

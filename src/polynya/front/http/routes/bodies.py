@@ -11,7 +11,8 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.stream.features.appends.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.parts import Batch, Encoding
-from polynya.wire.body_coding import (
+from polynya.wire.headers import RECORDS, media_type
+from polynya.wire.http.body_coding import (
     CODINGS,
     CONTENT_ENCODING,
     BadCoding,
@@ -21,7 +22,6 @@ from polynya.wire.body_coding import (
     decode_body,
     decoded_bytes_max,
 )
-from polynya.wire.headers import RECORDS, media_type
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
 RECORDS_BODY = -1  # instead of an encoding: the body has whole records, of any stream

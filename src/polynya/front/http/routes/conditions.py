@@ -19,7 +19,8 @@ from polynya.local.api import StreamInfo
 from polynya.service.api import Service
 from polynya.stream.features.appends.commands import Append, AppendIf
 from polynya.stream.replies import Reply
-from polynya.wire.conditions import (
+from polynya.wire.headers import BadField, parse_incarnation
+from polynya.wire.http.conditions import (
     CONDITIONS,
     EXPECTED,
     MATCH,
@@ -28,7 +29,6 @@ from polynya.wire.conditions import (
     Condition,
     parse_condition,
 )
-from polynya.wire.headers import BadField, parse_incarnation
 
 _AT_APPENDS = "send it with an append (POST), which is judged by it"
 _USE_MATCH = (

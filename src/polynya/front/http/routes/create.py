@@ -27,7 +27,6 @@ from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
-from polynya.wire.body_coding import CODED
 from polynya.wire.headers import (
     OCTET_STREAM,
     RECORD_HEADERS,
@@ -43,6 +42,7 @@ from polynya.wire.headers import (
     parse_sub_offset,
     parse_ttl,
 )
+from polynya.wire.http.body_coding import CODED
 
 _PENDING_TRIES = 20  # retries while another fork of the name is pending …
 _PENDING_SECONDS = 0.1  # … and their interval

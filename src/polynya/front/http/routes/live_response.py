@@ -11,11 +11,9 @@ from polynya.front.http.routes.decoded_pages import is_json_stream
 from polynya.front.http.routes.pages import json_form
 from polynya.front.http.routes.read_request import END_SUFFIX
 from polynya.local.api import StreamInfo
-from polynya.wire.cursor import current_interval, next_cursor
 from polynya.wire.headers import RECORDS, format_event_id, media_type
-from polynya.wire.kafka.values import values_type
-from polynya.wire.record_pages import Form, Shown
-from polynya.wire.sse import (
+from polynya.wire.http.cursor import current_interval, next_cursor
+from polynya.wire.http.sse import (
     COMMENT,
     SseEncoding,
     chunk,
@@ -24,6 +22,8 @@ from polynya.wire.sse import (
     error_event,
     sse_encoding,
 )
+from polynya.wire.kafka.values import values_type
+from polynya.wire.record_pages import Form, Shown
 
 
 class LiveResponse:

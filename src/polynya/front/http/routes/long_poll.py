@@ -16,7 +16,7 @@ from polynya.front.http.routes.pages import json_form, read_allowed, send_page
 from polynya.front.http.routes.read_request import ReadRequest, placed, record_numbers
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import LiveEvent, Page, Position, Refusal
-from polynya.wire.cursor import next_cursor
+from polynya.wire.http.cursor import next_cursor
 
 
 def long_poll(exchange: Exchange, request: ReadRequest) -> None:

@@ -32,10 +32,10 @@ from polynya.front.http.routes.read_request import ReadRequest, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
 from polynya.stream.replies import Code
-from polynya.wire.cursor import current_interval
+from polynya.wire.http.cursor import current_interval
+from polynya.wire.http.sse import SseEncoding, error_event
 from polynya.wire.kafka.primitives import Bytes
 from polynya.wire.record_pages import StoredSpan, is_plain, show
-from polynya.wire.sse import SseEncoding, error_event
 
 log = logging.getLogger("polynya.http")
 

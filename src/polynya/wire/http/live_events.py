@@ -10,7 +10,7 @@ from base64 import b64encode
 import msgspec
 
 from polynya.base.offsets import format_token
-from polynya.wire.sse import SseEncoding, data_lines
+from polynya.wire.http.sse import SseEncoding, data_lines
 
 
 def stream_part(name: str, at: tuple[int, int] | None) -> bytes:
