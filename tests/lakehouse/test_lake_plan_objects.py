@@ -39,9 +39,9 @@ HEADER = (
 TASK = (
     b'{"id":0,"ranges":[{"stream":"a","uid":1,"group":1,"content_type":"","encoding":1,"record":0,'
     b'"byte":0,"records":2,"length":9,"pack":"p","offset":0,"stored":9,"crc":7,"skip":0,"take":-1,'
-    b'"first_batch":0,"batches":0,"numbers":0},{"stream":"b","uid":2,"group":1,"content_type":"",'
+    b'"first_batch":0,"batches":0,"numbers":0,"aborted":[]},{"stream":"b","uid":2,"group":1,"content_type":"",'
     b'"encoding":1,"record":0,"byte":0,"records":2,"length":9,"pack":"p","offset":0,"stored":9,'
-    b'"crc":7,"skip":0,"take":-1,"first_batch":0,"batches":0,"numbers":0}],"shapes":[0,0],'
+    b'"crc":7,"skip":0,"take":-1,"first_batch":0,"batches":0,"numbers":0,"aborted":[]}],"shapes":[0,0],'
     b'"merge":null,"redo":[]}'
 )
 
