@@ -185,6 +185,31 @@ def test_a_change_of_a_broker_is_refused_with_the_setting() -> None:
     assert refusal_of(()).startswith("brokers have no configs")
 
 
+def test_a_resource_that_a_request_changes_twice_is_refused() -> None:
+    """Kafka could not say which of its configs are meant. Others in the request are changed."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        await world.topic("u")
+        wire = await world.wire()
+        for api, version in (("AlterConfigs", 2), ("IncrementalAlterConfigs", 1)):
+            config: dict[str, Any] = {"name": "retention.ms", "value": str(version)}
+            if version == 1:
+                config["config_operation"] = SET
+            resources = [
+                {"resource_type": TOPIC, "resource_name": name, "configs": [config]}
+                for name in "tut"
+            ]
+            message = await ask(wire, api, version, resources=resources, validate_only=False)
+            codes = [each.error_code.value for each in message.responses]
+            assert codes == [Error.INVALID_REQUEST, 0, Error.INVALID_REQUEST]
+            names = world.front.context.topics.names
+            assert names["t"].settings == {}
+            assert names["u"].settings == {"retention.ms": str(version)}
+
+    play(story)
+
+
 def test_lists_are_kept_without_blanks_and_repeats() -> None:
     assert checked([("cleanup.policy", " compact , delete,compact,")]) == {
         "cleanup.policy": "compact,delete"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -53,6 +54,7 @@ TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = RESOURCES = (2, 4, 8, 16, 32)  # 
 STATIC_CONFIG = 4  # a source of a value: the configuration file
 SET, DELETE, APPEND, SUBTRACT = range(4)
 _Found = tuple[Error, str | None]
+_TWICE: _Found = (Error.INVALID_REQUEST, "the request names the resource twice; name it once")
 
 
 # --- describe ---------------------------------------------------------------------------------
@@ -183,14 +185,20 @@ async def alter_configs(
 ) -> alter.AlterConfigsResponse:
     """Replace all configs of topics."""
     response = alter.AlterConfigsResponse()
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     async for asked in in_turns(call, request.resources):
         pairs = [(each.name, each.value) for each in asked.configs]
-        found = await _alter(
-            call,
-            (asked.resource_type, asked.resource_name),
-            [each.name for each in asked.configs],
-            partial(_replaced, pairs),
-            dry=request.validate_only,
+        resource = (asked.resource_type, asked.resource_name)
+        found = (
+            _TWICE
+            if times[resource] > 1
+            else await _alter(
+                call,
+                resource,
+                [each.name for each in asked.configs],
+                partial(_replaced, pairs),
+                dry=request.validate_only,
+            )
         )
         response.responses.append(
             alter.AlterConfigsResourceResponse(*found, asked.resource_type, asked.resource_name)
@@ -203,13 +211,19 @@ async def incremental_alter_configs(
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Set, delete, append to or subtract from single configs of topics."""
     response = incremental.IncrementalAlterConfigsResponse()
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     async for asked in in_turns(call, request.resources):
-        found = await _alter(
-            call,
-            (asked.resource_type, asked.resource_name),
-            [each.name for each in asked.configs],
-            partial(_stepped, asked.configs),
-            dry=request.validate_only,
+        resource = (asked.resource_type, asked.resource_name)
+        found = (
+            _TWICE
+            if times[resource] > 1
+            else await _alter(
+                call,
+                resource,
+                [each.name for each in asked.configs],
+                partial(_stepped, asked.configs),
+                dry=request.validate_only,
+            )
         )
         response.responses.append(
             incremental.AlterConfigsResourceResponse(
