@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 MESSAGES = (
-    "AlterConfigs", "ApiVersions", "ConsumerGroupHeartbeat", "CreateAcls", "CreatePartitions",
-    "CreateTopics",
+    "AlterConfigs", "AlterPartitionReassignments", "AlterReplicaLogDirs", "ApiVersions",
+    "ConsumerGroupHeartbeat", "CreateAcls", "CreatePartitions", "CreateTopics",
     "DeleteAcls", "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeAcls",
     "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups",
     "DescribeLogDirs", "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator",
     "Heartbeat", "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup",
-    "ListGroups", "ListOffsets", "ListPartitionReassignments", "Metadata", "OffsetCommit",
+    "ListConfigResources", "ListGroups", "ListOffsets", "ListPartitionReassignments", "Metadata", "OffsetCommit",
     "OffsetDelete", "OffsetFetch", "OffsetForLeaderEpoch", "Produce", "SaslAuthenticate",
     "SaslHandshake", "SyncGroup",
 )  # fmt: skip
@@ -364,6 +364,9 @@ def read_elements(each: Field, target: str) -> Iterator[str]:
     yield "p.counted(count)"
     if each.type == "int32":
         yield f"{target}, at = p.integers(data, at, count)"
+        return
+    if each.type == "int8":
+        yield f"{target}, at = p.small_integers(data, at, count)"
         return
     local = f"found_{each.name}"
     made = {"string": "str"}.get(each.type, each.type)

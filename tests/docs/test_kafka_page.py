@@ -161,6 +161,13 @@ def test_the_table_of_keys_is_that_of_the_front() -> None:
     assert told == [(str(api.key), api.name, _spelled(api.versions)) for api in served]
 
 
+def test_each_client_that_works_is_named_with_its_test() -> None:
+    table = PAGE.partition("\n| client | tried | test |\n")[2].partition("\n\n")[0]
+    tests = re.findall(r"\| `(tests/\S+)` \|$", table, re.MULTILINE)
+    assert len(tests) == table.count("\n") > 5
+    assert all((ROOT / each).is_file() for each in tests)
+
+
 def _spelled(versions: range) -> str:
     first, last = versions[0], versions[-1]
     return str(first) if first == last else f"{first}–{last}"

@@ -244,12 +244,12 @@ def test_readers_of_committed_records_stop_at_an_open_transaction(
 
 async def offset_of(wire: KafkaWire, topic: str, timestamp: int, level: int = 0) -> int:
     """The offset of a time, by ListOffsets."""
-    from kio.schema.list_offsets.v2 import request as r
+    from kio.schema.list_offsets.v9 import request as r
 
-    asked = r.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    asked = r.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
     topics = (r.ListOffsetsTopic(name=topic, partitions=(asked,)),)
     fields = {"replica_id": -1, "isolation_level": level, "topics": topics}
-    message = await wire.ask("ListOffsets", 2, **fields)
+    message = await wire.ask("ListOffsets", 9, **fields)
     return int(message.topics[0].partitions[0].offset)
 
 

@@ -194,6 +194,7 @@ def kafka_listeners(
             start.kafka_auto_create,
             start.kafka_partitions,
             node_profiles(start.config),
+            start.config.kafka.offsets_retention,
         ),
         connections_max=connections_max,
         protection=protection,

@@ -104,6 +104,15 @@ def _brokers(value: str) -> str:
     return f"brokers as HOST:PORT,HOST:PORT, of at most {_BROKERS_MAX} characters"
 
 
+def normal(name: str, value: str) -> str:
+    """Return the value of a config as it is kept and shown: a list has no blanks, and each element
+    once."""
+    config = CONFIGS.get(name)
+    if config is None or config.type != LIST:
+        return value
+    return ",".join(dict.fromkeys(list_of(value)))
+
+
 def list_of(value: str) -> list[str]:
     """Return the elements of a config that is a list."""
     return [each.strip() for each in value.split(",") if each.strip()]
@@ -225,11 +234,10 @@ def checked(
         if name in found:
             raise InvalidConfig(f"config {name} is given twice")
         if value is None or before is None or before.get(name) != value:
-            check_config(
-                name, CONFIGS[name].default if value is None and name in CONFIGS else value or ""
-            )
+            default = CONFIGS[name].default if name in CONFIGS else ""
+            check_config(name, default if value is None else normal(name, value))
         if value is not None:
-            found[name] = value
+            found[name] = normal(name, value)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.base.histogram import Histogram
+from polynya.base.limits import OFFSETS_RETENTION_SECONDS
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.configs import NodeProfiles
@@ -27,6 +28,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, gc=False):
     auto_create: bool = True  # a topic that a client names first
     partitions: int = 1
     profiles: NodeProfiles = NodeProfiles()
+    offsets_retention_seconds: float = OFFSETS_RETENTION_SECONDS
 
 
 class GroupService(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
-from polynya.front.kafka.admin import cluster, partitions, refused, settings, topics
+from polynya.front.kafka.admin import cluster, partitions, placement, refused, settings, topics
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, TokenCaller
 from polynya.front.kafka.auth.handlers import (
     admit,
@@ -56,13 +56,16 @@ _HANDLERS: dict[int, Handler] = {
     23: partitions.offset_for_leader_epoch,
     32: settings.describe_configs,
     33: settings.alter_configs,
+    34: placement.alter_log_dirs,
     35: cluster.log_dirs,
     36: sasl_authenticate,
     37: topics.create_partitions,
     42: group_admin.delete_groups,
     44: settings.incremental_alter_configs,
+    45: placement.alter_reassignments,
     47: group_offsets.offset_delete,
     60: cluster.cluster,
+    74: settings.list_config_resources,
     75: partitions.describe_topic_partitions,
     **dict.fromkeys(refused.REFUSED, refused.refuse),
 }

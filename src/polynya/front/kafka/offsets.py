@@ -29,7 +29,17 @@ from polynya.wire.kafka.generated.list_offsets import (
 )
 from polynya.wire.kafka.records import UnreadableBatch, decoded_records
 
-LATEST, EARLIEST, NEWEST_TIME, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, NEWEST_TIME, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
+# the first version of the request with each special timestamp; Kafka refuses an earlier one, and
+# any other negative timestamp, with UNSUPPORTED_VERSION
+_SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    NEWEST_TIME: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING: 11,
+}
 _NONE = (-1, -1)  # timestamp, offset
 _TIMESTAMP = attrgetter("timestamp")
 
@@ -62,6 +72,9 @@ async def _fill(
     if not call.caller.may(Verb.READ, name):
         answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
         return
+    if asked.timestamp < 0 and call.version < _SINCE.get(asked.timestamp, call.version + 1):
+        answer.error_code = Error.UNSUPPORTED_VERSION
+        return
     topic, brokers = await call.context.topics.open(name), call.context.brokers
     stream = None if topic is None else topic.partition(asked.partition_index)
     if stream is None:
@@ -74,28 +87,24 @@ async def _fill(
     if isinstance(info, Refusal):
         answer.error_code = error_of(info.code)
         return
-    answer.leader_epoch = brokers.epoch_of(stream.group)
     found = await _offset_at(stream, info, asked.timestamp, uncommitted=uncommitted)
-    if found is None:
-        answer.error_code = Error.INVALID_REQUEST
-    else:
-        answer.timestamp, answer.offset = found
+    answer.timestamp, answer.offset = found
+    if found != _NONE:
+        answer.leader_epoch = brokers.epoch_of(stream.group)
 
 
 async def _offset_at(
     stream: StreamHandle, info: StreamInfo, timestamp: int, *, uncommitted: bool
-) -> tuple[int, int] | None:
-    """Return (timestamp, offset) of a special or a real timestamp; None for an unknown special
-    one."""
+) -> tuple[int, int]:
+    """Return (timestamp, offset) of a special or a real timestamp. No data is tiered as Kafka means
+    it, so there is no last tiered record, and none that an upload is pending for."""
     if timestamp == LATEST:
         return -1, info.high_watermark if uncommitted else info.record
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, info.first_record
-    if timestamp == LATEST_TIERED:
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
         return _NONE
-    if timestamp == NEWEST_TIME or timestamp >= 0:
-        return await search(stream, info, timestamp, uncommitted=uncommitted)
-    return None
+    return await search(stream, info, timestamp, uncommitted=uncommitted)
 
 
 async def offset_of_time(service: Service, info: StreamInfo, time_ms: int) -> int:

@@ -12,6 +12,8 @@ from polynya.base.limits import GROUP_OFFSETS_MAX, KAFKA_ELEMENTS_MAX
 from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import (
     alter_configs,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
     api_versions,
     consumer_group_heartbeat,
     create_acls,
@@ -36,6 +38,7 @@ from polynya.wire.kafka.generated import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_partition_reassignments,
@@ -94,6 +97,8 @@ def _api(module: Any) -> Api:
 
 _SERVED = (
     alter_configs,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
     api_versions,
     consumer_group_heartbeat,
     create_acls,
@@ -118,6 +123,7 @@ _SERVED = (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_partition_reassignments,

@@ -192,6 +192,11 @@ def integers(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
     return list(shape.unpack_from(data, at)), at + shape.size
 
 
+def small_integers(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
+    """Read `count` 8-bit integers."""
+    return list(Struct(f">{count}b").unpack_from(data, at)), at + count
+
+
 def tag(data: memoryview, at: int) -> tuple[int, int, int]:
     """Read the head of a tagged field: its number, the begin of its value, and the end."""
     number, at = uvarint(data, at)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.brokers import brokers_in_zone, zone_of
-from polynya.front.kafka.call import Call, in_turns
+from polynya.front.kafka.call import Call, count, in_turns
 from polynya.front.kafka.configs import CLEANUP_POLICY, CONFIGS, list_of
 from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of
+from polynya.front.kafka.topics.catalog import is_topic_name
 from polynya.local.api import Refusal, TrimQuery
 from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated.delete_records import (
@@ -36,6 +39,7 @@ from polynya.wire.kafka.generated.offset_for_leader_epoch import (
 
 PARTITIONS_SHOWN_MAX = 2000  # as Kafka's max.request.partition.size.limit: the rest by a cursor
 HIGH_WATERMARK = -1  # in place of an offset
+_BEGIN = Cursor("", 0)
 
 
 async def describe_topic_partitions(
@@ -47,31 +51,37 @@ async def describe_topic_partitions(
     await context.topics.refresh()
     known = context.topics.names
     asked = {each.name for each in request.topics}
+    cursor = request.cursor or _BEGIN
+    if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked | {""}):
+        count(call, len(request.topics))
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(Error.INVALID_REQUEST, each.name)
+                for each in request.topics
+            ]
+        )
     names = sorted(asked or filter(call.caller.may_describe, known))
-    first = 0
-    if request.cursor is not None:
-        names = [name for name in names if name >= request.cursor.topic_name]
-        begins_there = names[:1] == [request.cursor.topic_name]
-        first = max(0, request.cursor.partition_index) if begins_there else 0
     left = min(max(request.response_partition_limit, 1), PARTITIONS_SHOWN_MAX)
     response = DescribeTopicPartitionsResponse()
-    for name in names:
+    for name in names[bisect_left(names, cursor.topic_name) :]:
         if not call.caller.may_describe(name):
             refused = Error.TOPIC_AUTHORIZATION_FAILED
             response.topics.append(DescribeTopicPartitionsResponseTopic(refused, name))
             continue
-        topic = context.topics.known(name)
-        if topic is None:
-            missing = Error.UNKNOWN_TOPIC_OR_PARTITION
-            response.topics.append(DescribeTopicPartitionsResponseTopic(missing, name))
-            continue
         if not left:
             response.next_cursor = Cursor(name, 0)
             break
+        topic = context.topics.known(name)
+        if topic is None:
+            if asked:
+                unknown = Error.UNKNOWN_TOPIC_OR_PARTITION
+                missing = unknown if is_topic_name(name) else Error.INVALID_TOPIC
+                response.topics.append(DescribeTopicPartitionsResponseTopic(missing, name))
+            continue
+        first = cursor.partition_index if name == cursor.topic_name else 0
         end = min(topic.partitions, first + left)
         response.topics.append(_described(call, topic, range(first, end)))
         left -= max(0, end - first)
-        first = 0
         if end < topic.partitions:
             response.next_cursor = Cursor(name, end)
             break

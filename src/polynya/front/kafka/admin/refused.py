@@ -12,6 +12,8 @@ from typing import Any
 from polynya.front.kafka.admin.cluster import LOG_DIR
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
+from polynya.wire.kafka.generated import alter_partition_reassignments as alter_reassignments
+from polynya.wire.kafka.generated import alter_replica_log_dirs as alter_dirs
 from polynya.wire.kafka.generated import (
     consumer_group_heartbeat,
     create_acls,
@@ -20,6 +22,7 @@ from polynya.wire.kafka.generated import (
     describe_client_quotas,
     describe_log_dirs,
     elect_leaders,
+    list_config_resources,
     list_partition_reassignments,
 )
 
@@ -43,7 +46,30 @@ def _elections(request: elect_leaders.ElectLeadersRequest, error: Error, why: st
     )
 
 
+def _moves(request: alter_dirs.AlterReplicaLogDirsRequest, error: Error, _: str | None) -> Any:
+    return alter_dirs.AlterReplicaLogDirsResponse(
+        results=[
+            alter_dirs.AlterReplicaLogDirTopicResult(
+                topic.name,
+                [
+                    alter_dirs.AlterReplicaLogDirPartitionResult(at, error)
+                    for at in topic.partitions
+                ],
+            )
+            for asked in request.dirs
+            for topic in asked.topics
+        ]
+    )
+
+
 _BUILDS: dict[int, _Build] = {
+    alter_dirs.KEY: _moves,
+    alter_reassignments.KEY: lambda _, error, why: (
+        alter_reassignments.AlterPartitionReassignmentsResponse(error_code=error, error_message=why)
+    ),
+    list_config_resources.KEY: lambda _, error, why: (
+        list_config_resources.ListConfigResourcesResponse(error_code=error)
+    ),
     describe_acls.KEY: lambda _, error, why: describe_acls.DescribeAclsResponse(
         error_code=error, error_message=why
     ),

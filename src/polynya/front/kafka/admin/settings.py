@@ -1,7 +1,9 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+"""DescribeConfigs, ListConfigResources, AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -9,10 +11,11 @@ from msgspec import structs
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.front.kafka import configs as known
+from polynya.front.kafka.admin.broker_configs import broker_configs, broker_name, refusal_of
+from polynya.front.kafka.admin.config_texts import documentation_of
 from polynya.front.kafka.admin.topics import DEFAULT_CONFIG, TOPIC_CONFIG
-from polynya.front.kafka.call import Call, in_turns
+from polynya.front.kafka.call import Call, count, in_turns
 from polynya.front.kafka.configs import (
     CONFIGS,
     PROFILE,
@@ -22,6 +25,7 @@ from polynya.front.kafka.configs import (
     check_replicas,
     checked,
     list_of,
+    normal,
     profile_named,
     with_profile,
 )
@@ -29,6 +33,7 @@ from polynya.front.kafka.context import Context
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics.catalog import acks_of
 from polynya.front.kafka.topics.steps import TopicRefused
+from polynya.stream.features.topics.state import Topic
 from polynya.wire.kafka.generated import alter_configs as alter
 from polynya.wire.kafka.generated import incremental_alter_configs as incremental
 from polynya.wire.kafka.generated.describe_configs import (
@@ -39,18 +44,24 @@ from polynya.wire.kafka.generated.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from polynya.wire.kafka.generated.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
-TOPIC, BROKER = 2, 4  # kinds of resources; Kafka has more, which have no configs here
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = RESOURCES = (2, 4, 8, 16, 32)  # kinds of resources
 STATIC_CONFIG = 4  # a source of a value: the configuration file
 SET, DELETE, APPEND, SUBTRACT = range(4)
 _Found = tuple[Error, str | None]
+_TWICE: _Found = (Error.INVALID_REQUEST, "the request names the resource twice; name it once")
 
 
 # --- describe ---------------------------------------------------------------------------------
 
 
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Describe the configs of topics, and the few of brokers that clients read."""
+    """Describe the configs of topics, and those of this broker. No others are set here."""
     response = DescribeConfigsResponse()
     async for asked in in_turns(call, request.resources):
         result = DescribeConfigsResult(
@@ -58,9 +69,11 @@ async def describe_configs(call: Call, request: DescribeConfigsRequest) -> Descr
         )
         response.results.append(result)
         try:
-            await _describe(call, asked, result, synonyms=request.include_synonyms)
+            await _describe(call, asked, result, request)
         except PolynyaError as fault:
             result.error_code, result.error_message = error_of_fault(fault), str(fault)
+        if count(call, len(result.configs)):
+            await asyncio.sleep(0)
     return response
 
 
@@ -68,29 +81,44 @@ async def _describe(
     call: Call,
     asked: DescribeConfigsResource,
     result: DescribeConfigsResult,
-    *,
-    synonyms: bool,
+    request: DescribeConfigsRequest,
 ) -> None:
-    context = call.context
-    if asked.resource_type == TOPIC:
-        if not call.caller.may_describe(asked.resource_name):
-            result.error_code = Error.TOPIC_AUTHORIZATION_FAILED
-            return
-        topic = await context.topics.find(asked.resource_name)
-        if topic is None:
-            result.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
-            result.error_message = f"topic '{asked.resource_name}' does not exist"
-            return
-        listed = _of_topic(topic.settings, synonyms=synonyms)
-    elif asked.resource_type == BROKER and not call.caller.may_administer():
+    kind, listed = asked.resource_type, list[DescribeConfigsResourceResult]()
+    if kind == TOPIC:
+        topic = await _topic(call, asked.resource_name, result)
+        if topic is not None:
+            listed = list(_of_topic(topic.settings, synonyms=request.include_synonyms))
+    elif kind == BROKER and not call.caller.may_administer():
         result.error_code = Error.CLUSTER_AUTHORIZATION_FAILED
-        return
-    elif asked.resource_type == BROKER:
-        listed = _of_broker(context)
-    else:
-        listed = []
-    wanted = asked.configuration_keys
-    result.configs = [each for each in listed if wanted is None or each.name in wanted]
+    elif kind == BROKER and asked.resource_name:  # "" are those of all brokers: none is set
+        if asked.resource_name == str(call.context.brokers.own):
+            listed = list(_of_broker(call.context, synonyms=request.include_synonyms))
+        else:
+            result.error_code = Error.INVALID_REQUEST
+            result.error_message = (
+                f"unexpected broker id, expected {call.context.brokers.own} or an empty string, but "
+                f"received {asked.resource_name[:100]}"
+            )
+    elif kind not in RESOURCES:
+        result.error_code = Error.INVALID_REQUEST
+        result.error_message = f"unsupported resource type: {kind}"
+    wanted = frozenset(asked.configuration_keys or ())  # none: all
+    result.configs = [each for each in listed if not wanted or each.name in wanted]
+    if not request.include_documentation:
+        for each in result.configs:
+            each.documentation = None
+
+
+async def _topic(call: Call, name: str, result: DescribeConfigsResult) -> Topic | None:
+    """Return a topic that the caller may describe."""
+    if not call.caller.may_describe(name):
+        result.error_code = Error.TOPIC_AUTHORIZATION_FAILED
+        return None
+    topic = await call.context.topics.find(name)
+    if topic is None:
+        result.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
+        result.error_message = f"topic '{name}' does not exist"
+    return topic
 
 
 def _of_topic(
@@ -98,8 +126,8 @@ def _of_topic(
 ) -> Iterable[DescribeConfigsResourceResult]:
     for name, config in CONFIGS.items():
         source = TOPIC_CONFIG if name in configs else DEFAULT_CONFIG
-        value = configs.get(name, config.default)
-        same = [DescribeConfigsSynonym(name, config.default, DEFAULT_CONFIG)]
+        value = normal(name, configs.get(name, config.default))
+        same = [DescribeConfigsSynonym(broker_name(name), config.default, DEFAULT_CONFIG)]
         if name in configs:
             same.insert(0, DescribeConfigsSynonym(name, value, TOPIC_CONFIG))
         yield DescribeConfigsResourceResult(
@@ -108,31 +136,45 @@ def _of_topic(
             config_source=source,
             synonyms=same if synonyms else [],
             config_type=config.type,
-            documentation=None,
+            documentation=documentation_of(name),
         )
 
 
-def _of_broker(context: Context) -> Iterable[DescribeConfigsResourceResult]:
-    values = (
-        ("auto.create.topics.enable", str(context.defaults.auto_create).lower(), known.BOOLEAN),
-        ("broker.id", str(context.brokers.own), known.INT),
-        ("default.replication.factor", str(len(context.brokers.replicas_of(1)[0])), known.INT),
-        ("delete.topic.enable", "true", known.BOOLEAN),
-        ("log.cleanup.policy", "delete", known.LIST),
-        ("log.retention.bytes", "-1", known.LONG),
-        ("log.retention.ms", "-1", known.LONG),
-        ("message.max.bytes", str(APPEND_BYTES_MAX), known.INT),
-        ("num.partitions", str(context.defaults.partitions), known.INT),
-    )
-    for name, value, kind in values:
+def _of_broker(context: Context, *, synonyms: bool) -> Iterable[DescribeConfigsResourceResult]:
+    for each in broker_configs(context):
+        source = STATIC_CONFIG if each.has_setting else DEFAULT_CONFIG
         yield DescribeConfigsResourceResult(
-            name,
-            value,
+            each.name,
+            each.value,
             read_only=True,
-            config_source=STATIC_CONFIG,
-            config_type=kind,
-            documentation=None,
+            config_source=source,
+            synonyms=[DescribeConfigsSynonym(each.name, each.value, source)] if synonyms else [],
+            config_type=each.type,
+            documentation=each.documentation,
         )
+
+
+async def list_config_resources(
+    call: Call, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """List what has configs: the topics and the brokers. Version 0 lists client metrics alone."""
+    served = RESOURCES if call.version else (CLIENT_METRICS,)
+    wanted = set(request.resource_types if call.version else ()) or set(served)
+    if not wanted <= set(served):
+        return ListConfigResourcesResponse(error_code=Error.UNSUPPORTED_VERSION)
+    context = call.context
+    named = [
+        (str(broker.id), kind)
+        for kind in sorted(wanted & {BROKER, LOGGER})
+        for broker in context.brokers.all()
+    ]
+    if TOPIC in wanted:
+        await context.topics.refresh()
+        named += [(name, TOPIC) for name in context.topics.names if context.topics.known(name)]
+    response = ListConfigResourcesResponse()
+    async for name, kind in in_turns(call, named):
+        response.config_resources.append(ConfigResource(name, kind))
+    return response
 
 
 # --- alter ------------------------------------------------------------------------------------
@@ -143,13 +185,20 @@ async def alter_configs(
 ) -> alter.AlterConfigsResponse:
     """Replace all configs of topics."""
     response = alter.AlterConfigsResponse()
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     async for asked in in_turns(call, request.resources):
         pairs = [(each.name, each.value) for each in asked.configs]
-        found = await _alter(
-            call,
-            (asked.resource_type, asked.resource_name),
-            partial(_replaced, pairs),
-            dry=request.validate_only,
+        resource = (asked.resource_type, asked.resource_name)
+        found = (
+            _TWICE
+            if times[resource] > 1
+            else await _alter(
+                call,
+                resource,
+                [each.name for each in asked.configs],
+                partial(_replaced, pairs),
+                dry=request.validate_only,
+            )
         )
         response.responses.append(
             alter.AlterConfigsResourceResponse(*found, asked.resource_type, asked.resource_name)
@@ -162,12 +211,19 @@ async def incremental_alter_configs(
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Set, delete, append to or subtract from single configs of topics."""
     response = incremental.IncrementalAlterConfigsResponse()
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     async for asked in in_turns(call, request.resources):
-        found = await _alter(
-            call,
-            (asked.resource_type, asked.resource_name),
-            partial(_stepped, asked.configs),
-            dry=request.validate_only,
+        resource = (asked.resource_type, asked.resource_name)
+        found = (
+            _TWICE
+            if times[resource] > 1
+            else await _alter(
+                call,
+                resource,
+                [each.name for each in asked.configs],
+                partial(_stepped, asked.configs),
+                dry=request.validate_only,
+            )
         )
         response.responses.append(
             incremental.AlterConfigsResourceResponse(
@@ -180,12 +236,17 @@ async def incremental_alter_configs(
 async def _alter(
     call: Call,
     resource: tuple[int, str],
+    configs: Iterable[str],
     change: Callable[[dict[str, str]], dict[str, str]],
     *,
     dry: bool,
 ) -> _Found:
     kind, name = resource
     context = call.context
+    if kind == BROKER:
+        if not call.caller.may_administer():
+            return Error.CLUSTER_AUTHORIZATION_FAILED, "the token does not allow 'admin'"
+        return Error.INVALID_REQUEST, refusal_of(configs)
     if kind != TOPIC:
         why = "only topics have configs that change here; a node has settings: see docs/kafka.md"
         return Error.INVALID_REQUEST, why

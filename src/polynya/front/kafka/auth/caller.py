@@ -18,8 +18,9 @@ from polynya.service.api import Service
 _DESCRIBING = (Verb.READ, Verb.APPEND, Verb.CREATE, Verb.DELETE)
 # keys whose handlers check each topic, each group, or the verb of the whole request, or refuse all
 CHECKED = frozenset((*range(4), *range(8, 17), *range(19, 24), 32, 33, 37, 42, 44, 47, 60, 68, 75))
-# ACLs, log directories, elections, reassignments and quotas: of the cluster, not of a topic
-ADMINISTRATIVE = frozenset((29, 30, 31, 35, 43, 46, 48))
+# ACLs, log directories, elections, reassignments, quotas and the list of what has configs: of the
+# cluster, not of a topic
+ADMINISTRATIVE = frozenset((29, 30, 31, 34, 35, 43, 45, 46, 48, 74))
 OPEN = frozenset((17, 18, 36))  # before authentication: the SASL keys and ApiVersions
 
 
