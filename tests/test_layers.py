@@ -77,7 +77,7 @@ PURE = {
     "raft": PLAIN,
     "stream": f"{PLAIN} array google_crc32c",
     "replica": f"{PLAIN} array",
-    "wire": f"{PLAIN} array base64 contextvars cramjam datetime google_crc32c hashlib ipaddress time urllib zlib",
+    "wire": f"{PLAIN} array base64 contextvars cramjam datetime decimal google_crc32c hashlib ipaddress time urllib zlib",
     **dict.fromkeys(
         (
             f"client/{name}.py"

@@ -31,6 +31,7 @@ from worlds.stream import World, json_batch, kafka_batch, kafka_producer, positi
 
 from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends.commands import Append, AppendIf, Produce, ProducerIds
+from polynya.stream.features.attributes.commands import ANY_REVISION, SetAttributes
 from polynya.stream.features.forks.commands import (
     Acknowledge,
     ConfirmPin,
@@ -38,7 +39,13 @@ from polynya.stream.features.forks.commands import (
     RefuseAttempt,
     Unpin,
 )
-from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.lifetimes.commands import (
+    Create,
+    CreateWithAttributes,
+    Delete,
+    Expire,
+    Touch,
+)
 from polynya.stream.features.lifetimes.rules import is_expired
 from polynya.stream.features.packs.commands import (
     PackDeleted,
@@ -191,6 +198,21 @@ class _Story:
             stream_seq=words.named.get("seq"),
             fork=self.fork(words),
             profile=profile,
+        )
+        if "attrs" in words.named:
+            attributes = words.named["attrs"].encode()
+            command = CreateWithAttributes(*structs.astuple(command), attributes=attributes)
+        return self.answer(self.world.apply(words.group, command))
+
+    def do_attrs(self, words: _Words) -> list[str]:
+        """`attrs NAME none|JSON`"""
+        name, value = words.plain
+        command = SetAttributes(
+            name,
+            None if value == "none" else value.encode(),
+            self.now_ms,
+            _uid(words.named["uid"]) if "uid" in words.named else 0,
+            words.number("revision", ANY_REVISION) or 0,
         )
         return self.answer(self.world.apply(words.group, command))
 
@@ -684,6 +706,8 @@ class _Story:
             parts.append(
                 f"past={index.count(stream.extras.past)}{' detached' if stream.extras.detached else ''}"
             )
+            if stream.extras.attributes is not None:
+                parts.append(f"attributes={stream.extras.attributes.value.decode()}")
         parts.append(f"hot={len(stream.hot or ())} cold={index.count(stream.cold)}")
         for attempt, pin in (stream.pins or {}).items():
             parts.append(

@@ -39,9 +39,10 @@ from polynya.stream.features.appends.commands import (
     Produce,
     is_common_produce,
 )
+from polynya.stream.features.attributes.commands import SetAttributes
 from polynya.stream.features.consumer_groups.commands import DropOffsets
 from polynya.stream.features.forks.commands import PinSource
-from polynya.stream.features.lifetimes.commands import Create, Touch
+from polynya.stream.features.lifetimes.commands import Create, CreateWithAttributes, Touch
 from polynya.stream.features.packs.commands import PackWritten, PublishSlices
 from polynya.stream.features.pages.commands import Evict
 from polynya.stream.features.placement import commands as placement
@@ -173,6 +174,13 @@ NONSENSE: list[tuple[Command, str]] = [
     (Create("docs/a", 1, JSON, 1, fork=replace(FORK, source_uid=1 << 62)), r"Fork\.source_uid"),
     (Create("docs/a", 1, JSON, 1, retention=Retention(-1)), r"Retention\.age_seconds"),
     (SetRetention("docs/a", Retention(None, 1 << 60), 1), r"Retention\.bytes"),
+    (SetAttributes("docs/a", b"[1]", 1), "the attributes have 3 bytes; expected a JSON object"),
+    (SetAttributes("docs/a", b"{" * 16385, 1), "the attributes have 16385 bytes; expected"),
+    (SetAttributes("docs/a", None, 1, revision=-2), r"SetAttributes\.revision is -2"),
+    (
+        CreateWithAttributes("docs/a", 1, JSON, 1, attributes=b"{}"),
+        "the attributes have 2 bytes; expected",
+    ),
     (BucketRetention("docs", Retention(None, -1), 1), r"Retention\.bytes"),
     (Touch([(7, -1)], 1), r"Touch\.touches has -1"),
     (published(record=1 << 63), r"ColdSlice\.record"),

@@ -19,6 +19,7 @@ from polynya.stream.features.appends.commands import (
     Produce,
     ProducerIds,
 )
+from polynya.stream.features.attributes.commands import SetAttributes
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
@@ -36,7 +37,13 @@ from polynya.stream.features.forks.commands import (
     RefuseAttempt,
     Unpin,
 )
-from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.lifetimes.commands import (
+    Create,
+    CreateWithAttributes,
+    Delete,
+    Expire,
+    Touch,
+)
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -251,6 +258,15 @@ GOLDEN: list[tuple[Command, str]] = [
     (Return([("docs/a", 7, b"12345")], 9), "93249193a6646f63732f6107c405313233343509"),
     (SetRetention("docs/a", Retention(60), 5, 7), "9507a6646f63732f61933cc0c20507"),
     (SetRetention("docs/a", None, 5), "9507a6646f63732f61c00500"),
+    (
+        SetAttributes("docs/a", b'{"a":1}', 5, 7, 3),
+        "960ea6646f63732f61c4077b2261223a317d050703",
+    ),
+    (SetAttributes("docs/a", None, 5), "960ea6646f63732f61c00500ff"),
+    (
+        CreateWithAttributes("docs/a", 1, "text/plain", 0, attributes=b'{"a":1}'),
+        "dc001110a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c000ffc4077b2261223a317d",
+    ),
     (
         PinSource("docs/a", "ab", "docs/b", 5, 1, 2, "text/plain", 3, True),
         "9a14a6646f63732f61a26162a6646f63732f62050102aa746578742f706c61696e03c3",
@@ -492,7 +508,12 @@ def test_slices_of_a_log_below_level_3_are_read() -> None:
 
 def test_levels_are_those_of_commands() -> None:
     """List levels by tag, so that a class can be renamed."""
-    kinds = [*Command.__subclasses__(), *Append.__subclasses__(), *Produce.__subclasses__()]
+    kinds = [
+        *Command.__subclasses__(),
+        *Append.__subclasses__(),
+        *Create.__subclasses__(),
+        *Produce.__subclasses__(),
+    ]
     raised = {kind: level_of(kind) for kind in kinds if level_of(kind) > 1}
     assert raised == {
         Evict: 2,
@@ -501,6 +522,8 @@ def test_levels_are_those_of_commands() -> None:
         NodePromote: 2,
         Bundle: 2,
         AppendIf: 4,
+        SetAttributes: 4,
+        CreateWithAttributes: 4,
         PageEntries: 3,
         ReleasePaged: 3,
         Produce: 3,

@@ -80,6 +80,7 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.Segments,
         model.SealedSegment,
         model.ProfileEpoch,
+        model.Attributes,
         model.WriterState,
         model.KafkaState,
         model.OpenTransaction,

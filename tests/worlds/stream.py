@@ -9,6 +9,7 @@ from google_crc32c import value as crc32c
 from msgspec import structs
 
 from polynya.stream.command import Command
+from polynya.stream.features.attributes.held import attributes_of
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.pages.eviction import (
     evicted_view,
@@ -362,6 +363,10 @@ def check_invariants(
     ]
     assert machine.directory.hot_bytes == sum(
         len(batch.payload) for _, hot in machine.directory.flush_candidates() for batch in hot
+    )
+    assert machine.directory.attribute_bytes == sum(
+        0 if held is None else len(held.value)
+        for held in map(attributes_of, machine.directory.streams.values())
     )
     slices: dict[str, int] = {}
     for stream in machine.directory.streams.values():

@@ -18,7 +18,7 @@ from polynya.front.http.protocol.router import RouteKind
 
 _READS = ("GET", "HEAD", "OPTIONS")
 _OF_STREAM = {"PUT": "stream.create", "POST": "stream.append", "DELETE": "stream.delete"}
-_OF_STREAMS = (RouteKind.STREAM, RouteKind.RETENTION)
+_OF_STREAMS = (RouteKind.STREAM, RouteKind.RETENTION, RouteKind.ATTRIBUTES)
 _MOUNTS: tuple[tuple[str, ActOf], ...] = (
     (f"{TOPICS}/", audited_requests.topic_act),
     (f"{GROUPS}/", audited_requests.group_act),
@@ -79,6 +79,8 @@ def _stream_act(exchange: Exchange) -> str:
         return ""
     if exchange.route.kind == RouteKind.RETENTION:
         return "stream.trim" if head.method == "POST" else "stream.retention"
+    if exchange.route.kind == RouteKind.ATTRIBUTES:
+        return "stream.attrs"
     if head.method == "PUT" and "stream-forked-from" in head.headers:
         return "stream.fork"
     if head.method == "POST" and head.length <= 0:

@@ -17,6 +17,7 @@ RECEIPT_LEVEL = 4  # of the checksums in the receipts of producers
 ENTRY_LEVEL = 3  # of index entries of version 2
 RECORD_TIME_LEVEL = 3  # of a retention by record times
 COMPRESSION_LEVEL = 4  # of slices whose payload is compressed
+ATTRIBUTES_LEVEL = 4  # of the attributes of streams
 INTERNAL_LEVEL = 4  # of streams that no pattern and no table has
 # command tag -> the level that a group must have before the command is logged, if it is above 1;
 # `polynya.stream.command` fills it

@@ -94,6 +94,10 @@ SEGMENT_BYTES = 1 << 30  # … or this many bytes
 SEGMENT_LIMIT_MAX = 2**53  # the maximum of every amount in a command
 # closed segments that a stream lists: they are state in memory and in each snapshot
 SEGMENTS_KEPT_MAX = 1024
+ATTRS_BYTES_MAX = 16 * KIB  # the attributes of a stream, as compact JSON
+# the attributes of the streams of a group, which stay in memory; above it they get 507
+ATTRS_GROUP_BYTES = 64 * MIB
+ATTRS_LISTED_MAX = 100  # streams of a page of the list with their attributes
 SEGMENT_WAITING_BYTES_MAX = 32 * MIB  # appends of a core that wait for a rollover
 
 # appends to diskless streams that a core holds until they are committed; above it they get 503

@@ -48,6 +48,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     "stream": ("streams.lifecycle", "Show or change the profile of a stream."),
     "bucket": ("streams.buckets", "List buckets, and set the profile of their new streams."),
     "retention": ("streams.retention", "Set, show or clear the retention of a stream or a bucket."),
+    "attrs": ("streams.attributes", "Show, set and remove the attributes of a stream."),
     "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),
     "table": ("tables.commands", "Create, list, sync and change tables."),
     "compact": ("tables.commands", "Sync tables now: a second name of 'table sync'."),

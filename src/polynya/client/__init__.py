@@ -21,6 +21,7 @@ Guarantees:
 from polynya.client.aio.client import AsyncClient, AsyncManyReader, AsyncReader, AsyncStream
 from polynya.client.aio.producer import AsyncProducer, AsyncReceipt
 from polynya.client.aio.work import AsyncWork
+from polynya.client.attributes import Attributes
 from polynya.client.blocking.generated.client import Client, ManyReader, Reader, Stream
 from polynya.client.blocking.producer import Producer, Receipt
 from polynya.client.blocking.work import Work
@@ -78,6 +79,7 @@ __all__ = [
     "AsyncReceipt",
     "AsyncStream",
     "AsyncWork",
+    "Attributes",
     "Batching",
     "Client",
     "ClientError",

@@ -126,7 +126,7 @@ class NodeRouter:
 
 def path_of(target: str) -> str:
     """Return the cache key of a stream's owner."""
-    return target.partition("?")[0].removesuffix("/retention")
+    return target.partition("?")[0].removesuffix("/retention").removesuffix("/attrs")
 
 
 def server_list(text: str | Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Done, KnownCode
-from polynya.stream.state.model import Stream
+from polynya.stream.state.model import Attributes, Stream
 from polynya.stream.state.profile_epochs import profile_of
 from polynya.stream.state.tails import stable_of
 
@@ -40,6 +40,7 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
     segment: int = 0  # epoch of the open segment of a leased stream; 0: it has none
     segment_writer: int = 0  # the node that appends to it
     profile: int = 0  # `Profile` that appends need now
+    attributes: Attributes | None = None  # only where they are asked for
 
     @property
     def high_watermark(self) -> int:
@@ -47,8 +48,10 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
         return max(self.high, self.record)
 
 
-def info_of(stream: Stream, history: int = 0, *, known: bool = True) -> StreamInfo:
-    """Return the current `StreamInfo` of a stream."""
+def info_of(
+    stream: Stream, history: int = 0, *, known: bool = True, attributes: bool = False
+) -> StreamInfo:
+    """Return the current `StreamInfo` of a stream, with its attributes or without."""
     record, byte = stable_of(stream)
     extras = stream.extras
     segments = None if extras is None else extras.segments
@@ -73,6 +76,7 @@ def info_of(stream: Stream, history: int = 0, *, known: bool = True) -> StreamIn
         0 if segments is None else segments.epoch,
         0 if segments is None else segments.writer,
         0 if extras is None else profile_of(stream),
+        extras.attributes if attributes and extras is not None else None,
     )
 
 

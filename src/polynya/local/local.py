@@ -26,7 +26,12 @@ from polynya.local.rehydration import Rehydration
 from polynya.local.segments import SEGMENT_LIMITS, SegmentWriter
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import APPEND_BASES, APPENDS
-from polynya.stream.features.lifetimes.commands import Create, Delete, Expire
+from polynya.stream.features.lifetimes.commands import (
+    Create,
+    CreateWithAttributes,
+    Delete,
+    Expire,
+)
 from polynya.stream.features.pages.commands import Evict
 from polynya.stream.features.profiles.commands import SetProfile
 from polynya.stream.machine import Machine
@@ -222,7 +227,7 @@ class LocalGroups:
         if hook is not None:
             hook(group, command, reply)
 
-    @after_applied(Create)
+    @after_applied(Create, CreateWithAttributes)
     def _created(self, group: int, command: Create, reply: Reply) -> None:
         if reply.code == Code.CREATED:
             self._names.add(command.name)

@@ -62,17 +62,24 @@ class LocalStreams:
             return _NOT_FOUND
         return stream
 
-    def info(self, group: int, name: str, *, local: bool = False) -> StreamInfo | Refusal:
+    def info(
+        self, group: int, name: str, *, local: bool = False, attributes: bool = True
+    ) -> StreamInfo | Refusal:
         """Return the facts of a stream. `local`: the state may lack acknowledged records."""
         stream = self.find(group, name)
-        return (
-            info_of(stream, self._history, known=not local or self._local.readable(group))
-            if isinstance(stream, Stream)
-            else stream
-        )
+        if not isinstance(stream, Stream):
+            return stream
+        known = not local or self._local.readable(group)
+        return info_of(stream, self._history, known=known, attributes=attributes)
 
     async def list_streams(
-        self, prefix: str, after: str, limit: int, groups: Container[int]
+        self,
+        prefix: str,
+        after: str,
+        limit: int,
+        groups: Container[int],
+        *,
+        attributes: bool = False,
     ) -> list[StreamInfo]:
         """Return up to `limit` live streams of these groups by name, after `after`, under `prefix`.
         A stream that lives throughout is always included. Raises Unavailable when one of the groups
@@ -83,7 +90,9 @@ class LocalStreams:
             names = self._names.page(prefix, after, wanted)
             for name in names:  # an expired stream may still be listed
                 group = group_of(name, self._groups)
-                entry = self.info(group, name) if group in groups else None
+                if group not in groups:
+                    continue
+                entry = self.info(group, name, attributes=attributes)
                 if isinstance(entry, StreamInfo):
                     info.append(entry)
             if len(names) < wanted:

@@ -161,7 +161,11 @@ class LocalAnswers:
             self._local.here(group)
         groups = frozenset(question.groups)
         return await self._local.streams.list_streams(
-            question.prefix, question.after, question.limit, groups
+            question.prefix,
+            question.after,
+            question.limit,
+            groups,
+            attributes=question.attributes,
         )
 
 

@@ -61,6 +61,7 @@ class ListQuery(msgspec.Struct, array_like=True, gc=False):
     limit: int
     local: bool = False
     groups: list[int] = []  # the groups to list
+    attributes: bool = False  # list them with their attributes
 
 
 class LagQuery(msgspec.Struct, array_like=True, gc=False):

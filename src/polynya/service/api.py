@@ -104,7 +104,13 @@ class Service(Protocol):
         ...
 
     async def list_streams(
-        self, prefix: str, after: str, limit: int, *, local: bool = False
+        self,
+        prefix: str,
+        after: str,
+        limit: int,
+        *,
+        local: bool = False,
+        attributes: bool = False,
     ) -> list[StreamInfo]: ...
 
     async def trim(self, query: TrimQuery) -> Trimmed | Refusal:

@@ -128,10 +128,16 @@ class NodeService:
         return await self.reads.attach(group, name, sink, local=local, numbers=numbers)
 
     async def list_streams(
-        self, prefix: str, after: str, limit: int, *, local: bool = False
+        self,
+        prefix: str,
+        after: str,
+        limit: int,
+        *,
+        local: bool = False,
+        attributes: bool = False,
     ) -> list[StreamInfo]:
         def question(groups: list[int]) -> messages.ListQuery:
-            return messages.ListQuery(prefix, after, limit, local, groups)
+            return messages.ListQuery(prefix, after, limit, local, groups, attributes)
 
         parts = await self.rpc.of_groups(
             range(1, self.groups + 1),

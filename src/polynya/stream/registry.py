@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 from polynya.stream.command import COMMANDS, RULES, Command
 from polynya.stream.features.appends import conditions, kafka, mirror
 from polynya.stream.features.appends import rules as appends
+from polynya.stream.features.attributes import rules as attributes
 from polynya.stream.features.consumer_groups import rules as consumer_groups
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
@@ -34,6 +35,7 @@ FEATURES = (
     conditions,
     kafka,
     mirror,
+    attributes,
     creation,
     lifetimes,
     retention,

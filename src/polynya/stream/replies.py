@@ -60,6 +60,7 @@ class Code(enum.IntEnum):
     # a transaction is open at that tail: its records may yet come before the append
     UNSTABLE = 52
     PRODUCER_CONFLICT = 53  # a producer's sequence that was applied with another body
+    ATTRS_FULL = 54  # the attributes of the group's streams have all of their memory
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]

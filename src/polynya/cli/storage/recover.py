@@ -459,6 +459,11 @@ def _creation(stream: Stream, content_type: str) -> dict[str, str]:
         headers["stream-retention-bytes"] = (
             "forever" if retention.bytes is None else str(retention.bytes)
         )
+    attributes = stream.extras.attributes if stream.extras is not None else None
+    if attributes is not None:
+        from polynya.wire.http.attributes import format_header
+
+        headers["stream-attrs"] = format_header(attributes.value)
     return headers
 
 

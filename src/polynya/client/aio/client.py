@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.base.limits import SQL_ROWS_DEFAULT
+from polynya.client import attributes as stream_attributes
 from polynya.client import streams, tables, verbs
 from polynya.client.aio.driver import AsyncDriver
 from polynya.client.aio.producer import OpeningProducer
@@ -177,6 +178,8 @@ class AsyncStream(Subject):
     exists = _verb(streams.exists)
     close = _verb(streams.close)
     delete = _verb(streams.delete)
+    attributes = _verb(stream_attributes.attributes)
+    set_attributes = _verb(stream_attributes.set_attributes)
 
     def with_options(
         self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None

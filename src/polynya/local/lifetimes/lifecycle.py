@@ -13,7 +13,13 @@ from polynya.local.lifetimes.ttl import Lifetimes, found_in_grace
 from polynya.local.segments import SegmentWriter
 from polynya.stream.command import Command
 from polynya.stream.features.forks.commands import ConfirmPin, PinSource, Unpin
-from polynya.stream.features.lifetimes.commands import Create, Delete, Expire, Touch
+from polynya.stream.features.lifetimes.commands import (
+    Create,
+    CreateWithAttributes,
+    Delete,
+    Expire,
+    Touch,
+)
 from polynya.stream.features.tables.watches import held_from
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -61,7 +67,7 @@ class StreamLifecycle:
 
     # --- creates ----------------------------------------------------------------------------------
 
-    @proposed(Create)
+    @proposed(Create, CreateWithAttributes)
     def create(self, group: int, command: Create, done: Done) -> None:
         """Propose a create, unless the memory has no room for its batch."""
         machine = self._machines[group]

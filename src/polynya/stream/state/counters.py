@@ -32,6 +32,11 @@ class GroupCounters:
         self.uids += 1
         return self._group << 48 | self.uids
 
+    def next_revision(self) -> int:
+        """Return a revision that no attributes of the group ever had: a counter that no uid gets."""
+        self.uids += 1
+        return self.uids
+
     def next_producer_ids(self, count: int) -> int:
         """Allot producer ids and return the first: the group's number above a counter."""
         first = self._group << 47 | self.producer_ids

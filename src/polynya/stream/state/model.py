@@ -14,6 +14,7 @@ from polynya.stream.parts import ColdSlice, Fork, Retention
 from polynya.stream.state.index import Entries
 
 __all__ = [
+    "Attributes",
     "ColdSlice",
     "DecodedBatches",
     "Evicted",
@@ -163,9 +164,16 @@ class WriterState(msgspec.Struct, array_like=True, frozen=True, gc=False):
     time_ms: int  # log time
 
 
+class Attributes(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The attributes of a stream."""
+
+    revision: int  # a number that no other attributes of the group ever have
+    value: bytes  # a JSON object with at least one member
+
+
 class StreamExtras(msgspec.Struct, array_like=True, gc=False):
-    """The rarely used fields of a stream: its own retention, the past kept for forks, and eviction
-    data."""
+    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
+    and attributes."""
 
     retention: Retention | None = None
     # packed slices before the first kept record that forks still need: see index.py
@@ -175,6 +183,7 @@ class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     evicted: Evicted | None = None
     segments: Segments | None = None  # of a leased stream
     profile_epoch: ProfileEpoch | None = None  # None: replicated since its creation
+    attributes: Attributes | None = None
 
 
 class OpenTransaction(msgspec.Struct, array_like=True, gc=False):

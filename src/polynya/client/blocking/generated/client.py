@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.base.limits import SQL_ROWS_DEFAULT
+from polynya.client import attributes as stream_attributes
 from polynya.client import streams, tables, verbs
 from polynya.client.blocking.generated.driver import Driver
 from polynya.client.blocking.producer import Producer, open_producer
@@ -175,6 +176,8 @@ class Stream(Subject):
     exists = _verb(streams.exists)
     close = _verb(streams.close)
     delete = _verb(streams.delete)
+    attributes = _verb(stream_attributes.attributes)
+    set_attributes = _verb(stream_attributes.set_attributes)
 
     def with_options(
         self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None

@@ -269,6 +269,8 @@ class Authorizer:
             return Verb.READ, None
         if route.kind == RouteKind.RETENTION:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
+        if route.kind == RouteKind.ATTRIBUTES:
+            return (Verb.READ if method in ("GET", "HEAD") else Verb.APPEND), route.name
         return _asked_of_handler(route, method)
 
 

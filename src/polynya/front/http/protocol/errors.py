@@ -239,8 +239,8 @@ _TABLE = (
     ErrorCode(
         "PRECONDITION",
         412,
-        "the tail is not at the offset of If-Match or Stream-Record-Match, or the stream exists and "
-        "If-None-Match is *",
+        "the tail is not at the offset of If-Match or Stream-Record-Match, the attributes are not "
+        "those of If-Match, or the stream (or its attributes) exists and If-None-Match is *",
     ),
     ErrorCode("BODY_TOO_LARGE", 413, "the body exceeds the size limit; split it"),
     ErrorCode(
@@ -373,6 +373,12 @@ _TABLE = (
         "configured: free space on its disk",
     ),
     ErrorCode("DISK_FULL", 507, "the journal's disk is full"),
+    ErrorCode(
+        "ATTRS_FULL",
+        507,
+        "the attributes of the streams of this group have all of their memory: make those of some "
+        "smaller, or delete them",
+    ),
 )
 
 ERRORS: dict[str, ErrorCode] = {error.code: error for error in _TABLE}
@@ -406,6 +412,7 @@ REFUSALS: dict[int, str] = {
     Code.WRONG_PROFILE: "UNAVAILABLE",
     Code.PRECONDITION: "PRECONDITION",
     Code.UNSTABLE: "TRANSACTION_OPEN",
+    Code.ATTRS_FULL: "ATTRS_FULL",
 }
 
 

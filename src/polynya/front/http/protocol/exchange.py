@@ -286,7 +286,7 @@ class Exchange:
             hint(route.name, self.head.headers.get("stream-zone", ""))
             if hint is not None
             and route is not None
-            and route.kind in (RouteKind.STREAM, RouteKind.RETENTION)
+            and route.kind in (RouteKind.STREAM, RouteKind.RETENTION, RouteKind.ATTRIBUTES)
             else ""
         )
 

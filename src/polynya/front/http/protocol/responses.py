@@ -27,14 +27,14 @@ _ALLOWED = (
     "content-type, authorization, if-none-match, if-match, stream-expected-offset, "
     "stream-record-match, stream-seq, stream-ttl, stream-expires-at, "
     "stream-retention-age, "
-    "stream-retention-bytes, stream-closed, stream-incarnation, stream-forked-from, "
+    "stream-retention-bytes, stream-closed, stream-attrs, stream-incarnation, stream-forked-from, "
     "stream-fork-offset, stream-fork-sub-offset, "
     "producer-id, producer-epoch, producer-seq, record-key, record-header, record-timestamp, "
     "stream-zone, content-encoding, content-digest, repr-digest, last-event-id, cache-control, accept, x-request-id"
 )
 CORS = f"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: {_EXPOSED}\r\n".encode()
 PREFLIGHT = (
-    "Access-Control-Allow-Methods: GET, HEAD, PUT, POST, DELETE, OPTIONS\r\n"
+    "Access-Control-Allow-Methods: GET, HEAD, PUT, PATCH, POST, DELETE, OPTIONS\r\n"
     f"Access-Control-Allow-Headers: {_ALLOWED}\r\n"
     "Access-Control-Max-Age: 86400\r\n"
 ).encode()

@@ -34,6 +34,7 @@ class RouteKind:
     MOUNT = 5
     RETENTION = 6
     LIVE = 7
+    ATTRIBUTES = 8
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -107,7 +108,7 @@ class Router:
             return Route(RouteKind.LIST, path)
         if path == "/v1/live":
             return Route(RouteKind.LIVE, path)
-        route = self._retention(path) or self._stream(path)
+        route = self._retention(path) or self._attributes(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()
         self._known[path] = route
@@ -146,6 +147,16 @@ class Router:
             bare_offsets=stream.bare_offsets,
             segments=segments,
         )
+
+    def _attributes(self, path: str) -> Route | None:
+        """Resolve `STREAM/attrs`, with either kind of URL; None for other paths."""
+        stem = path.removesuffix("/attrs")
+        if stem == path or stem + "/" in ("/", *_STREAM_PREFIXES):
+            return None
+        stream = self._stream(stem)
+        if stream.kind != RouteKind.STREAM:
+            return None
+        return Route(RouteKind.ATTRIBUTES, path, stream.name)
 
     def stream_of(self, path: str) -> str:
         """Return the canonical name of the stream at a path, as in `Stream-Forked-From`. Raises

@@ -31,6 +31,7 @@ from polynya.wire.http.conditions import (
 )
 
 _AT_APPENDS = "send it with an append (POST), which is judged by it"
+_AT_CREATION = "send it with a creation (PUT); PUT or PATCH of STREAM/attrs changes attributes"
 _USE_MATCH = (
     "use If-Match, Stream-Expected-Offset or Stream-Record-Match to append (POST) at a known tail, "
     "and Stream-Incarnation to name the stream's incarnation"
@@ -45,7 +46,7 @@ HEADERS: dict[str, tuple[str, str]] = {
     "stream-snapshot-match": ("Stream-Snapshot-Match", "snapshots are not supported"),
     "stream-snapshot-digest": ("Stream-Snapshot-Digest", "snapshots are not supported"),
     "stream-snapshot-parts": ("Stream-Snapshot-Parts", "snapshots are not supported"),
-    "stream-attrs": ("Stream-Attrs", "attributes of streams are not supported"),
+    "stream-attrs": ("Stream-Attrs", _AT_CREATION),
     "producer-digest": ("Producer-Digest", "digests of bodies are not supported; leave it out"),
 }
 PARAMETERS: dict[str, str] = {
@@ -54,6 +55,8 @@ PARAMETERS: dict[str, str] = {
 }
 # parameters of reads that no other method passes over
 READ_PARAMETERS = frozenset(("record", "tail_records", "max_records", "record_view"))
+# judged by a method of a stream
+_JUDGED = {"POST": CONDITIONS, "PUT": frozenset(("stream-attrs",))}
 _HEADER_NAMES = frozenset((*HEADERS, "if-none-match"))
 _PARAMETER_NAMES = frozenset(PARAMETERS)
 
@@ -80,14 +83,14 @@ def check_conditions(exchange: Exchange) -> None:
         )
 
 
-def refuse_conditions(exchange: Exchange) -> None:
-    """Raise `Failure` for any condition of a request that judges none: of the retention, or a
-    trim."""
-    headers = exchange.head.headers
-    if _HEADER_NAMES.isdisjoint(headers):
+def refuse_conditions(exchange: Exchange, judged: frozenset[str] = frozenset()) -> None:
+    """Raise `Failure` for any condition of a request that judges none, or no other ones: of the
+    retention, a trim, or attributes."""
+    found = _HEADER_NAMES & exchange.head.headers.keys() - judged
+    if not found:
         return
     spellings = {name: spelling for name, (spelling, _) in HEADERS.items()}
-    name = min(_HEADER_NAMES & headers.keys())
+    name = min(found)
     raise Failure(
         "NOT_SUPPORTED",
         f"the header {spellings.get(name, 'If-None-Match')} is not supported at this path: send "
@@ -97,7 +100,7 @@ def refuse_conditions(exchange: Exchange) -> None:
 
 def _check_headers(method: str, headers: dict[str, str]) -> None:
     for name, (spelling, remedy) in HEADERS.items():
-        if name in headers and not (method == "POST" and name in CONDITIONS):
+        if name in headers and name not in _JUDGED.get(method, ()):
             raise Failure(
                 "NOT_SUPPORTED", f"the header {spelling} is not supported at {method}: {remedy}"
             )

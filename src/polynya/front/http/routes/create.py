@@ -9,6 +9,7 @@ from functools import partial
 from msgspec import structs
 
 from polynya.base.errors import PolynyaError
+from polynya.base.levels import ATTRIBUTES_LEVEL
 from polynya.base.names import DISKLESS, LEASED, REPLICATED, bucket_of, partition_of
 from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
@@ -23,7 +24,7 @@ from polynya.front.http.routes.bodies import (
 from polynya.front.http.routes.conditions import must_be_new
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.local.api import Refusal
-from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.lifetimes.commands import Create, CreateWithAttributes
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
@@ -42,6 +43,7 @@ from polynya.wire.headers import (
     parse_sub_offset,
     parse_ttl,
 )
+from polynya.wire.http import attributes
 from polynya.wire.http.body_coding import CODED
 
 _PENDING_TRIES = 20  # retries while another fork of the name is pending …
@@ -120,7 +122,7 @@ def _command(
     ttl, expires = headers.get("stream-ttl"), headers.get("stream-expires-at")
     if ttl is not None and expires is not None:
         raise BadField("a stream has either Stream-TTL or Stream-Expires-At, not both")
-    return Create(
+    command = Create(
         exchange.route.name,
         exchange.context.service.now_ms(),
         content_type,
@@ -135,6 +137,16 @@ def _command(
         segments=segments,
         profile=profile,
     )
+    return command if attributes.HEADER not in headers else _with_attributes(exchange, command)
+
+
+def _with_attributes(exchange: Exchange, command: Create) -> Create:
+    value = attributes.parse_header(exchange.head.headers[attributes.HEADER])
+    if value is None:
+        return command
+    if exchange.context.service.level < ATTRIBUTES_LEVEL:
+        raise Failure("UPGRADE_PENDING")
+    return CreateWithAttributes(**structs.asdict(command), attributes=value)
 
 
 def _default_profile(exchange: Exchange) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from polynya.access import Principal
 from polynya.access.grants import Verb
+from polynya.base.limits import ATTRS_LISTED_MAX
 from polynya.base.names import DEFAULT_BUCKET, BadName, canonical_name, spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
@@ -16,6 +17,7 @@ from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.read_request import is_local
 from polynya.local.api import StreamInfo
 from polynya.wire.headers import format_instant
+from polynya.wire.http.attributes import etag_of_attributes
 from polynya.wire.kafka.values import values_type
 
 _LIMIT_DEFAULT = 100
@@ -32,19 +34,22 @@ def list_streams(exchange: Exchange) -> None:
         begin = canonical_name(after) if after else ""
     except BadName as bad:
         raise Failure("INVALID_PARAMETER", f"after: {bad}") from None
-    exchange.spawn(
-        _list(exchange, begin, min(int(text), _LIMIT_MAX), local=is_local(exchange)),
-        waits=True,
-    )
+    if exchange.query.get("attrs", "1") != "1":
+        raise Failure(
+            "INVALID_PARAMETER", "attrs must be 1, which lists attributes; or leave it out"
+        )
+    limit = min(int(text), ATTRS_LISTED_MAX if "attrs" in exchange.query else _LIMIT_MAX)
+    exchange.spawn(_list(exchange, begin, limit, local=is_local(exchange)), waits=True)
 
 
 async def _list(exchange: Exchange, after: str, limit: int, *, local: bool) -> None:
     prefix = exchange.query.get("prefix", "")
     parts = covering_prefixes(exchange.principal, prefix)
-    found = await _find(exchange, parts, after, limit + 1, local=local)
+    attributes = "attrs" in exchange.query
+    found = await _find(exchange, parts, after, limit + 1, local=local, attributes=attributes)
     shown = found[:limit]
     answer = {
-        "streams": [_entry(info) for info in shown],
+        "streams": [_entry(info) | _attributes(info, asked=attributes) for info in shown],
         "next": spelled_name(shown[-1].name) if len(found) > limit else None,
     }
     exchange.answer(
@@ -77,14 +82,33 @@ def _parts(prefix: str) -> tuple[str, ...]:
 
 
 async def _find(
-    exchange: Exchange, prefixes: list[str], after: str, limit: int, *, local: bool
+    exchange: Exchange,
+    prefixes: list[str],
+    after: str,
+    limit: int,
+    *,
+    local: bool,
+    attributes: bool,
 ) -> list[StreamInfo]:
     """Return the streams under any of the prefixes, sorted by name."""
     found: list[StreamInfo] = []
     for prefix in prefixes:
-        found += await exchange.context.service.list_streams(prefix, after, limit, local=local)
+        found += await exchange.context.service.list_streams(
+            prefix, after, limit, local=local, attributes=attributes
+        )
     by_name = {info.name: info for info in found}
     return [by_name[name] for name in sorted(by_name)][:limit]
+
+
+def _attributes(info: StreamInfo, *, asked: bool) -> dict[str, Any]:
+    if not asked:
+        return {}
+    held = info.attributes
+    revision, value = (0, b"{}") if held is None else (held.revision, held.value)
+    return {
+        "attrs": msgspec.Raw(value),
+        "attrs_etag": etag_of_attributes(info.uid, info.history, revision),
+    }
 
 
 def _entry(info: StreamInfo) -> dict[str, Any]:

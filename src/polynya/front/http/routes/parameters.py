@@ -32,12 +32,13 @@ _STREAMS = frozenset(("consistency", *_ALWAYS))
 STREAM = frozenset((*_READS, *_STREAMS))
 _BY_KIND: dict[int, frozenset[str]] = {
     RouteKind.STREAM: STREAM,
-    RouteKind.LIST: frozenset(("prefix", "after", "limit", *_STREAMS)),
+    RouteKind.LIST: frozenset(("prefix", "after", "limit", "attrs", *_STREAMS)),
     RouteKind.LIVE: frozenset(
         ("stream", "prefix", "match", "offset", "cursor", "live", "record_view", *_STREAMS)
     ),
     RouteKind.BUCKET: _STREAMS,
     RouteKind.RETENTION: _STREAMS,
+    RouteKind.ATTRIBUTES: _STREAMS,
 }
 BY_PATH: dict[str, frozenset[str]] = {
     path: frozenset((*names, *_ALWAYS))

@@ -219,6 +219,7 @@ _HEADERS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 _NO_HEADER: dict[str, Callable[[Any], str]] = {
     "retention": lambda _: "it has no retention of its own, and the request gives it one",
+    "attributes": lambda _: "its attributes are others than those of Stream-Attrs",
     "is_fork": lambda is_fork: (
         "it is a fork, and the request has no Stream-Forked-From" if is_fork else "it is not a fork"
     ),

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from polynya.front.http.attributes import (
+    clear_attributes,
+    patch_attributes,
+    put_attributes,
+    show_attributes,
+)
 from polynya.front.http.live.reader import live
 from polynya.front.http.protocol.errors import REFUSED, Failure
 from polynya.front.http.protocol.exchange import CONSOLE, Exchange
@@ -92,12 +98,20 @@ METHODS: dict[int, Methods] = {
         "POST": trim_stream,
         "OPTIONS": options,
     },
+    RouteKind.ATTRIBUTES: {
+        "GET": show_attributes,
+        "HEAD": show_attributes,
+        "PUT": put_attributes,
+        "PATCH": patch_attributes,
+        "DELETE": clear_attributes,
+        "OPTIONS": options,
+    },
     RouteKind.HANDLER: _ANY | {"OPTIONS": options},
     RouteKind.MOUNT: _ANY | {"OPTIONS": options},
 }
 
 
-_OF_STREAMS = (RouteKind.STREAM, RouteKind.RETENTION)
+_OF_STREAMS = (RouteKind.STREAM, RouteKind.RETENTION, RouteKind.ATTRIBUTES)
 
 
 def handle(exchange: Exchange) -> None:

@@ -1,12 +1,13 @@
-"""Commands that create and end streams: tags 1 and 3-5."""
+"""Commands that create and end streams: tags 1, 3-5 and 16."""
 
 from __future__ import annotations
 
-from polynya.base.levels import INTERNAL_LEVEL
+from polynya.base.levels import ATTRIBUTES_LEVEL, INTERNAL_LEVEL
 from polynya.base.limits import PATH_BYTES_MAX
 from polynya.base.names import is_internal
 from polynya.stream.command import Command, command, its_name
 from polynya.stream.command_validation import AMOUNT, DATE, TIME, WIDE, first_fault
+from polynya.stream.features.attributes.commands import fault_of_value
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import (
     ENCODING,
@@ -50,16 +51,19 @@ def _level(command: Create) -> int:
     return 3 if needs_level_3 else 1
 
 
+_BOUNDS = {
+    "now_ms": TIME,
+    "encoding": ENCODING,
+    "ttl_seconds": AMOUNT,
+    "expires_at_ms": DATE,
+    "profile": (Profile.REPLICATED, Profile.NAMED_REPLICATED),
+    "producer_id_max": (-1, 2**63 - 1),
+}
+
+
 @command(
     since=1,
-    bounds={
-        "now_ms": TIME,
-        "encoding": ENCODING,
-        "ttl_seconds": AMOUNT,
-        "expires_at_ms": DATE,
-        "profile": (Profile.REPLICATED, Profile.NAMED_REPLICATED),
-        "producer_id_max": (-1, 2**63 - 1),
-    },
+    bounds=_BOUNDS,
     check=_check,
     level=_level,
     names=its_name,
@@ -83,6 +87,18 @@ class Create(Command, tag=1, frozen=True):
     profile: int = 0  # `diskless_commands.Profile`; DISKLESS needs level 3
     # of a partition: Kafka producers with ids up to this one are older than the stream; level 3
     producer_id_max: int = -1
+
+
+@command(
+    since=ATTRIBUTES_LEVEL,
+    bounds=_BOUNDS,
+    check=lambda command: _check(command) or fault_of_value(command.attributes),
+    names=its_name,
+)
+class CreateWithAttributes(Create, tag=16, frozen=True):
+    """Create a stream with attributes. Level 4."""
+
+    attributes: bytes | None = None  # as `SetAttributes.value`
 
 
 @command(since=1, bounds={"now_ms": TIME, "incarnation": WIDE}, names=its_name)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from polynya.base.levels import INTERNAL_LEVEL
 from polynya.base.names import is_internal
 from polynya.base.offsets import format_token
-from polynya.stream.command import applies
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends.producers import (
     accept_producer,
     last_of,
     producer_key,
 )
-from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.attributes.held import attributes_of, has_room, hold
+from polynya.stream.features.lifetimes.commands import Create, CreateWithAttributes
 from polynya.stream.features.lifetimes.rules import (
     is_expired,
     release,
@@ -37,6 +38,7 @@ from polynya.stream.features.appends.rules import add_batch, body_crc, media_typ
 Value: TypeAlias = str | int | None  # of a setting
 
 
+@applies(CreateWithAttributes)
 @applies(Create)
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     """Create a stream: CREATED, or EXISTS when it has the same configuration. A fork with any other
@@ -113,7 +115,13 @@ def _judge_new(machine: Machine, command: Create) -> Reply | None:
             expected_sequence=0,
             received_sequence=producer.sequence,
         )
+    if not has_room(machine, None, _attributes(command)):
+        return Reply(Code.ATTRS_FULL)
     return None
+
+
+def _attributes(command: Create) -> bytes | None:
+    return command.attributes if isinstance(command, CreateWithAttributes) else None
 
 
 def _new_stream(machine: Machine, command: Create) -> Stream:
@@ -136,6 +144,9 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
         stream.first_record, stream.first_byte = fork.first_record, fork.first_byte
     if command.retention is not None:
         set_retention(machine, stream, command.retention)
+    if isinstance(command, CreateWithAttributes):
+        hold(machine, stream, command.attributes)
+        machine.counters.raise_level(level_of(CreateWithAttributes))
     if command.segments is not None:
         open_first(machine, stream, command.segments)
     if command.profile == Profile.DISKLESS:
@@ -157,7 +168,7 @@ def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
     empty if it asks for the same.
 
     A fork without a content type or lifetime inherits them, and so does not differ. A retention is
-    compared only when the PUT names one: it may have changed since. The source of a fork is not
+    compared only when the PUT names one: it may have changed since; so are attributes. The source of a fork is not
     revealed: permission to create the fork does not imply access to it."""
     fork = command.fork
     found: list[tuple[str, Value]] = []
@@ -177,6 +188,7 @@ def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
         + _retention_differences(retention_of(stream), command.retention)
         + segment_differences(stream, command.segments)
         + profile_differences(stream, command.profile)
+        + _attribute_differences(stream, _attributes(command))
         + _fork_differences(stream.fork, fork)
     )
 
@@ -194,6 +206,12 @@ def _retention_differences(
     if asked.bytes != known.bytes:
         found.append(("retention_bytes", known.bytes))
     return found
+
+
+def _attribute_differences(stream: Stream, asked: bytes | None) -> list[tuple[str, Value]]:
+    held = attributes_of(stream)
+    is_other = asked is not None and (held is None or held.value != asked)
+    return [("attributes", None)] if is_other else []
 
 
 def _fork_differences(known: Fork | None, asked: Fork | None) -> list[tuple[str, Value]]:

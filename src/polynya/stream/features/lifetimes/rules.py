@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from polynya.stream.command import applies
+from polynya.stream.features.attributes.held import hold
 from polynya.stream.features.forks.commands import Unpin
 from polynya.stream.features.lifetimes.commands import Delete, Expire, Touch
 from polynya.stream.features.retention.trimming import past_of, release_past, release_trimmed
@@ -109,6 +110,7 @@ def release(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Delete the stream: softly while forks need it, else at once."""
     machine.changes.streams.add(stream.uid)
     count_lost(machine, stream)
+    hold(machine, stream, None)
     if stream.links is not None:
         forget_stream(machine.subscriptions, stream)
     if stream.pins:

@@ -1,0 +1,1 @@
+"""Attributes of streams: one JSON object each."""
