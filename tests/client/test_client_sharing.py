@@ -12,11 +12,11 @@ import pytest
 from operations import no, ok, play, token
 
 from polynya.client import Retry, StreamExists
+from polynya.client.attempts import Attempts
 from polynya.client.messages import Broken, Deliver, EffectResult, HttpRequest, HttpResponse, Pause
 from polynya.client.workers import (
     ACK_SECONDS,
     TURN_SECONDS,
-    Attempts,
     Job,
     Worker,
     WorkerSettings,
@@ -40,6 +40,7 @@ class Server:
         self.trimmed = 0
         self.gone = False
         self.lost = 0  # answers to claims that are lost from now on
+        self.retries: list[dict[str, Any]] = []
 
     def answer(self, request: HttpRequest) -> HttpResponse | Broken:
         path = urlsplit(request.target).path
@@ -48,6 +49,8 @@ class Server:
             return self._claim(body)
         if path.endswith("/ack"):
             return self._ack(request, body)
+        if path.endswith("/retry"):
+            return self._retry(request, body)
         if path == "/v1/stream/s":
             return self._read(request)
         if request.method == "GET":
@@ -79,8 +82,27 @@ class Server:
             "token": f"t{self.generation}",
             "streams": [link],
             "lease_ttl_ms": 30_000,
+            "failure": self._failure(),
         }
         return ok(200, msgspec.json.encode(claim))
+
+    def _failure(self) -> dict[str, Any] | None:
+        at_cursor = [each for each in self.retries if each["offset"] == at(self.acked + 1)]
+        if not at_cursor:
+            return None
+        return {"stream": "s", "offset": at(self.acked), "attempts": len(at_cursor)}
+
+    def _retry(self, request: HttpRequest, body: dict[str, Any]) -> HttpResponse:
+        assert request.headers["authorization"] == f"Bearer t{body['generation']}"
+        if self.gone:
+            return no(409, "INVALID_OFFSET", outcome="")
+        for ack in body["acks"]:
+            self.acked = int(ack["offset"][:16])
+        self.retries.append(body)
+        self.holder = ""
+        is_dead = "record" in body
+        self.acked += is_dead
+        return ok(200, msgspec.json.encode({"retry_after_ms": 0 if is_dead else 1000}))
 
     def _ack(self, request: HttpRequest, body: dict[str, Any]) -> HttpResponse:
         assert request.headers["authorization"] == f"Bearer t{body['generation']}"
@@ -152,6 +174,67 @@ def test_a_record_whose_handler_raises_waits_longer_each_time() -> None:
     worker = Worker(PLAN, "last", RETRY, attempts=attempts)
     assert [job.attempt for job in jobs(worker, server)] == [8, 1, 1]
     assert Attempts().begin(("g", "s", 0)) == 1 and attempts.begin(("g", "s", 0)) == 1
+
+
+def test_a_job_that_is_given_back_ends_the_turn_and_comes_again_until_its_last_attempt() -> None:
+    plan = WorkerSettings(group="g", sources=("s",), lanes=1, max_attempts=3)
+    server, done = Server(5), []
+    seen: list[tuple[int, bool]] = []
+    for _ in range(3):
+        # each worker is in a process of its own, and ends because its lane pauses
+        for job in jobs(Worker(plan, "w", RETRY, attempts=Attempts()), server):
+            if job.data == b"2":
+                seen.append((job.attempt, job.is_last_attempt))
+                job.retry(error="boom", after=5.0)
+            else:
+                done.append(job.data)
+    assert seen == [(1, False), (2, False), (3, True)] and done == [b"0", b"1", b"3", b"4"]
+    assert [each["acks"] for each in server.retries] == [[{"stream": "s", "offset": at(2)}], [], []]
+    assert [each.get("record") for each in server.retries] == [None, None, 2]
+    assert {(each["error"], each["after_ms"], each["offset"]) for each in server.retries} == {
+        ("boom", 5000, at(3))
+    }
+
+
+def test_a_job_whose_stream_was_deleted_is_not_given_back() -> None:
+    server = Server(3)
+    given = jobs(Worker(PLAN, "me", RETRY, attempts=Attempts()), server)
+    next(given).ack()
+    next(given).retry()
+    server.gone = True
+    assert list(given) == [] and server.holder == "" and not server.retries
+
+
+def test_an_exception_in_the_block_gives_the_job_back() -> None:
+    server, attempts = Server(2), Attempts()
+    for number in range(1, 3):
+        worker = Worker(PLAN, "me", RETRY, attempts=attempts)
+        paused: list[float] = []
+        job = next(jobs(worker, server, paused=paused))
+        assert job.attempt == number and paused == [], "the server pauses, not the client"
+        farewell = worker.farewell(ValueError("no address"))
+        assert farewell and server.answer(farewell).status == 200 and server.holder == ""
+        assert server.retries[-1]["error"] == "ValueError: no address"
+        assert "after_ms" not in server.retries[-1]
+    worker = Worker(PLAN, "me", RETRY, attempts=attempts)
+    next(jobs(worker, server))
+    farewell = worker.farewell(KeyboardInterrupt())
+    assert farewell and farewell.target.endswith("/ack"), "a stop is no failure"
+
+
+def test_a_job_is_given_back_or_acknowledged() -> None:
+    worker = Worker(PLAN, "me", RETRY, attempts=Attempts())
+    job = next(jobs(worker, Server(2)))
+    with pytest.raises(ValueError, match=r"after=-1 is invalid; expected 0 to 86400 seconds"):
+        job.retry(after=-1)
+    job.retry()
+    job.ack()
+    with pytest.raises(ValueError, match="the job was acknowledged"):
+        job.retry()
+    farewell = worker.farewell(ValueError("later"))
+    assert farewell and farewell.target.endswith("/ack")
+    with pytest.raises(ValueError, match="max_attempts= must be 1 to 1000"):
+        WorkerSettings(group="g", sources=("s",), max_attempts=0)
 
 
 def test_every_record_is_given_and_acknowledged_at_the_end_of_the_turn() -> None:

@@ -45,6 +45,8 @@ from polynya.stream.features.subscriptions.commands import (
     SubscriptionEvent,
     SubscriptionLinked,
     SubscriptionPut,
+    SubscriptionPutLimited,
+    SubscriptionRetry,
     SubscriptionStreams,
     UnlinkSubscription,
 )
@@ -368,8 +370,12 @@ class Player:
     def put(self) -> None:
         pattern, kind = self.random.choice(["test/*", "**", ""]), self.random.choice([0, 1])
         config = SubscriptionConfig(kind, pattern, [self.name], "http://hook/", "wake/x", 1000)
+        put = (self.random.choice("stu"), self.now_ms, config, "http://here")
         self.apply(
-            SubscriptionPut(self.random.choice("stu"), self.now_ms, config, "http://here"), HOME
+            SubscriptionPutLimited(*put, 3, "dead/x")
+            if self.chance(0.3)
+            else SubscriptionPut(*put),
+            HOME,
         )
 
     def members(self) -> None:
@@ -412,6 +418,16 @@ class Player:
                 ),
                 HOME,
             )
+
+            if self.chance(0.3):
+                cursor = (self.name, self.random.randint(0, 3), 0)
+                fence = (home.generation, home.wake_id)
+                self.apply(
+                    SubscriptionRetry(
+                        home.id, home.uid, self.now_ms, *fence, *cursor, self.now_ms + 10, "boom"
+                    ),
+                    HOME,
+                )
 
     def acknowledge(self) -> None:
         home, stream = self.home, self.stream

@@ -85,6 +85,8 @@ from polynya.stream.features.subscriptions.commands import (
     SubscriptionEvent,
     SubscriptionLinked,
     SubscriptionPut,
+    SubscriptionPutLimited,
+    SubscriptionRetry,
     SubscriptionStreams,
     UnlinkSubscription,
 )
@@ -324,6 +326,15 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (UnlinkSubscription("s", 7), "932ea17307"),
     (AckLinks("s", 7, [("docs/a", 8, 3, 9)]), "942fa173079194a6646f63732f61080309"),
+    (
+        SubscriptionPutLimited("s", 14, CONFIG, "http://h:1", 5, "default/dead"),
+        "9730a1730e9701a6646f63732f2a91a6646f63732f61a0ac64656661756c742f77616b65cd7530a164aa687474703a2f2f68"
+        "3a3105ac64656661756c742f64656164",
+    ),
+    (
+        SubscriptionRetry("s", 7, 17, 3, "w_1", "docs/a", 8, 64, 1017, "boom"),
+        "9b31a173071103a3775f31a6646f63732f610840cd03f9a4626f6f6d",
+    ),
     (TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
     (TableOpen(3, 12), "933d030c"),
     (TablePlanned(3, 1), "933e0301"),
@@ -559,6 +570,8 @@ def test_levels_are_those_of_commands() -> None:
         TrimTo: 4,
         MirrorBatch: 4,
         MirrorGap: 4,
+        SubscriptionPutLimited: 4,
+        SubscriptionRetry: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 

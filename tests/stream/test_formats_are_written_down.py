@@ -107,6 +107,7 @@ def test_delta_is_in_the_page(kind: type) -> None:
     "kind",
     [
         subscriptions_model.Subscription,
+        subscriptions_model.Failures,
         subscriptions_model.Tombstone,
         subscriptions_model.Registration,
         subscriptions_model.Link,

@@ -2,12 +2,13 @@
 is a command, the lines below it its response.
 
     at 1000                                 set the log's time
-    put ID [pull] [pattern=P] [streams=A,B] [wake=W] [lease=MS]       in the home group
+    put ID [pull] [pattern=P] [streams=A,B] [wake=W] [lease=MS] [max=N]      in the home group
     tell ID [GROUP …]                       send the watch to the groups (default: all)
     add ID NAME, remove ID NAME, delete ID, forget ID UID             membership; `tell` sends it to the groups
     create NAME [ttl=S] [body=B] [fork=SOURCE@RECORD_BYTE], append NAME BODY, gone NAME
     news                                    take the groups' pending updates
     event ID EVENT [gen=N] [wake=W] [text=T] [until=MS]
+    retry ID NAME TOKEN [gen=N] [wake=W] [until=MS]
     ack ID NAME TOKEN                       in the stream's group
     show ID, links ID [after=NAME] [limit=N], page ID [after=NAME] [limit=N]"""
 
@@ -28,6 +29,8 @@ from polynya.stream.features.subscriptions.commands import (
     SubscriptionDelete,
     SubscriptionEvent,
     SubscriptionPut,
+    SubscriptionPutLimited,
+    SubscriptionRetry,
     SubscriptionStreams,
     UnlinkSubscription,
 )
@@ -123,13 +126,13 @@ class _Story:
             wake,
             int(named.get("lease", "30000")),
         )
-        return [
-            Code(
-                self.at_home(
-                    words[0], SubscriptionPut(words[0], self.now_ms, config, "http://n")
-                ).code
-            ).name
-        ]
+        put = (words[0], self.now_ms, config, "http://n")
+        command = (
+            SubscriptionPutLimited(*put, int(named["max"]), canonical_name("dead"))
+            if "max" in named
+            else SubscriptionPut(*put)
+        )
+        return [Code(self.at_home(words[0], command).code).name]
 
     def do_tell(self, words: list[str]) -> list[str]:
         home = self.home(words[0])
@@ -222,6 +225,24 @@ class _Story:
         reply = self.at_home(key, command)
         return [Code(reply.code).name, *(self.do_show([key]) if reply.code == Code.OK else [])]
 
+    def do_retry(self, words: list[str]) -> list[str]:
+        key, named = words[0], _named(words)
+        record, byte = words[2].split("_")
+        command = SubscriptionRetry(
+            key,
+            self.home(key).uid,
+            self.now_ms,
+            int(named.get("gen", "0")),
+            named.get("wake", ""),
+            canonical_name(words[1]),
+            int(record),
+            int(byte),
+            int(named.get("until", "0")),
+            "boom",
+        )
+        reply = self.at_home(key, command)
+        return [Code(reply.code).name, *(self.do_show([key]) if reply.code == Code.OK else [])]
+
     def do_ack(self, words: list[str]) -> list[str]:
         key, name = words[0], canonical_name(words[1])
         group = group_of(name, GROUPS)
@@ -243,6 +264,9 @@ class _Story:
         parts += [f"lease until {home.lease_until_ms}"] if home.lease_until_ms else []
         parts += [f"failed={home.attempts}"] if home.attempts else []
         parts += [f"next attempt {home.next_attempt_ms}"] if home.next_attempt_ms else []
+        failures = home.failures
+        parts += [f"attempts={failures.attempts}"] if failures.attempts else []
+        parts += [f"paused until {failures.until_ms}"] if failures.until_ms else []
         return [" ".join(parts)]
 
     def do_links(self, words: list[str]) -> list[str]:

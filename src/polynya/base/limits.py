@@ -208,6 +208,8 @@ SUBSCRIPTION_STREAMS_MAX = 1000
 SUBSCRIPTION_LINKS_SHOWN = 1000
 SUBSCRIPTION_ID_BYTES_MAX = 256
 SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; responses contain them
+SUBSCRIPTION_ATTEMPTS_MAX = 1000  # the largest `max_attempts`: at a minute each, most of a day
+SUBSCRIPTION_PAUSE_MS_MAX = 86_400_000  # before a retry: a day, as the whole subscription waits
 SUBSCRIPTION_BODY_BYTES_MAX = 2 * MIB  # one request: all explicit links at maximum length fit
 # default profiles of buckets: every core reads all of them while streams are created
 BUCKET_PROFILES_MAX = 10_000

@@ -14,6 +14,7 @@ once a second, and at the end of a turn.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Generator, Iterable
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -21,10 +22,16 @@ from zlib import crc32
 
 import msgspec
 
-from polynya.base.limits import SUBSCRIPTION_STREAMS_MAX
+from polynya.base.limits import (
+    SUBSCRIPTION_ATTEMPTS_MAX,
+    SUBSCRIPTION_PAUSE_MS_MAX,
+    SUBSCRIPTION_STREAMS_MAX,
+    SUBSCRIPTION_TEXT_BYTES_MAX,
+)
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.offsets import parse_token
 from polynya.client import errors, verbs
+from polynya.client.attempts import PROCESS_ATTEMPTS, Attempts, pause_before
 from polynya.client.calls import call
 from polynya.client.messages import (
     Deliver,
@@ -45,41 +52,7 @@ LANES_MAX = 64
 TURN_SECONDS = 5.0  # then the lease is released for other workers, or to serve another lane
 ACK_SECONDS = 1.0  # interval between cursor updates
 HANDLE_SECONDS = 600.0  # how long a lease is renewed for one record
-AGAIN_SECONDS = 0.5  # before a record that was not handled is given again; doubles
-ATTEMPTS_MAX = 1000  # records whose attempts are remembered
-BEATS_PER_LEASE = 3.0  # renewals per lease period
-
-
-class Attempts:
-    """The records that this process was given and did not handle to the end: how often each was
-    given. A record that comes again waits, longer each time."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, str, int], int] = {}  # by group, stream and record
-
-    def begin(self, key: tuple[str, str, int]) -> int:
-        """Count an attempt. Return its number, from 1. Of too many records the oldest is
-        forgotten."""
-        count = self._counts.pop(key, 0) + 1
-        if len(self._counts) >= ATTEMPTS_MAX:
-            del self._counts[next(iter(self._counts))]
-        self._counts[key] = count
-        return count
-
-    def end(self, key: tuple[str, str, int]) -> None:
-        """Forget a record that was handled."""
-        self._counts.pop(key, None)
-
-
-PROCESS_ATTEMPTS = Attempts()  # shared by all workers of a process, because each has its own client
-
-
-def pause_before(attempt: int, lease_seconds: float) -> float:
-    """Return the seconds to wait before an attempt: 0 before the first, then 0.5 s, doubled up to a
-    third of the lease, which is not renewed meanwhile."""
-    if attempt < 2:
-        return 0.0
-    return min(AGAIN_SECONDS * 2.0 ** min(attempt - 2, 20), lease_seconds / BEATS_PER_LEASE)
+LETTER_BYTES_MAX = 1024 * 1024  # a larger record is not copied to the dead-letter stream
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +63,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int = 8
     by: By = "record"
     lease_seconds: float = 30.0
+    max_attempts: int | None = None
 
     def __post_init__(self) -> None:
         if not self.group or "/" in self.group:
@@ -108,6 +82,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a group needs 1 to {LANES_MAX} lanes")
         if self.by not in ("record", "stream"):
             raise ValueError("by= must be 'record' or 'stream'")
+        if self.max_attempts is not None and not 1 <= self.max_attempts <= (
+            SUBSCRIPTION_ATTEMPTS_MAX
+        ):
+            raise ValueError(f"max_attempts= must be 1 to {SUBSCRIPTION_ATTEMPTS_MAX}")
+
+    @property
+    def dead_letter_stream(self) -> str | None:
+        """The stream for records that failed `max_attempts` times."""
+        return None if self.max_attempts is None else f"{self.wake_stream}/dead-letters"
 
     @property
     def wake_stream(self) -> str:
@@ -127,6 +110,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             "description": f"{self.lanes} lanes by {self.by}",
             "streams": [source for source in self.sources if "*" not in source],
             **({"pattern": pattern} if pattern else {}),
+            **(
+                {
+                    "max_attempts": self.max_attempts,
+                    "dead_letter_stream": self.dead_letter_stream,
+                }
+                if self.max_attempts is not None
+                else {}
+            ),
         }
         return msgspec.json.encode(shape)
 
@@ -140,16 +131,29 @@ class LeasedStream(msgspec.Struct):
     has_pending: bool = False
 
 
+class _Failure(msgspec.Struct):
+    """The record that failed last."""
+
+    stream: str
+    offset: str
+    attempts: int
+
+
 class _Claim(msgspec.Struct):
     wake_id: str
     generation: int
     token: str
     streams: list[LeasedStream]
     lease_ttl_ms: int
+    failure: _Failure | None = None
 
 
 class _Done(msgspec.Struct):
     next_wake: bool = False
+
+
+class _GivenBack(msgspec.Struct):
+    retry_after_ms: int = 0
 
 
 class _Wake(msgspec.Struct):
@@ -160,7 +164,7 @@ class Lease:
     """A lease on a lane.
 
     `handled` holds the cursors to acknowledge with the next request. `lost`: another worker may
-    hold the lane. `handling_since`: when the current record was handed out."""
+    hold the lane. `handling_since`: when the current record, that of `job`, was handed out."""
 
     def __init__(self, target: str, claim: _Claim, now: float) -> None:
         self._target = target
@@ -170,22 +174,48 @@ class Lease:
         self.handled: dict[str, str] = {}
         self.began = self.acked_at = now
         self.handling_since: float | None = None
+        self.job: Job | None = None
         self.lost = False
+
+    def failed_attempts(self, link: LeasedStream) -> int:
+        """Return how often the next record of a stream has failed, at all workers."""
+        failure = self._claim.failure
+        if failure is None or (failure.stream, failure.offset) != (link.path, link.acked_offset):
+            return 0
+        return failure.attempts
 
     def ack(self, *, done: bool = False, acks: bool = True) -> HttpRequest:
         """Return a request that advances the cursors to the handled records, and keeps or releases
         the lease."""
         handled = self.handled if acks else {}
+        return self._request("ack", handled, {"done": done})
+
+    def retry(self, job: Job) -> HttpRequest:
+        """Return a request that gives a job back and ends the lease."""
+        assert job.failure is not None
+        pause, error = job.failure
+        more: dict[str, Any] = {"stream": job.stream, "offset": job.offset, "error": error}
+        if pause is not None:
+            more["after_ms"] = round(pause * 1000)
+        if job.is_last_attempt and len(job.data) <= LETTER_BYTES_MAX:
+            more["record"] = (
+                msgspec.Raw(job.data)
+                if job.is_json
+                else {"base64": b64encode(job.data).decode("ascii")}
+            )
+        return self._request("retry", self.handled, more)
+
+    def _request(self, verb: str, handled: dict[str, str], more: dict[str, Any]) -> HttpRequest:
         body = {
             "wake_id": self._claim.wake_id,
             "generation": self._claim.generation,
             "acks": [{"stream": stream, "offset": offset} for stream, offset in handled.items()],
-            "done": done,
+            **more,
         }
         headers = {"content-type": JSON_TYPE, "authorization": f"Bearer {self._claim.token}"}
         return HttpRequest(
             "POST",
-            f"{self._target}/ack",
+            f"{self._target}/{verb}",
             headers,
             msgspec.json.encode(body),
             min(self.seconds, 30.0),
@@ -202,14 +232,26 @@ class Lease:
 
 
 class Job:
-    """A record to handle. Fetching the next job acknowledges it; `ack()` does so earlier."""
+    """A record to handle. Fetching the next job acknowledges it; `ack()` does so earlier, and
+    `retry()` gives it back."""
 
-    __slots__ = ("_turn", "attempt", "record")
+    __slots__ = ("_turn", "attempt", "failure", "is_acked", "is_json", "record")
 
-    def __init__(self, record: Record, turn: Turn, attempt: int = 1) -> None:
+    def __init__(
+        self, record: Record, turn: Turn, attempt: int = 1, *, is_json: bool = True
+    ) -> None:
         self.record = record
-        self.attempt = attempt  # how often this process was given the record, from 1
+        self.attempt = attempt  # how often the record was given, from 1
+        self.is_json = is_json
+        self.is_acked = False
+        self.failure: tuple[float | None, str] | None = None  # the pause, and the error
         self._turn = turn
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """True if the record goes to the dead-letter stream when it fails again."""
+        limit = self._turn.max_attempts
+        return limit is not None and self.attempt >= limit
 
     @property
     def stream(self) -> str:
@@ -238,7 +280,24 @@ class Job:
     def ack(self) -> None:
         """Mark the record as handled. The next cursor update, or the end of the worker, sends the
         acknowledgement."""
+        self.is_acked, self.failure = True, None
         self._turn.lease.handled[self.record.stream] = self.record.offset
+
+    def retry(self, *, after: float | None = None, error: str = "") -> None:
+        """Give the record back instead of acknowledging it. Fetching the next job, or the end of
+        the worker, sends that.
+
+        The lane pauses for `after` seconds, by default 1 s, doubled with each attempt up to a
+        minute. After `max_attempts` of the group the record goes to the dead-letter stream, with
+        `error`. Raises ValueError if the pause is invalid or the job was acknowledged."""
+        if self.is_acked:
+            raise ValueError("the job was acknowledged; call retry() instead of ack()")
+        if after is not None and not 0 <= after <= SUBSCRIPTION_PAUSE_MS_MAX / 1000:
+            raise ValueError(
+                f"after={after} is invalid; expected 0 to {SUBSCRIPTION_PAUSE_MS_MAX // 1000} "
+                "seconds"
+            )
+        self.failure = after, _shortened(error)
 
     @property
     def lease(self) -> Lease:
@@ -257,6 +316,12 @@ class Turn:
         self._retry = retry
         self.lease = lease
         self.over = False
+        self._earlier = 0  # failed attempts of the next record
+        self._given_back: _GivenBack | None = None
+
+    @property
+    def max_attempts(self) -> int | None:
+        return self._plan.max_attempts
 
     def work(self) -> Operation[bool]:
         """Handle the lane's pending records. Return True if more work is waiting. Raises
@@ -267,11 +332,14 @@ class Turn:
                     self.lease.handled[link.path] = link.tail_offset
                 else:
                     yield from self._stream(link)
+        if self._given_back is not None:
+            return not self._given_back.retry_after_ms
         return (yield from self._ack(done=True)).next_wake
 
     def _stream(self, link: LeasedStream) -> Operation[None]:
         """Handle the records that were pending when the lease started."""
         place = ReadPosition(link.path, link.acked_offset)
+        self._earlier = self.lease.failed_attempts(link)
         while place.offset < link.tail_offset and not self.over:
             try:
                 page, now = yield from _timed(place.get(self._retry))
@@ -285,12 +353,15 @@ class Turn:
                 return
             place.move(page)
             yield from self._page(page, now)
+            if self._given_back is not None:
+                return
             yield from self._step(now)
             if page.up_to_date:
                 return
 
     def _page(self, page: Page, now: float) -> Operation[None]:
         for record, number in _numbered(page):
+            earlier, self._earlier = self._earlier, 0
             if self._plan.lane_of(page.stream, number) != self._lane:
                 self.lease.handled[page.stream] = record.offset or self.lease.handled.get(
                     page.stream, page.begin
@@ -301,10 +372,14 @@ class Turn:
             if pause := pause_before(attempt, self.lease.seconds):
                 yield from self._ack(done=False)  # renews the lease
                 now = (yield Pause(pause)).now
-            self.lease.handling_since = now
-            now = (yield Deliver(Job(record, self, attempt))).now
-            self.lease.handling_since = None
+            job = Job(record, self, max(attempt, earlier + 1), is_json=page.is_json)
+            self.lease.job, self.lease.handling_since = job, now
+            now = (yield Deliver(job)).now
+            self.lease.job = self.lease.handling_since = None
             self._attempts.end(key)
+            if job.failure is not None:
+                yield from self._give_back(job)
+                return
             if record.offset:
                 self.lease.handled[page.stream] = record.offset
             if self.lease.lost:
@@ -314,6 +389,21 @@ class Turn:
                 return
             yield from self._step(now)
         self.lease.handled[page.stream] = page.offset
+
+    def _give_back(self, job: Job) -> Operation[None]:
+        """Give a job back, which ends the lease. Raises `LeaseLost`."""
+        self.over = True
+        if self.lease.lost:
+            raise errors.LeaseLost(f"the lease on '{job.stream}' expired")
+        try:
+            self._given_back = yield from call(
+                self.lease.retry(job), self._retry, "give a job back", _given_back, repeatable=True
+            )
+        except errors.Refused as refused:
+            if refused.code != "INVALID_OFFSET":
+                raise
+            yield from self._ack(done=True)  # the record was trimmed, or its stream deleted
+            self._given_back = _GivenBack()
 
     def _step(self, now: float) -> Operation[None]:
         """Advance the cursors if `ACK_SECONDS` have passed."""
@@ -390,6 +480,8 @@ class Worker:
             return
         yield from verbs.create(self._plan.wake_stream, JSON_TYPE, {}, self._retry)
         self._wakes.offset = (yield from verbs.head(self._plan.wake_stream, self._retry)).offset
+        if (dead_letters := self._plan.dead_letter_stream) is not None:
+            yield from verbs.create(dead_letters, JSON_TYPE, {}, self._retry)
         for lane in range(self._plan.lanes):
             request = HttpRequest(
                 "PUT",
@@ -481,11 +573,19 @@ class Worker:
                 lanes.add(int(lane))
         return lanes
 
-    def farewell(self) -> HttpRequest | None:
+    def farewell(self, error: BaseException | None = None) -> HttpRequest | None:
         """Return the request that acknowledges the handled records and releases the lease, if the
-        worker stops during a turn."""
+        worker stops during a turn. After an `error` of the handler it gives the job back."""
         lease, self.lease = self.lease, None
-        return None if lease is None or lease.lost else lease.ack(done=True)
+        if lease is None or lease.lost:
+            return None
+        job = lease.job
+        if job is not None and not job.is_acked and isinstance(error, Exception):
+            job.retry(error=f"{type(error).__name__}: {error}")
+        if job is None or job.failure is None:
+            return lease.ack(done=True)
+        self._attempts.forget(self._plan.group, job.stream)  # the server counts them now
+        return lease.retry(job)
 
 
 def disband(group: str, retry: Retry) -> Operation[int]:
@@ -546,6 +646,15 @@ def _timed(operation: Operation[Result]) -> Generator[Effect, EffectResult, tupl
 
 def _claimed(answer: HttpResponse) -> _Claim:
     return _decoded(answer, _Claim)  # type: ignore[no-any-return]
+
+
+def _given_back(answer: HttpResponse) -> _GivenBack:
+    return _decoded(answer, _GivenBack)  # type: ignore[no-any-return]
+
+
+def _shortened(error: str) -> str:
+    """Return an error as the server takes it."""
+    return error.encode("utf-8", "replace")[:SUBSCRIPTION_TEXT_BYTES_MAX].decode("utf-8", "ignore")
 
 
 def _done(answer: HttpResponse) -> _Done:

@@ -147,6 +147,22 @@ class SubscriptionLinks:
             subscription, [_judged(links.get(name), name, offset) for name, offset in acks]
         )
 
+    async def failing(
+        self, subscription: Subscription, stream: str, offset: str
+    ) -> tuple[LinkInfo, tuple[str, int, int, int]]:
+        """Return the cursor of a stream, and the acknowledgement of the record there, which ends at
+        `offset`. Raises `BadAck`."""
+        question = LinksQuery(subscription.id, subscription.uid, 1, names=[stream])
+        found = await self._ask(question, [self._service.group_of(stream)])
+        link = found[0] if found else None
+        ack = _judged(link, stream, offset)
+        if link is None or ack[2:] <= (link.record, link.byte):
+            raise BadAck(
+                f"offset {offset} is not after a record: '{spelled_name(stream)}' is acknowledged "
+                "up to there. Send the offset after the record that failed"
+            )
+        return link, ack
+
     async def advance(
         self, subscription: Subscription, acks: list[tuple[str, int, int, int]]
     ) -> None:

@@ -25,6 +25,8 @@ class Operation(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class Put(Operation, tag=1, frozen=True, gc=False):
     config: SubscriptionConfig
+    max_attempts: int = 0  # 0: no limit
+    dead_letter: str = ""  # canonical
 
 
 class Get(Operation, tag=2, frozen=True, gc=False):
@@ -62,7 +64,22 @@ class Work(Operation, tag=6, frozen=True, gc=False):
     done: bool = False
 
 
-AnyOperation = Put | Get | DeleteSubscription | Members | ClaimWork | Work
+class RetryWork(Operation, tag=7, frozen=True, gc=False):
+    """A worker's report that it could not handle the record at the cursor of `stream`, which ends
+    at `offset`. The `acks` are applied before."""
+
+    token: str
+    generation: int | None
+    wake_id: str | None
+    acks: list[tuple[str, str]]
+    stream: str
+    offset: str
+    after_ms: int | None  # None: grows with the attempts
+    error: str
+    record: bytes  # JSON for the dead letter; b"": none
+
+
+AnyOperation = Put | Get | DeleteSubscription | Members | ClaimWork | Work | RetryWork
 
 
 class OperationResult(msgspec.Struct, array_like=True, gc=False):

@@ -14,9 +14,12 @@ from polynya.base.limits import (
     SUBSCRIPTIONS_PER_GROUP_MAX,
 )
 from polynya.base.names import spelled_name
+from polynya.base.offsets import parse_token
 from polynya.stream.features.subscriptions.commands import (
     SubscriptionDelete,
     SubscriptionPut,
+    SubscriptionPutLimited,
+    SubscriptionRetry,
     SubscriptionStreams,
 )
 from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
@@ -31,11 +34,12 @@ from polynya.subscriptions.messages import (
     Members,
     OperationResult,
     Put,
+    RetryWork,
     Work,
     refuse,
 )
-from polynya.subscriptions.shapes import link_shape, subscription_shape
-from polynya.subscriptions.wakes import Wakes
+from polynya.subscriptions.shapes import dead_letter, failure_shape, link_shape, subscription_shape
+from polynya.subscriptions.wakes import Wakes, passed_failure, pause_before
 from polynya.subscriptions.webhooks import Rejected
 from polynya.wal import DiskFull
 
@@ -62,6 +66,7 @@ class Operations:
             Members: self._members,
             ClaimWork: self._claim,
             Work: self._work,
+            RetryWork: self._retry,
         }
 
     async def run(self, operation: AnyOperation) -> OperationResult:
@@ -77,8 +82,10 @@ class Operations:
             except Rejected as reason:
                 return refuse(400, "WEBHOOK_URL_REJECTED", str(reason))
         service = self._service
+        put = (asked.id, service.now_ms(), asked.config, asked.base_url)
+        limit = (asked.max_attempts, asked.dead_letter)
         reply = await self._call(
-            asked.id, SubscriptionPut(asked.id, service.now_ms(), asked.config, asked.base_url)
+            asked.id, SubscriptionPutLimited(*put, *limit) if limit[0] else SubscriptionPut(*put)
         )
         if reply.code == Code.EXISTS_DIFFERENT:
             return refuse(
@@ -135,6 +142,10 @@ class Operations:
         subscription = self._wakes.find(asked.id)
         if subscription is not None and subscription.config.wake_stream in asked.add:
             return refuse(400, "INVALID_REQUEST", "a subscription cannot watch its own wake_stream")
+        if subscription is not None and subscription.failures.dead_letter in asked.add:
+            return refuse(
+                400, "INVALID_REQUEST", "a subscription cannot watch its own dead_letter_stream"
+            )
         reply = await self._call(
             asked.id, SubscriptionStreams(asked.id, asked.add, asked.remove, self._service.now_ms())
         )
@@ -177,6 +188,13 @@ class Operations:
         if reply.code == Code.NOT_FOUND:
             return _NOT_FOUND
         generation, wake_id, holder = reply.detail
+        if reply.code == Code.NOT_YET:
+            return refuse(
+                409,
+                "NO_PENDING_WORK",
+                "the subscription pauses after a failed attempt; retry_after_ms says how long",
+                retry_after_ms=subscription.failures.until_ms - self._service.now_ms(),
+            )
         if reply.code != Code.OK:
             return _held(holder, generation)
         value = {
@@ -187,6 +205,7 @@ class Operations:
             ),
             "streams": [link_shape(info) for info in links],
             "lease_ttl_ms": subscription.config.lease_ttl_ms,
+            "failure": failure_shape(subscription.failures),
         }
         return OperationResult(200, value)
 
@@ -204,6 +223,92 @@ class Operations:
         with self._wakes.working(asked.id):
             return await self._worked(subscription, asked)
 
+    async def _retry(self, asked: RetryWork) -> OperationResult:
+        subscription = self._wakes.find(asked.id)
+        if subscription is None:
+            return _NOT_FOUND
+        refused = await self._judge_token(subscription, asked)
+        if refused is not None:
+            return refused
+        if (asked.generation, asked.wake_id) != (subscription.generation, subscription.wake_id):
+            return _FENCED
+        with self._wakes.working(asked.id):
+            return await self._retried(subscription, asked)
+
+    async def _retried(self, subscription: Subscription, asked: RetryWork) -> OperationResult:
+        """Check the fence in the log and apply the acknowledgements. Then either pause until the
+        next attempt, or put the record aside."""
+        fence = (asked.generation or 0, asked.wake_id or "")
+        reply = await self._wakes.event(subscription, Event.HEARTBEAT, fence)
+        if reply.code != Code.OK:
+            return _refused(reply)
+        try:
+            await self._links.acknowledge(subscription, asked.acks)
+            cursor, after = await self._links.failing(subscription, asked.stream, asked.offset)
+        except BadAck as reason:
+            return refuse(409, "INVALID_OFFSET", str(reason))
+        failures, error = subscription.failures, asked.error
+        attempts = failures.attempts_at(cursor.name, cursor.record, cursor.byte) + 1
+        now_ms, pause_ms = self._service.now_ms(), 0
+        if 0 < failures.max_attempts <= attempts:
+            letter = dead_letter(subscription, asked, cursor, attempts, now_ms)
+            code = (await self._service.call(self._service.group_of(letter.name), letter)).code
+            if code < Code.NOT_FOUND:
+                with _begun():
+                    return await self._put_aside(subscription, fence, after, attempts)
+            self._wakes.counters.failed += 1
+            error += f" (the dead-letter stream refused the record: {Code(code).name})"
+        pause_ms = pause_before(attempts) if asked.after_ms is None else asked.after_ms
+        command = SubscriptionRetry(
+            subscription.id,
+            subscription.uid,
+            now_ms,
+            *fence,
+            cursor.name,
+            cursor.record,
+            cursor.byte,
+            now_ms + pause_ms,
+            error,
+        )
+        reply = await self._service.call(self._wakes.home_of(subscription.id), command)
+        return await self._given_back(subscription, reply, attempts, pause_ms=pause_ms)
+
+    async def _put_aside(
+        self,
+        subscription: Subscription,
+        fence: tuple[int, str],
+        after: tuple[str, int, int, int],
+        attempts: int,
+    ) -> OperationResult:
+        """Move on from a record that is in the dead-letter stream. If a step fails, the record is
+        given, and put aside, again."""
+        await self._links.advance(subscription, [after])
+        reply = await self._wakes.event(subscription, Event.DONE, fence, text=after[0])
+        return await self._given_back(subscription, reply, attempts, is_dead=True)
+
+    async def _given_back(
+        self,
+        subscription: Subscription,
+        reply: Reply,
+        attempts: int,
+        *,
+        pause_ms: int = 0,
+        is_dead: bool = False,
+    ) -> OperationResult:
+        if reply.code != Code.OK:
+            return _refused(reply)
+        next_wake = False
+        with suppress(Unavailable, OutcomeUnknown):  # the sweep finds pending work
+            next_wake = await self._wakes.look(subscription)
+        value = {
+            "ok": True,
+            "next_wake": next_wake,
+            "attempts": attempts,
+            "retry_after_ms": pause_ms,
+            "dead_letter": is_dead,
+        }
+        return OperationResult(200, value)
+
     async def _worked(self, subscription: Subscription, asked: Work) -> OperationResult:
         """Check the fence in the log, then move the cursors, then release the lease if the work is
         done. A request for an older wake moves nothing. A retry after a crash between the steps
@@ -217,10 +322,15 @@ class Operations:
                 await self._links.acknowledge(subscription, asked.acks)
             except BadAck as reason:
                 return refuse(409, "INVALID_OFFSET", str(reason))
+        passed = passed_failure(
+            subscription, [(name, parse_token(offset)) for name, offset in asked.acks]
+        )
         if asked.verb != "release" and not asked.done:
+            if passed:
+                await self._wakes.event(subscription, Event.HEARTBEAT, fence, text=passed)
             return OperationResult(200, {"ok": True, "next_wake": False})
         with _begun() if asked.acks else nullcontext():
-            reply = await self._wakes.event(subscription, Event.DONE, fence)
+            reply = await self._wakes.event(subscription, Event.DONE, fence, text=passed)
         if reply.code != Code.OK:
             return _refused(reply)
         next_wake = False
@@ -232,7 +342,9 @@ class Operations:
             else OperationResult(200, {"ok": True, "next_wake": next_wake})
         )
 
-    async def _judge_token(self, subscription: Subscription, asked: Work) -> OperationResult | None:
+    async def _judge_token(
+        self, subscription: Subscription, asked: Work | RetryWork
+    ) -> OperationResult | None:
         signer = await self._wakes.keys.signer()
         token = signer.read_token(asked.token)
         if token is None or token.id != subscription.id:

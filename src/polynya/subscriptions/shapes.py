@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from google_crc32c import value as crc32c
-from msgspec import json
+from msgspec import Raw, json
 
 from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
@@ -15,12 +15,14 @@ from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.subscriptions.rules import WEBHOOK
 from polynya.stream.features.subscriptions.state import (
     EXPLICIT,
+    Failures,
     LinkInfo,
     State,
     Subscription,
     worker_of,
 )
 from polynya.stream.parts import Batch, Encoding
+from polynya.subscriptions.messages import RetryWork
 
 ROOT = "/v1/stream/__ds"
 
@@ -77,7 +79,42 @@ def listed_shape(subscription: Subscription) -> dict[str, Any]:
         "generation": subscription.generation,
         "current_holder": worker_of(subscription.holder) or None,
         "next_attempt_at": _time(subscription.next_attempt_ms) if subscription.attempts else None,
+        "max_attempts": subscription.failures.max_attempts or None,
+        "dead_letter_stream": spelled_name(subscription.failures.dead_letter) or None,
+        "failure": failure_shape(subscription.failures),
     }
+
+
+def failure_shape(failures: Failures) -> dict[str, Any] | None:
+    """Return the failed record that comes next, as GET and claims show it; None without one."""
+    if not failures.attempts:
+        return None
+    return {
+        "stream": spelled_name(failures.stream),
+        "offset": format_token(failures.record, failures.byte),
+        "attempts": failures.attempts,
+        "error": failures.error,
+        "retry_at": _time(failures.until_ms),
+    }
+
+
+def dead_letter(
+    subscription: Subscription, asked: RetryWork, cursor: LinkInfo, attempts: int, now_ms: int
+) -> Append:
+    """Return the append of a failed record to the dead-letter stream."""
+    letter = {
+        "type": "dead-letter",
+        "subscription_id": subscription.id,
+        "stream": spelled_name(cursor.name),
+        "offset": format_token(cursor.record, cursor.byte),
+        "next_offset": asked.offset,
+        "attempts": attempts,
+        "error": asked.error,
+        "worker": worker_of(subscription.holder) or None,
+        "ts": now_ms,
+        "record": Raw(asked.record) if asked.record else None,
+    }
+    return _json_append(subscription.failures.dead_letter, letter, now_ms)
 
 
 def callback_url(subscription: Subscription) -> str:
@@ -105,9 +142,13 @@ def wake_event(subscription: Subscription, now_ms: int) -> Append:
         "generation": subscription.generation,
         "ts": now_ms,
     }
-    payload = json.encode(event) + b","
+    return _json_append(subscription.config.wake_stream, event, now_ms)
+
+
+def _json_append(stream: str, value: dict[str, Any], now_ms: int) -> Append:
+    payload = json.encode(value) + b","
     return Append(
-        subscription.config.wake_stream,
+        stream,
         now_ms,
         "application/json",
         Batch(Encoding.JSON, 1, payload, crc32c(payload)),

@@ -9,7 +9,8 @@ from heapq import nsmallest
 from operator import itemgetter
 from typing import Any
 
-from polynya.base.errors import NotLeader, PolynyaError, Unavailable
+from polynya.base.errors import NotLeader, PolynyaError, Unavailable, UpgradePending
+from polynya.base.levels import WORK_QUEUE_LEVEL
 from polynya.jobs import repeat
 from polynya.stream.features.subscriptions.commands import UnlinkSubscription
 from polynya.stream.features.subscriptions.links import pending_watches
@@ -23,6 +24,8 @@ from polynya.subscriptions.messages import (
     ListRequest,
     News,
     OperationResult,
+    Put,
+    RetryWork,
     Shapes,
 )
 from polynya.subscriptions.operations import Operations
@@ -82,6 +85,14 @@ class Subscriptions:
     async def operate(self, operation: AnyOperation) -> OperationResult:
         """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and
         `OutcomeUnknown`."""
+        needs_level = isinstance(operation, RetryWork) or (
+            isinstance(operation, Put) and operation.max_attempts > 0
+        )
+        if needs_level and self._service.local.level < WORK_QUEUE_LEVEL:
+            raise UpgradePending(
+                f"retries and dead letters need level {WORK_QUEUE_LEVEL}; some nodes run an older "
+                "release. Finish the upgrade."
+            )
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
         answer: OperationResult = await self._service.rpc.at_home(
             home, messages.OPERATE, operation, self._operate, changes=changes

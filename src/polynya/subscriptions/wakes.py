@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -30,6 +30,25 @@ ANNOUNCE_MS_MAX = 600_000  # … up to this: the workers that read it may have d
 # limit of `_announced`; beyond it all entries are dropped, and open wakes are announced again soon
 ANNOUNCED_MAX = 4096
 HOME_PREFIX = "__ds/subscriptions/"
+
+
+def pause_before(attempts: int) -> int:
+    """Return the ms to wait after so many failed attempts: 1 s, doubled up to a minute."""
+    return min(RETRY_MS << min(attempts - 1, 16), RETRY_MS_MAX)
+
+
+def passed_failure(
+    subscription: Subscription, cursors: Iterable[tuple[str, tuple[int, int] | None]]
+) -> str:
+    """Return the stream of the subscription's failed record if these cursors pass the record, else
+    ""."""
+    failures = subscription.failures
+    failed = (failures.record, failures.byte)
+    passed = any(
+        name == failures.stream and cursor is not None and cursor > failed
+        for name, cursor in cursors
+    )
+    return failures.stream if failures.attempts and passed else ""
 
 
 class WakeCounters:
@@ -285,7 +304,10 @@ class Wakes:
                 subscription,
                 [(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in links],
             )
-            if (await self.event(subscription, Event.DONE, fence)).code == Code.OK:
+            passed = passed_failure(
+                subscription, [(info.name, (info.tail_record, info.tail_byte)) for info in links]
+            )
+            if (await self.event(subscription, Event.DONE, fence, text=passed)).code == Code.OK:
                 await self.look(subscription)
 
     async def _announce(self, subscription: Subscription, fence: tuple[int, str]) -> None:
@@ -313,7 +335,7 @@ class Wakes:
         await self.event(subscription, Event.DELIVERED, fence, until_ms=until_ms)
 
     def _retry_at(self, subscription: Subscription) -> int:
-        delay = min(RETRY_MS << min(subscription.attempts, 16), RETRY_MS_MAX)
+        delay = pause_before(subscription.attempts + 1)
         return self.service.now_ms() + int(delay * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311
 
     def _start(

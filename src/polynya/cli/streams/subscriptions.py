@@ -59,6 +59,16 @@ def sub_command() -> None:
     type=SECONDS,
     help="A worker loses the work after this long without a heartbeat.  [default: 30s]",
 )
+@options.value(
+    "--max-attempts",
+    type=options.Number(1),
+    help="Put a record aside that workers failed to handle this often.",
+)
+@options.value(
+    "--dead-letter STREAM",
+    shell_complete=complete_stream,
+    help="The stream for the records that --max-attempts puts aside.",
+)
 @options.value("--description TEXT", help="A description for people.")
 @options.as_json
 @server_option
@@ -70,6 +80,8 @@ def sub_create_command(
     webhook: str | None,
     wake_stream: str | None,
     lease: float | None,
+    max_attempts: int | None,
+    dead_letter: str | None,
     description: str | None,
     as_json: bool,
 ) -> None:
@@ -82,9 +94,12 @@ def sub_create_command(
     \b
     polynya sub create mailer --pattern 'orders/*' --webhook https://mail.example.com/hook
     polynya sub create workers --stream jobs --wake-stream wakes --lease 1min
+    polynya sub create workers --stream jobs --wake-stream wakes --max-attempts 5 --dead-letter dead
     """
     if (webhook is None) == (wake_stream is None):
         raise click.UsageError("pass --webhook URL, or --wake-stream STREAM for workers")
+    if (max_attempts is None) != (dead_letter is None):
+        raise click.UsageError("pass --max-attempts and --dead-letter together")
     if not pattern and not streams:
         raise click.UsageError("pass --pattern GLOB or --stream STREAM: the streams to watch")
     body: dict[str, Any] = {"type": "webhook" if webhook else "pull-wake"}
@@ -92,6 +107,8 @@ def sub_create_command(
         "pattern": pattern,
         "streams": list(streams) or None,
         "wake_stream": wake_stream,
+        "max_attempts": max_attempts,
+        "dead_letter_stream": dead_letter,
         "description": description,
     }
     body |= {name: value for name, value in told.items() if value is not None}
@@ -99,11 +116,16 @@ def sub_create_command(
         body["webhook"] = {"url": webhook}
     if lease is not None:
         body["lease_ttl_ms"] = round(lease * 1000)
-    is_missing = wake_stream is not None and not _is_wake_stream(client, wake_stream)
+    targets = {"wake": wake_stream, "dead-letter": dead_letter}
+    missing = {
+        kind: stream
+        for kind, stream in targets.items()
+        if stream is not None and not _is_target(client, kind, stream)
+    }
     answer = client.call("PUT", _path(id), body=body)
     created = answer.status_code == 201
-    if wake_stream is not None and is_missing:
-        _create_wake_stream(client, wake_stream, id)
+    for kind, stream in missing.items():
+        _create_target(client, kind, stream, id)
     if as_json:
         output.json_line({**answer.json(), "created": created})
         return
@@ -186,7 +208,15 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
         output.json_line({**shown, "streams": links, "streams_after": after})
         return
     info = [(name, shown.get(name)) for name in _FACTS]
-    info += [("wakes", _woken(shown)), ("lease", f"{shown['lease_ttl_ms'] / 1000:g} s")]
+    info += [
+        ("max_attempts", shown.get("max_attempts")),
+        ("dead_letters", shown.get("dead_letter_stream")),
+    ]
+    info += [
+        ("failure", _failure(shown.get("failure"))),
+        ("wakes", _woken(shown)),
+        ("lease", f"{shown['lease_ttl_ms'] / 1000:g} s"),
+    ]
     output.properties((name, value) for name, value in info if value not in (None, ""))
     click.echo()
     output.table(
@@ -214,34 +244,35 @@ def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
         output.outcome({"id": key, "deleted": True}, f"deleted subscription {key}", as_json=as_json)
 
 
-def _is_wake_stream(client: Client, stream: str) -> bool:
-    """Return True if the stream exists. Raises `exits.Refused` if it cannot take wakes."""
+def _is_target(client: Client, kind: str, stream: str) -> bool:
+    """Return True if the wake or dead-letter stream exists. Raises `exits.Refused` if it cannot
+    take JSON."""
     info = facts_if_there(client, stream)
     if info is None:
         return False
     if not is_json(info["content_type"] or ""):
         raise exits.Refused(
-            f"the stream {stream} holds {info['content_type']}; a wake stream must be {JSON_TYPE}",
+            f"the stream {stream} holds {info['content_type']}; a {kind} stream must be {JSON_TYPE}",
             hint="Nothing was created. Pass another stream; a missing one is created.",
         )
     if info["closed"]:
         raise exits.Refused(
-            f"the stream {stream} is closed, so no wake can be appended",
+            f"the stream {stream} is closed, so it cannot be the {kind} stream",
             hint="Nothing was created. Pass another stream.",
         )
     return True
 
 
-def _create_wake_stream(client: Client, stream: str, key: str) -> None:
+def _create_target(client: Client, kind: str, stream: str, key: str) -> None:
     """Create it after the subscription, which the server may refuse. Raises `exits.Ended`."""
     try:
         client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
     except exits.Ended as failure:
         failure.hint = (
-            f"The subscription {key} was created. Create its wake stream: polynya create {stream}"
+            f"The subscription {key} was created. Create its {kind} stream: polynya create {stream}"
         )
         raise
-    output.notice(f"created the missing wake stream {stream}")
+    output.notice(f"created the missing {kind} stream {stream}")
 
 
 def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
@@ -266,6 +297,16 @@ def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
 
 def _path(key: str) -> str:
     return f"{ROOT}/{quote(key, safe='')}"
+
+
+def _failure(failure: dict[str, Any] | None) -> str:
+    """Describe the failed record that comes next; "" without one."""
+    if failure is None:
+        return ""
+    place = f"{failure['stream']} at {failure['offset']}"
+    return f"attempt {failure['attempts']} of {place}, paused until {failure['retry_at']}" + (
+        f": {failure['error']}" if failure["error"] else ""
+    )
 
 
 def _watched(row: dict[str, Any]) -> str:

@@ -400,6 +400,7 @@ class AsyncClient:
         lease_seconds: float = 30.0,
         handle_seconds: float = HANDLE_SECONDS,
         wait: bool = True,
+        max_attempts: int | None = None,
     ) -> AsyncWork:
         """Join a worker group and share the records of its source streams.
 
@@ -411,10 +412,18 @@ class AsyncClient:
         At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream
         by sending all its records to one lane. A lease is renewed while a record is handled, for
         `handle_seconds` at most. The lease of a dead worker expires after `lease_seconds`.
-        `wait=False` ends when no work is left. Raises `StreamExists` when the group exists with
-        other sources or lanes."""
+        `wait=False` ends when no work is left.
+
+        A record that failed `max_attempts` times (`Job.retry`, or an exception in the `with` block)
+        goes to the stream `groups/GROUP/dead-letters`. Raises `StreamExists` when the group exists
+        with other sources, lanes or `max_attempts`."""
         plan = WorkerSettings(
-            group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds
+            group=group,
+            sources=sources,
+            lanes=lanes,
+            by=by,
+            lease_seconds=lease_seconds,
+            max_attempts=max_attempts,
         )
         return AsyncWork(
             self._wire,

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from polynya.client.aio.driver import AsyncDriver
+from polynya.client.attempts import BEATS_PER_LEASE
 from polynya.client.feeds import AsyncFeed
 from polynya.client.handles import Membership
-from polynya.client.workers import BEATS_PER_LEASE, Job, Worker
+from polynya.client.workers import Job, Worker
 
 if TYPE_CHECKING:
     from polynya.client.aio.wire import AsyncWire
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 class AsyncWork(Membership, AsyncIterator[Job]):
     """Iterate over it for jobs. `async with` creates the group before the block starts, and
-    releases the lease at its end."""
+    releases the lease at its end;
+    an exception in the block gives the job in hand back."""
 
     def __init__(self, wire: AsyncWire, worker: Worker, *, wait: bool) -> None:
         super().__init__(worker)
@@ -32,8 +34,8 @@ class AsyncWork(Membership, AsyncIterator[Job]):
         await AsyncDriver(self._wire).run(self._worker.join())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        await self._close(error)
 
     async def __anext__(self) -> Job:
         try:
@@ -52,12 +54,16 @@ class AsyncWork(Membership, AsyncIterator[Job]):
 
     async def close(self) -> None:
         """Acknowledge the handled records and release the lease at once."""
+        await self._close(None)
+
+    async def _close(self, error: BaseException | None) -> None:
+        """Close. After an error in the block the job in hand is given back."""
         await self._feed.close()
         if self._beater is not None:
             self._beater.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beater
-        if (farewell := self._worker.farewell()) is not None:
+        if (farewell := self._worker.farewell(error)) is not None:
             await self._wire.send(farewell)  # best effort: the lease expires otherwise
 
     async def _beat(self, seconds: float) -> None:

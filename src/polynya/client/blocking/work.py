@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from polynya.client.attempts import BEATS_PER_LEASE
 from polynya.client.blocking.generated.driver import Driver
 from polynya.client.feeds import Feed
 from polynya.client.handles import Membership
-from polynya.client.workers import BEATS_PER_LEASE, Job, Worker
+from polynya.client.workers import Job, Worker
 
 if TYPE_CHECKING:
     from polynya.client.blocking.generated.wire import Wire
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 class Work(Membership, Iterator[Job]):
     """Iterate over it for jobs. `with` creates the group before the block starts, and releases the
-    lease at its end."""
+    lease at its end; an exception in the block gives the job in hand back."""
 
     def __init__(self, wire: Wire, worker: Worker, *, wait: bool) -> None:
         super().__init__(worker)
@@ -32,8 +33,8 @@ class Work(Membership, Iterator[Job]):
         Driver(self._wire).run(self._worker.join())
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._close(error)
 
     def __next__(self) -> Job:
         try:
@@ -53,11 +54,15 @@ class Work(Membership, Iterator[Job]):
 
     def close(self) -> None:
         """Acknowledge the handled records and release the lease at once."""
+        self._close(None)
+
+    def _close(self, error: BaseException | None) -> None:
+        """Close. After an error in the block the job in hand is given back."""
         self._ended.set()
         self._feed.close()
         if self._beater is not None:
             self._beater.join()
-        if (farewell := self._worker.farewell()) is not None:
+        if (farewell := self._worker.farewell(error)) is not None:
             self._wire.send(farewell)  # best effort: the lease expires otherwise
 
     def _beat(self, seconds: float) -> None:

@@ -10,8 +10,10 @@ import msgspec
 from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import (
+    SUBSCRIPTION_ATTEMPTS_MAX,
     SUBSCRIPTION_BODY_BYTES_MAX,
     SUBSCRIPTION_ID_BYTES_MAX,
+    SUBSCRIPTION_PAUSE_MS_MAX,
     SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTION_TEXT_BYTES_MAX,
 )
@@ -19,7 +21,7 @@ from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.stream.features.subscriptions.commands import SubscriptionConfig
-from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern
+from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
 from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.subscriptions import Subscriptions
 from polynya.subscriptions.messages import (
@@ -30,9 +32,11 @@ from polynya.subscriptions.messages import (
     Members,
     OperationResult,
     Put,
+    RetryWork,
     Work,
     refuse,
 )
+from polynya.wire.json_records import valid_value
 
 PREFIXES = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 LEASE_MS = 30_000
@@ -55,6 +59,8 @@ class _PutBody(msgspec.Struct):
     wake_stream: str | None = None
     lease_ttl_ms: int = LEASE_MS
     description: str | None = None
+    max_attempts: int | None = None  # this and the next are not in the protocol
+    dead_letter_stream: str | None = None
 
 
 class _StreamsBody(msgspec.Struct):
@@ -72,12 +78,25 @@ class _Ack(msgspec.Struct):
     path: str | None = None
 
 
-class _WorkBody(msgspec.Struct):
+class _WakeBody(msgspec.Struct):
     wake_id: str | None = None
     # the range that the log can store
     generation: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     acks: list[_Ack] | None = None
+
+
+class _WorkBody(_WakeBody):
     done: bool | None = None
+
+
+class _RetryBody(_WakeBody, kw_only=True):
+    """The report of a record that could not be handled. It is not in the protocol."""
+
+    stream: str
+    offset: str
+    after_ms: int | None = None
+    error: str = ""
+    record: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Refused(Exception):
@@ -114,8 +133,8 @@ class SubscriptionRoutes:
 
     async def _operate(self, request: Request) -> OperationResult:
         operation = _operation(request)
-        # a `Work` request authenticates with the token of its wake
-        if request.principal is not None and not isinstance(operation, Work):
+        # a request of a worker authenticates with the token of its wake
+        if request.principal is not None and not isinstance(operation, Work | RetryWork):
             await self._check(request.principal, operation)
         return await self._subscriptions.operate(operation)
 
@@ -144,6 +163,9 @@ class SubscriptionRoutes:
                 raise _forbidden(
                     f"'append' on the wake_stream '{spelled_name(config.wake_stream)}'"
                 )
+            letters = operation.dead_letter
+            if letters and not principal.may(Verb.APPEND, letters):
+                raise _forbidden(f"'append' on the dead_letter_stream '{spelled_name(letters)}'")
         else:
             watched = [
                 *(operation.add if isinstance(operation, Members) else ()),
@@ -231,21 +253,25 @@ def _operation(request: Request) -> AnyOperation:
         return _base(request, key)
     if rest[0] == "streams":
         return _members(request, key, rest[1:])
-    if len(rest) == 1 and rest[0] in ("callback", "claim", "ack", "release"):
+    if len(rest) == 1 and rest[0] in ("callback", "claim", "ack", "release", "retry"):
         _only(request, "POST")
+        if rest[0] == "retry":
+            return _retry(request, key)
         return _claim(request, key) if rest[0] == "claim" else _work(request, key, rest[0])
     raise _Refused(
         refuse(
             404,
             "SUBSCRIPTION_NOT_FOUND",
-            "the paths below a subscription are streams, callback, claim, ack and release",
+            "the paths below a subscription are streams, callback, claim, ack, retry and release",
         )
     )
 
 
 def _base(request: Request, key: str) -> AnyOperation:
     if request.method == "PUT":
-        return Put(key, request.base_url, _config(_read(request, _PutBody)))
+        body = _read(request, _PutBody)
+        config = _config(body)
+        return Put(key, request.base_url, config, *_limit_of_attempts(body, config))
     if request.method in ("GET", "HEAD"):
         return Get(key, request.base_url, request.query.get("after", ""), _limit(request))
     _only(request, "DELETE", "GET, PUT, DELETE")
@@ -283,7 +309,7 @@ def _claim(request: Request, key: str) -> AnyOperation:
     return ClaimWork(key, request.base_url, worker, claim_id)
 
 
-def _work(request: Request, key: str, verb: str) -> AnyOperation:
+def _wake_token(request: Request) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise _Refused(
@@ -293,18 +319,51 @@ def _work(request: Request, key: str, verb: str) -> AnyOperation:
                 "the Authorization header must be: Bearer, and the token of the wake",
             )
         )
-    body = _read(request, _WorkBody)
-    acks = [(_acknowledged(ack), ack.offset) for ack in body.acks or ()]
+    return token.strip()
+
+
+def _retry(request: Request, key: str) -> AnyOperation:
+    token, body = _wake_token(request), _read(request, _RetryBody)
+    after_ms, record = body.after_ms, bytes(body.record)
+    if after_ms is not None and not 0 <= after_ms <= SUBSCRIPTION_PAUSE_MS_MAX:
+        raise _invalid(
+            f"after_ms is {after_ms}; expected an integer from 0 to {SUBSCRIPTION_PAUSE_MS_MAX}"
+        )
+    if len(body.error.encode()) > SUBSCRIPTION_TEXT_BYTES_MAX:
+        raise _invalid(f"error has at most {SUBSCRIPTION_TEXT_BYTES_MAX} bytes")
+    if record and valid_value(record) is None:
+        raise _invalid("record is not one valid JSON value")
+    return RetryWork(
+        key,
+        request.base_url,
+        token,
+        body.generation,
+        body.wake_id,
+        _acks(body),
+        _acknowledged(_Ack(body.offset, body.stream)),
+        body.offset,
+        after_ms,
+        body.error,
+        record,
+    )
+
+
+def _work(request: Request, key: str, verb: str) -> AnyOperation:
+    token, body = _wake_token(request), _read(request, _WorkBody)
     return Work(
         key,
         request.base_url,
         verb,
-        token.strip(),
+        token,
         body.generation,
         body.wake_id,
-        acks,
+        _acks(body),
         body.done is True,
     )
+
+
+def _acks(body: _WakeBody) -> list[tuple[str, str]]:
+    return [(_acknowledged(ack), ack.offset) for ack in body.acks or ()]
 
 
 def _acknowledged(ack: _Ack) -> str:
@@ -352,6 +411,30 @@ def _config(body: _PutBody) -> SubscriptionConfig:
         body.lease_ttl_ms,
         body.description,
     )
+
+
+def _limit_of_attempts(body: _PutBody, config: SubscriptionConfig) -> tuple[int, str]:
+    """Return the limit of attempts and the dead-letter stream; (0, "") without. Raises
+    `_Refused`."""
+    limit, stream = body.max_attempts, body.dead_letter_stream
+    if limit is None and not stream:
+        return 0, ""
+    if limit is None or not stream:
+        raise _invalid(
+            "max_attempts and dead_letter_stream go together: pass both, or none of them"
+        )
+    if not 1 <= limit <= SUBSCRIPTION_ATTEMPTS_MAX:
+        raise _invalid(
+            f"max_attempts is {limit}; expected an integer from 1 to {SUBSCRIPTION_ATTEMPTS_MAX}"
+        )
+    name = _name(stream)
+    matched = bool(config.pattern) and compile_pattern(config.pattern)(name)
+    if matched or name in config.streams or name == config.wake_stream:
+        raise _invalid(
+            f"dead_letter_stream '{stream}' is watched by the subscription, or is its wake_stream: "
+            "pass another stream"
+        )
+    return limit, name
 
 
 def _names(paths: list[str]) -> list[str]:

@@ -52,7 +52,8 @@ _ANYBODY_BELOW = "/console/"  # pages without data, which they request with the 
 RECENT = "/v1/node/recent"  # the figures of the last 24 hours
 _GROUPS = "/v1/groups"
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
-_WORK = ("/callback", "/ack", "/release")  # authenticated by the token of the wake
+# of a subscription, authenticated by the token of the wake
+_WORK = frozenset(("callback", "ack", "release", "retry"))
 _STREAM = {
     "GET": Verb.READ,
     "HEAD": Verb.READ,
@@ -290,7 +291,11 @@ def is_open(path: str) -> bool:
     which their route checks."""
     if path in _ANYBODY or path.startswith(_ANYBODY_BELOW):
         return True
-    return path.startswith(_SUBSCRIPTIONS) and path.endswith(_WORK)
+    if not path.startswith(_SUBSCRIPTIONS):
+        return False
+    # exactly these paths: an id or a stream may have the name of a verb
+    parts = path.split("/")[4:]
+    return len(parts) == 3 and parts[0] == "subscriptions" and parts[2] in _WORK
 
 
 def _is_paced(exchange: Exchange) -> bool:

@@ -1,11 +1,21 @@
-"""Commands of subscriptions: tags 40-47."""
+"""Commands of subscriptions: tags 40-49."""
 
 from __future__ import annotations
 
 import msgspec
 
+from polynya.base.levels import WORK_QUEUE_LEVEL
 from polynya.stream.command import Command, command
-from polynya.stream.command_validation import ANY, COUNTER, FROM_TAIL, TIME, WIDE, bounded, nested
+from polynya.stream.command_validation import (
+    ANY,
+    COUNTER,
+    FROM_TAIL,
+    TIME,
+    WIDE,
+    WORD,
+    bounded,
+    nested,
+)
 
 
 @bounded({"kind": (0, 1), "lease_ttl_ms": TIME})
@@ -79,7 +89,9 @@ class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
     now_ms: int
     generation: int = 0
     wake_id: str = ""
-    text: str = ""  # a stream's name (WAKE), the worker (CLAIM)
+    # a stream's name (WAKE), the worker (CLAIM), a stream whose failed record was passed (HEARTBEAT,
+    # DONE)
+    text: str = ""
     until_ms: int = 0  # the next attempt (DELIVERED, FAILED)
 
 
@@ -112,3 +124,47 @@ class AckLinks(Command, tag=47, frozen=True, gc=False):
     id: str
     uid: int
     acks: list[tuple[str, int, int, int]]
+
+
+@command(
+    since=WORK_QUEUE_LEVEL,
+    bounds={"now_ms": TIME, "max_attempts": WORD},
+    check=nested("config"),
+)
+class SubscriptionPutLimited(Command, tag=48, frozen=True, gc=False):
+    """Create or confirm a subscription with a limit of attempts, after which a record goes to the
+    stream `dead_letter`."""
+
+    id: str
+    now_ms: int
+    config: SubscriptionConfig
+    base_url: str
+    max_attempts: int
+    dead_letter: str  # canonical
+
+
+@command(
+    since=WORK_QUEUE_LEVEL,
+    bounds={
+        "uid": WIDE,
+        "now_ms": TIME,
+        "generation": ANY,
+        "record": COUNTER,
+        "byte": COUNTER,
+        "until_ms": TIME,
+    },
+)
+class SubscriptionRetry(Command, tag=49, frozen=True, gc=False):
+    """End a wake because the record at (`record`, `byte`) of `stream` could not be handled. No
+    worker gets the subscription before `until_ms`."""
+
+    id: str
+    uid: int
+    now_ms: int
+    generation: int
+    wake_id: str
+    stream: str  # canonical
+    record: int
+    byte: int
+    until_ms: int
+    error: str

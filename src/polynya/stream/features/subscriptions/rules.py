@@ -18,15 +18,23 @@ from polynya.base.limits import (
     SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTIONS_PER_GROUP_MAX,
 )
-from polynya.stream.command import applies
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.subscriptions.commands import (
     SubscriptionDelete,
     SubscriptionEvent,
     SubscriptionLinked,
     SubscriptionPut,
+    SubscriptionPutLimited,
+    SubscriptionRetry,
     SubscriptionStreams,
 )
-from polynya.stream.features.subscriptions.state import State, Subscription, Tombstone
+from polynya.stream.features.subscriptions.state import (
+    NO_FAILURES,
+    Failures,
+    State,
+    Subscription,
+    Tombstone,
+)
 from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
@@ -53,10 +61,23 @@ class Event(enum.IntEnum):
 def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
     """Create or confirm a subscription: CREATED, EXISTS, EXISTS_DIFFERENT or TOO_MANY. The reply's
     uid is that of this incarnation."""
+    return _put(machine, command, NO_FAILURES)
+
+
+@applies(SubscriptionPutLimited)
+def apply_put_limited(machine: Machine, command: SubscriptionPutLimited, place: int) -> Reply:
+    """Create or confirm a subscription with a limit of attempts. Replies as `apply_put`."""
+    machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
+    return _put(machine, command, Failures(command.max_attempts, command.dead_letter))
+
+
+def _put(
+    machine: Machine, command: SubscriptionPut | SubscriptionPutLimited, failures: Failures
+) -> Reply:
     homes = machine.subscriptions.homes
     known = homes.get(command.id)
     if known is not None:
-        if known.config != command.config:
+        if known.config != command.config or _limit(known.failures) != _limit(failures):
             return Reply(Code.EXISTS_DIFFERENT, known.uid)
         known.base_url = command.base_url
         machine.changes.homes.add(command.id)
@@ -71,10 +92,15 @@ def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
         command.base_url,
         command.now_ms,
         streams,
+        failures=failures,
     )
     homes[command.id] = subscription
     machine.changes.homes.add(command.id)
     return Reply(Code.CREATED, subscription.uid)
+
+
+def _limit(failures: Failures) -> tuple[int, str]:
+    return failures.max_attempts, failures.dead_letter
 
 
 @applies(SubscriptionStreams)
@@ -161,6 +187,35 @@ def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Rep
     )
 
 
+@applies(SubscriptionRetry)
+def apply_retry(machine: Machine, command: SubscriptionRetry, place: int) -> Reply:
+    """End a wake with a failed record: OK, NOT_FOUND or FENCED, as for an event. It is another
+    attempt if the same record failed last."""
+    machine.counters.raise_level(_LEVEL)
+    state = machine.subscriptions
+    subscription = state.homes.get(command.id)
+    if subscription is None or command.uid != subscription.uid:
+        return Reply(Code.NOT_FOUND)
+    fence = (subscription.generation, subscription.wake_id)
+    held = (subscription.state, subscription.config.kind) in _HELD
+    if not held or (command.generation, command.wake_id) != fence:
+        return Reply(Code.FENCED, subscription.uid)
+    machine.changes.homes.add(command.id)
+    failures = subscription.failures
+    subscription.failures = Failures(
+        *_limit(failures),
+        failures.attempts_at(command.stream, command.record, command.byte) + 1,
+        command.stream,
+        command.record,
+        command.byte,
+        command.until_ms,
+        command.error,
+    )
+    _finish(subscription)
+    state.awake.pop(command.id, None)
+    return Reply(Code.OK, subscription.uid)
+
+
 def _wake(subscription: Subscription, command: SubscriptionEvent) -> Code:
     """Start a wake. A webhook's lease begins now, or at the time of an earlier scheduled retry: the
     schedule outlives the wake."""
@@ -168,7 +223,9 @@ def _wake(subscription: Subscription, command: SubscriptionEvent) -> Code:
     subscription.generation += 1
     subscription.wake_id = command.wake_id
     subscription.stream = command.text
-    subscription.next_attempt_ms = max(subscription.next_attempt_ms, command.now_ms)
+    subscription.next_attempt_ms = max(
+        subscription.next_attempt_ms, command.now_ms, subscription.failures.until_ms
+    )
     if subscription.config.kind == WEBHOOK:
         subscription.lease_until_ms = (
             subscription.next_attempt_ms + subscription.config.lease_ttl_ms
@@ -179,6 +236,8 @@ def _wake(subscription: Subscription, command: SubscriptionEvent) -> Code:
 def _claim(subscription: Subscription, command: SubscriptionEvent) -> Code:
     if subscription.state == State.LEASED and command.now_ms < subscription.lease_until_ms:
         return Code.HELD
+    if command.now_ms < subscription.failures.until_ms:
+        return Code.NOT_YET
     if subscription.state != State.WAKING:
         subscription.generation += 1
         subscription.wake_id = command.wake_id
@@ -193,7 +252,18 @@ def _extend(subscription: Subscription, command: SubscriptionEvent) -> Code:
     return Code.OK
 
 
-def _rest(subscription: Subscription, command: SubscriptionEvent) -> Code:
+def _heartbeat(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    _forget_failure(subscription, command)
+    return _extend(subscription, command)
+
+
+def _forget_failure(subscription: Subscription, command: SubscriptionEvent) -> None:
+    """Forget the failed record if the event says that the cursor of its stream has passed it."""
+    if command.text and command.text == subscription.failures.stream:
+        subscription.failures = Failures(*_limit(subscription.failures))
+
+
+def _rest(subscription: Subscription, command: object = None) -> Code:
     """Return to IDLE: the wake is over, and its id is no longer valid."""
     subscription.state = State.IDLE
     subscription.wake_id = subscription.holder = subscription.stream = ""
@@ -203,9 +273,14 @@ def _rest(subscription: Subscription, command: SubscriptionEvent) -> Code:
     return Code.OK
 
 
-def _finish(subscription: Subscription, command: SubscriptionEvent) -> Code:
+def _done(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    _forget_failure(subscription, command)
+    return _finish(subscription)
+
+
+def _finish(subscription: Subscription) -> Code:
     subscription.attempts = subscription.next_attempt_ms = 0
-    return _rest(subscription, command)
+    return _rest(subscription)
 
 
 def _expire(subscription: Subscription, command: SubscriptionEvent) -> Code:
@@ -236,6 +311,7 @@ def _failed(subscription: Subscription, command: SubscriptionEvent) -> Code:
     return Code.OK
 
 
+_LEVEL = level_of(SubscriptionRetry)
 _UNFENCED = frozenset([Event.WAKE, Event.CLAIM])
 _NOT_TAKEN: dict[int, Code] = {Event.WAKE: Code.ACTIVE}
 _TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], Code]] = {
@@ -244,14 +320,14 @@ _TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], C
         State.WAKING,
         WEBHOOK,
         Event.HEARTBEAT,
-    ): _extend,  # the callback may arrive before the webhook's response
+    ): _heartbeat,  # the callback may arrive before the webhook's response
     (State.WAKING, WEBHOOK, Event.DELIVERED): _delivered,
     (State.WAKING, WEBHOOK, Event.FAILED): _failed,
-    (State.WAKING, WEBHOOK, Event.DONE): _finish,
+    (State.WAKING, WEBHOOK, Event.DONE): _done,
     (State.WAKING, WEBHOOK, Event.EXPIRE): _expire,
     (State.WAKING, WEBHOOK, Event.NOTHING): _rest,
-    (State.LEASED, WEBHOOK, Event.HEARTBEAT): _extend,
-    (State.LEASED, WEBHOOK, Event.DONE): _finish,
+    (State.LEASED, WEBHOOK, Event.HEARTBEAT): _heartbeat,
+    (State.LEASED, WEBHOOK, Event.DONE): _done,
     (State.LEASED, WEBHOOK, Event.EXPIRE): _expire,
     (State.IDLE, PULL_WAKE, Event.WAKE): _wake,
     (State.IDLE, PULL_WAKE, Event.CLAIM): _claim,
@@ -260,7 +336,9 @@ _TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], C
     (State.WAKING, PULL_WAKE, Event.FAILED): _failed,
     (State.WAKING, PULL_WAKE, Event.NOTHING): _rest,
     (State.LEASED, PULL_WAKE, Event.CLAIM): _claim,
-    (State.LEASED, PULL_WAKE, Event.HEARTBEAT): _extend,
-    (State.LEASED, PULL_WAKE, Event.DONE): _finish,
+    (State.LEASED, PULL_WAKE, Event.HEARTBEAT): _heartbeat,
+    (State.LEASED, PULL_WAKE, Event.DONE): _done,
     (State.LEASED, PULL_WAKE, Event.EXPIRE): _expire,
 }
+# where a worker may report a failed record: a callback may arrive before the webhook's response
+_HELD = frozenset([(State.LEASED, PULL_WAKE), (State.LEASED, WEBHOOK), (State.WAKING, WEBHOOK)])

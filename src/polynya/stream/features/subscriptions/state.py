@@ -22,6 +22,28 @@ class State(enum.IntEnum):
     LEASED = 2  # a worker holds the lease until `lease_until_ms`
 
 
+class Failures(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The limit of attempts of a subscription, and the record whose handling failed last: the one
+    at the cursor (`record`, `byte`) of `stream`."""
+
+    max_attempts: int = 0  # 0: no limit
+    dead_letter: str = ""  # canonical; "": none
+    attempts: int = 0  # failed attempts of that record in a row
+    stream: str = ""
+    record: int = 0
+    byte: int = 0
+    until_ms: int = 0  # no claim and no delivery before
+    error: str = ""
+
+    def attempts_at(self, stream: str, record: int, byte: int) -> int:
+        """Return how often the record at this cursor has failed."""
+        here = (stream, record, byte) == (self.stream, self.record, self.byte)
+        return self.attempts if here else 0
+
+
+NO_FAILURES = Failures()
+
+
 class Subscription(msgspec.Struct, array_like=True, gc=False):
     """A subscription in its home group. (`generation`, `wake_id`) fences every action of a
     worker."""
@@ -42,6 +64,7 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
     lease_until_ms: int = 0  # 0: no lease
     attempts: int = 0  # failed deliveries in a row
     next_attempt_ms: int = 0  # 0: none scheduled
+    failures: Failures = NO_FAILURES  # of its workers
 
 
 def holder_of(worker: str, claim_id: str) -> str:
