@@ -13,6 +13,7 @@ import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -35,6 +36,8 @@ class Shot(NamedTuple):
 
 ROWS = "document.querySelectorAll('tbody tr').length > 0"
 RECORDS = "document.querySelectorAll('.record').length > 0"
+QUERY = """select carrier, count(*) as flights, round(avg(delay), 1) as delay
+from flights group by carrier order by flights desc"""
 SHOTS = {
     "overview": Shot(
         "overview", f"document.querySelectorAll('.trend').length > 8 && {ROWS}", height=1680
@@ -42,6 +45,13 @@ SHOTS = {
     "streams": Shot("streams", "document.querySelector('.spark .line') !== null"),
     "stream": Shot("stream/shop/orders", RECORDS, dark=True),
     "append": Shot("stream/shop/orders", RECORDS, act="Append"),
+    "records": Shot("records?of=shop/&where=$.total>=20", RECORDS, dark=True),
+    "sql": Shot(
+        f"sql?q={quote(QUERY)}",
+        "document.querySelector('#chart:not(:disabled)') !== null && "
+        "(document.querySelector('#figure').hidden && document.querySelector('#chart').click(), "
+        "document.querySelectorAll('#figure rect').length > 0)",
+    ),
     "topic": Shot("topic/orders", RECORDS, dark=True),
     "subscription": Shot("subscription/mailer", ROWS),
     "access": Shot("access", ROWS),
