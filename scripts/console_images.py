@@ -13,6 +13,7 @@ import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -23,11 +24,13 @@ IMAGES = ROOT / "docs" / "images"
 
 
 class Shot(NamedTuple):
-    """An image: the page, a condition that it waits for, and an act whose dialog it shows."""
+    """An image: the page, a condition that it waits for, an act whose dialog it shows, and the
+    selector of a button to press."""
 
     place: str
     ready: str
     act: str = ""
+    click: str = ""
     dark: bool = False
     width: int = 1200
     height: int = 800
@@ -35,6 +38,8 @@ class Shot(NamedTuple):
 
 ROWS = "document.querySelectorAll('tbody tr').length > 0"
 RECORDS = "document.querySelectorAll('.record').length > 0"
+QUERY = """select * from (values ('UA', 58665), ('B6', 54635), ('EV', 54173), ('DL', 48110))
+flights(carrier, flights)"""
 SHOTS = {
     "overview": Shot(
         "overview", f"document.querySelectorAll('.trend').length > 8 && {ROWS}", height=1680
@@ -42,6 +47,10 @@ SHOTS = {
     "streams": Shot("streams", "document.querySelector('.spark .line') !== null"),
     "stream": Shot("stream/shop/orders", RECORDS, dark=True),
     "append": Shot("stream/shop/orders", RECORDS, act="Append"),
+    "records": Shot("records?of=shop/&where=$.total>=20", RECORDS, dark=True),
+    "sql": Shot(
+        f"sql?q={quote(QUERY)}", "document.querySelector('#result td') !== null", click="#chart"
+    ),
     "topic": Shot("topic/orders", RECORDS, dark=True),
     "subscription": Shot("subscription/mailer", ROWS),
     "access": Shot("access", ROWS),
@@ -61,6 +70,8 @@ def shoot(page: Page, name: str) -> None:
         button = f"{row}.find((each) => each.textContent.startsWith({json.dumps(shot.act)}))"
         page.wait(f"{button} !== undefined")
         page.run(f"{button}.click()")
+    if shot.click:
+        page.run(f"document.querySelector({json.dumps(shot.click)}).click()")
     page.run("new Promise((resolve) => setTimeout(resolve, 500))")
     page.screenshot(IMAGES / f"console-{name}.png")
 

@@ -58,6 +58,11 @@ def test_a_question_is_answered() -> None:
         }
         assert asker.asked == 1
         assert children() == []
+        plan = await asker.ask("select i from range(7) t(i) where i > 5;", 10, [], explain=True)
+        assert [column["name"] for column in plan["columns"]] == ["explain_key", "explain_value"]
+        assert "RANGE" in plan["rows"][0][1]
+        with pytest.raises(Failure, match="syntax error"):
+            await asker.ask("analyze select 1", 10, [], explain=True)
 
     play(story)
 
@@ -188,8 +193,11 @@ class FakeTables:
 
 
 class FakeAnswerer:
-    async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"columns": [], "rows": [[sql, rows, len(tables)]], "truncated": False}
+    async def ask(
+        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool = False
+    ) -> dict[str, Any]:
+        told = [sql, rows, len(tables), explain]
+        return {"columns": [], "rows": [told], "truncated": False}
 
 
 def asked(method: str, body: bytes) -> Request:
@@ -200,7 +208,7 @@ def test_the_route_says_how_fresh_the_tables_are_that_a_question_names() -> None
     route = SqlRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
     answer = asyncio.run(route.handle(asked("POST", b'{"sql": "select * from FLIGHTS__dlq"}')))
     told = json.loads(answer.body)
-    assert told["rows"] == [["select * from FLIGHTS__dlq", 1000, 1]]
+    assert told["rows"] == [["select * from FLIGHTS__dlq", 1000, 1, False]]
     assert [table["name"] for table in told["tables"]] == ["flights"]
     assert ("Cache-Control", "no-store") in answer.headers
 
@@ -212,6 +220,7 @@ def test_the_route_says_how_fresh_the_tables_are_that_a_question_names() -> None
         ("POST", b"select 1", "INVALID_REQUEST"),
         ("POST", b'{"sql": 7}', "INVALID_REQUEST"),
         ("POST", b'{"sql": "select 1", "rows": 0}', "INVALID_REQUEST"),
+        ("POST", b'{"sql": "select 1", "explain": 1}', "INVALID_REQUEST"),
         ("POST", b'{"sql": "select 1", "rows": 10001}', "INVALID_REQUEST"),
         ("POST", b'{"sql": "select 1", "more": 1}', "INVALID_REQUEST"),
         ("POST", b'{"sql": "' + b"x" * 200_000 + b'"}', "BODY_TOO_LARGE"),

@@ -432,6 +432,7 @@ PLACES = (
     "streams",
     "stream/orders?at=1",
     f"stream/{quote(EVIL)}",
+    "records?of=orders",
     "tables",
     "table/orders",
     "kafka",

@@ -14,6 +14,13 @@ const { SseParser } = await from("sse");
 const { Book, Series } = await from("rates");
 const { parseMetrics } = await from("metrics");
 const { hourly, pathOf, spelled } = await from("money");
+const { condition } = await from("jsonpath");
+const { namesOf, patternOf, prefixOf } = await from("choose");
+const { Scan } = await from("scan");
+const { csvOf, jsonOf } = await from("export");
+const { plotOf } = await from("plot");
+const { completed, suggestions, tablesIn, wordBefore } = await from("complete");
+const { QUERIES_MAX, withQuery } = await from("history");
 
 test("numbers, sizes and durations", () => {
   assert.deepEqual([0, 7, 0.5, 999, 1000, 1234567, 2e9].map(compact), ["0", "7", "0.5", "999", "1k", "1.23M", "2G"]);
@@ -246,4 +253,92 @@ test("lines of a chart have gaps where nothing was measured", () => {
   assert.equal(linePath([0, 10, 20, 30], [0, 10, null, 5], box), "M0.0 10.0 L10.0 0.0 M30.0 5.0");
   assert.equal(linePath([0, 50, 100], [10, 10, 10], box), "M0.0 0.0 M50.0 0.0 M100.0 0.0", "long pauses");
   assert.equal(linePath([0, 10], [0, 0], { ...box, top: 0 }), "M0.0 10.0 L10.0 10.0");
+});
+
+test("conditions on JSON values", () => {
+  const value = bytesOf('{"a": {"b": 7, "b c": "Tea"}, "list": [{"n": 1.50}, {"n": 12345678901234567890123}], "ok": true, "none": null}');
+  for (const met of ["", "$", "$.a.b=7", "$.a.b == 7.0", "$.a.b>6", "$.a.b<=7", "$.a.b!=8", '$.a["b c"]=Tea', "$.a['b c']~eA", "$.list[0].n=1.5", "$.list[*].n=12345678901234567890123", "$.ok=true", "$.none", "$.none=null", '$.a["b c"]="Tea"'])
+    assert.ok(condition(met)(value), met);
+  for (const unmet of ["$.a.b=8", '$.a.b="7"', "$.a.b>x", "$.b", "$.a.b.c", "$.list[2]", "$.list[*].n=12345678901234567890124", "$.ok=1", "$.a.b!=7"]) assert.ok(!condition(unmet)(value), unmet);
+  for (const wrong of ["a=1", "$.a.b 7", "$..a", "$.a[x]=1"]) assert.equal(condition(wrong), null, wrong);
+  assert.ok(!condition("$.a")(bytesOf("no JSON")));
+  assert.ok(!condition("$.a")(new Uint8Array(2 << 20).fill(32)), "long values are not parsed");
+});
+
+test("lists of names and patterns", () => {
+  assert.deepEqual(namesOf(" a/b, c%20d\na/b %E0"), ["a/b", "c d", "%E0"]);
+  const fits = (pattern, name) => patternOf(pattern)(name);
+  for (const [pattern, name] of [["runs/*", "runs/1"], ["runs/**", "runs"], ["runs/**/log", "runs/a/b/log"], ["**", "a/b"], ["a/%2a", "a/*"], ["a/%41", "a/%41"]]) assert.ok(fits(pattern, name), `${pattern} ${name}`);
+  for (const [pattern, name] of [["runs/*", "runs"], ["runs/*", "runs/1/2"], ["runs/**/log", "runs/a"], ["a/%2a", "a/b"], ["A", "a"]]) assert.ok(!fits(pattern, name), `${pattern} ${name}`);
+  assert.equal(patternOf("run*"), null);
+  assert.deepEqual(["runs/*/log", "**", "a/%2Ab", "a/b/**"].map(prefixOf), ["runs/", "", "a/*b", "a/b/"]);
+});
+
+test("streams are read backward, merged by time, in bounded steps", async () => {
+  const record = (offset, appendTime) => ({ offset, appendTime, timestamp: null, bytes: bytesOf(`${offset}`) });
+  const held = { even: (offset) => record(offset, offset * 2), odd: (offset) => record(offset, offset * 2 + 1) };
+  let asked = 0;
+  const read = async ({ name }, begin, most) => {
+    asked += 1;
+    if (name === "gone") throw Object.assign(new Error("it was deleted"), { status: 404 });
+    if (begin < 5) throw Object.assign(new Error("trimmed"), { status: 410, headers: new Headers({ "stream-retained-offset": token(5) }) });
+    const size = Math.min(most, 7); // larger records: a page has seven
+    return { records: Array.from({ length: size }, (_, index) => held[name](begin + index)), next: begin + size };
+  };
+  const streams = ["even", "odd", "gone"].map((name) => ({ name, first: 0, end: 40, asJson: true }));
+  const scan = new Scan(streams, read);
+  const first = await scan.older(10, () => true);
+  assert.deepEqual(first.map(({ stream, offset }) => `${stream} ${offset}`).slice(0, 3), ["odd 39", "even 39", "odd 38"]);
+  const rest = await scan.older(1000, () => true);
+  assert.deepEqual([first, rest].flat().map(({ appendTime }) => appendTime), Array.from({ length: 70 }, (_, index) => 79 - index));
+  assert.ok(scan.isOver);
+  assert.deepEqual(scan.faults, [{ name: "gone", fault: "it was deleted" }]);
+  const late = new Scan(streams.slice(0, 2), read, { since: 70 });
+  assert.equal((await late.older(1000, ({ offset }) => offset % 2 === 0)).length, 4, "35 to 39, of both");
+  assert.ok(late.isOver);
+  asked = 0;
+  const long = new Scan([{ name: "even", first: 10, end: 1_000_000, asJson: true }], read);
+  assert.deepEqual(await long.older(10, () => false), []);
+  assert.ok(!long.isOver && asked < 10_000, "a search without a match ends too");
+  const failing = new Scan(streams.slice(0, 1), async (...place) => { if (place[1] < 33) throw new TypeError("down"); return read(...place); });
+  await assert.rejects(failing.older(100, () => true), TypeError);
+  assert.ok(!failing.isOver, "it can go on");
+});
+
+const RESULT = {
+  columns: [{ name: "day", type: "DATE" }, { name: "n", type: "BIGINT" }, { name: "n", type: "DECIMAL(4,2)" }, { name: "t", type: "VARCHAR" }],
+  rows: parse('[["2026-11-02", 9007199254740993, "1.50", "a,\\"b\\""], ["2026-11-01", null, "-2", ""]]').items,
+};
+
+test("results as CSV and JSON", () => {
+  assert.equal(csvOf(RESULT), 'day,n,n,t\r\n2026-11-02,9007199254740993,1.50,"a,""b"""\r\n2026-11-01,,-2,""\r\n');
+  assert.deepEqual(JSON.parse(jsonOf(RESULT))[1], { day: "2026-11-01", n: null, n_2: "-2", t: "" });
+  assert.ok(jsonOf(RESULT).includes("9007199254740993"), "numbers keep their digits");
+  assert.equal(jsonOf({ ...RESULT, rows: [] }), "[]\n");
+});
+
+test("what a result has to draw", () => {
+  const plot = plotOf(RESULT);
+  assert.equal(plot.kind, "lines");
+  assert.deepEqual(plot.times, [Date.parse("2026-11-01"), Date.parse("2026-11-02")], "by time, whatever the order of the rows");
+  assert.deepEqual(plot.series, [["n", [null, 9007199254740993]], ["n", [-2, 1.5]]]);
+  const { columns, rows } = RESULT;
+  const bars = plotOf({ columns: columns.slice(2), rows: Array(60).fill({ ...rows[0], items: rows[0].items.slice(2) }) });
+  assert.deepEqual([bars.kind, bars.labels.length, bars.labels[0], bars.left], ["bars", 50, 'a,"b"', 10]);
+  assert.equal(plotOf({ columns: columns.slice(3), rows }), null, "no numbers");
+  assert.equal(plotOf({ columns, rows: [] }), null);
+});
+
+test("completion, and the history of queries", () => {
+  assert.equal(wordBefore("select str from orders", 10), "str");
+  assert.deepEqual(tablesIn("select * from Orders__x, orders", ["orders", "x"]), ["orders"]);
+  assert.deepEqual(suggestions("o", ["offset"], ["orders", "o", "offset"]), ["offset", "orders"]);
+  assert.deepEqual(suggestions("", ["offset"], ["orders"]), []);
+  assert.deepEqual(completed("select o from orders", 8, "offset"), { text: 'select "offset" from orders', caret: 15 });
+  assert.deepEqual(completed('select "o', 9, "offset"), { text: 'select "offset', caret: 14 });
+  let kept = [];
+  for (let number = 0; number < 60; number += 1) kept = withQuery(kept, `select ${number}`);
+  assert.equal(kept.length, QUERIES_MAX);
+  assert.deepEqual(withQuery(kept, "select 57").slice(0, 3), ["select 57", "select 59", "select 58"]);
+  assert.equal(withQuery(kept, "x".repeat(20_000)), kept);
 });

@@ -39,7 +39,9 @@ class SqlWorker:
         self._running = 0
         self.asked = 0
 
-    async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    async def ask(
+        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool = False
+    ) -> dict[str, Any]:
         if not self._config.sql.enabled:
             raise Failure("NO_SQL", "SQL queries are disabled on this server (sql.enabled)")
         if self._running >= SQL_QUESTIONS_PER_CORE_MAX:
@@ -47,11 +49,14 @@ class SqlWorker:
         self.asked += 1
         self._running += 1
         try:
-            return self._settled(*await self._run(self._question(sql, rows, tables)))
+            question = self._question(sql, rows, tables, explain=explain)
+            return self._settled(*await self._run(question))
         finally:
             self._running -= 1
 
-    def _question(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> bytes:
+    def _question(
+        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool = False
+    ) -> bytes:
         limits = self._config.sql
         return msgspec.json.encode(
             {
@@ -59,6 +64,7 @@ class SqlWorker:
                 "tables": tables,
                 "environment": self._environment(),
                 "rows": rows,
+                "explain": explain,
                 "answer_bytes": SQL_ANSWER_BYTES_MAX,
                 "memory_bytes": limits.memory,
                 "seconds": limits.timeout,

@@ -44,6 +44,15 @@ export function isField(element) {
   return element instanceof HTMLElement && (element.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName));
 }
 
+/** Let the browser save a text as a file. */
+export function download(name, type, text) {
+  const target = URL.createObjectURL(new Blob([text], { type }));
+  const link = h("a", { download: name });
+  link.href = target;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(target), 60_000); // the browser reads it after the click
+}
+
 /** Copy text to the clipboard; return false where the browser denies it. */
 export async function copy(text) {
   try {

@@ -9,6 +9,7 @@ import * as health from "./health.js";
 import * as kafka from "./kafka.js";
 import * as overview from "./overview.js";
 import { checkReady, watchReady } from "./ready.js";
+import * as records from "./records.js";
 import * as sql from "./sql.js";
 import * as stream from "./stream.js";
 import * as streams from "./streams.js";
@@ -18,9 +19,9 @@ import * as table from "./table.js";
 import * as tables from "./tables.js";
 import * as topic from "./topic.js";
 
-const PAGES = { overview, streams, stream, tables, table, kafka, topic, group, subscriptions, subscription, sql, costs, access, health };
+const PAGES = { overview, streams, stream, records, tables, table, kafka, topic, group, subscriptions, subscription, sql, costs, access, health };
 const TABS = { stream: "streams", table: "tables", topic: "kafka", group: "kafka", subscription: "subscriptions" };
-const GO = { o: "#/overview", s: "#/streams", t: "#/tables", k: "#/kafka", u: "#/subscriptions", q: "#/sql", c: "#/costs", a: "#/access", h: "#/health" };
+const GO = { o: "#/overview", s: "#/streams", r: "#/records", t: "#/tables", k: "#/kafka", u: "#/subscriptions", q: "#/sql", c: "#/costs", a: "#/access", h: "#/health" };
 const CHORD_MS = 1200;
 
 const by = (id) => document.getElementById(id);

@@ -5,6 +5,7 @@ import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { bytes, compact, count, instant, parseToken, visible } from "./format.js";
 import { grid, page } from "./page.js";
+import { searchHash } from "./records.js";
 import { Book } from "./rates.js";
 import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
@@ -51,6 +52,7 @@ export function open(place, shell) {
     "Streams",
     [
       h("label", { class: "search" }, h("span", { class: "label" }, "Name prefix"), search, h("kbd", {}, "/")),
+      h("a", { class: "button", href: searchHash({ of: prefix }), title: "The newest records of these streams" }, "Records"),
       actRow([["Create a stream …", () => createStream(shell, prefix), "primary"]]),
     ],
     h("div", { class: "panel" }, grid("streams", HEADS, body), note),

@@ -37,6 +37,7 @@ class SqlRequest(msgspec.Struct, frozen=True):
     answer_bytes: int
     memory_bytes: int
     seconds: float
+    explain: bool = False  # return the plan and read no rows
 
 
 class SqlColumn(msgspec.Struct, frozen=True):
@@ -125,7 +126,11 @@ def answer(question: SqlRequest) -> SqlResult:
     rows: list[list[Any]] = []
     size = 0
     with ask(
-        question.tables, question.sql, question.environment, Bounds(question.memory_bytes)
+        question.tables,
+        question.sql,
+        question.environment,
+        Bounds(question.memory_bytes),
+        explain=question.explain,
     ) as found:
         columns = [
             SqlColumn(name, kind) for name, kind in zip(found.columns, found.types, strict=True)

@@ -75,13 +75,16 @@ def ask(
     statement: str,
     environment: Mapping[str, str] = os.environ,
     bounds: Bounds | None = None,
+    *,
+    explain: bool = False,
 ) -> Iterator[QueryCursor]:
     """Run one SELECT over tables (as the coordinator lists them) by their names. Rows stream in
     bounded memory.
 
     Each table is also available as `NAME__dlq`, and each has the column `value_text` beside
-    `value`. `bounds` marks an untrusted query, which may read these tables and nothing else. Raises
-    BadQuery, ConfigError (a DuckDB extension is missing, or the tables are on another machine).
+    `value`. `bounds` marks an untrusted query, which may read these tables and nothing else.
+    `explain` returns DuckDB's plan instead of the rows. Raises BadQuery, ConfigError (a DuckDB
+    extension is missing, or the tables are on another machine).
     """
     import duckdb
 
@@ -113,7 +116,7 @@ def ask(
                     _empty_view(connection, table.name + DLQ_SUFFIX, _EMPTY_DLQ)
             if bounds is not None:
                 lock(connection, map(_folder, mentioned), bounds)
-            connection.execute(statement)
+            connection.execute(f"explain {statement}" if explain else statement)
         columns = [column[0] for column in connection.description or []]
         types = [str(column[1]) for column in connection.description or []]
         yield QueryCursor(columns, types, _blocks(connection, tables, statement))

@@ -1,4 +1,4 @@
-"""`POST /v1/sql`: one SELECT over the tables, `{"sql", "rows"}` in, `{"columns", "rows",
+"""`POST /v1/sql`: one SELECT over the tables, `{"sql", "rows", "explain"}` in, `{"columns", "rows",
 "truncated", "seconds", "tables"}` out.
 
 The route validates the request and adds the lag of the tables behind their streams. An `Answerer`
@@ -25,15 +25,19 @@ PATH = "/v1/sql"
 class Answerer(Protocol):
     """The executor of queries, in bounded time and memory, outside the core's loop."""
 
-    async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
-        """Run a query. `tables` holds the references that the caller may read, as `GET /v1/tables`
-        lists them. The result has `columns`, `rows` and `truncated`. Raises `Failure`."""
+    async def ask(
+        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool = False
+    ) -> dict[str, Any]:
+        """Run a query, or return its plan (`explain`). `tables` holds the references that the
+        caller may read, as `GET /v1/tables` lists them. The result has `columns`, `rows` and
+        `truncated`. Raises `Failure`."""
         ...
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     sql: str
     rows: int = SQL_ROWS_DEFAULT
+    explain: bool = False
 
 
 class SqlRoute:
@@ -50,7 +54,10 @@ class SqlRoute:
         begun = time.perf_counter()
         principal = request.principal
         answer = await self._answerer.ask(
-            asked.sql, asked.rows, await self._tables.references(principal)
+            asked.sql,
+            asked.rows,
+            await self._tables.references(principal),
+            explain=asked.explain,
         )
         words = set(re.findall(r"\w+", asked.sql.casefold()))
         answer["seconds"] = round(time.perf_counter() - begun, 3)
