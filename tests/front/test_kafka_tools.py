@@ -210,6 +210,18 @@ def test_a_resource_that_a_request_changes_twice_is_refused() -> None:
     play(story)
 
 
+def test_a_resource_is_described_once() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        named = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": None}
+        fields = {"include_synonyms": False, "include_documentation": True}
+        message = await ask(wire, "DescribeConfigs", 4, resources=[named] * 100, **fields)
+        assert [len(each.configs) for each in message.results] == [len(CONFIGS)]
+
+    play(story)
+
+
 def test_lists_are_kept_without_blanks_and_repeats() -> None:
     assert checked([("cleanup.policy", " compact , delete,compact,")]) == {
         "cleanup.policy": "compact,delete"

@@ -61,9 +61,12 @@ _TWICE: _Found = (Error.INVALID_REQUEST, "the request names the resource twice; 
 
 
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Describe the configs of topics, and those of this broker. No others are set here."""
+    """Describe the configs of topics, and those of this broker. No others are set here.
+
+    A resource is described once: repeats in a small request would make a very large response."""
     response = DescribeConfigsResponse()
-    async for asked in in_turns(call, request.resources):
+    once = {(each.resource_type, each.resource_name): each for each in request.resources}
+    async for asked in in_turns(call, once.values()):
         result = DescribeConfigsResult(
             error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
         )
