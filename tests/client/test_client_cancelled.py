@@ -12,7 +12,7 @@ import pytest
 from polynya.client import ClientError, StreamNotFound
 from polynya.client.aio.client import AsyncReader
 from polynya.client.blocking.generated.client import Reader
-from polynya.client.feeds import AsyncFeed, Feed
+from polynya.client.live.feeds import AsyncFeed, Feed
 from polynya.client.messages import HttpRequest, HttpResponse, Retry
 from polynya.client.reading import ReadPosition, read
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.client.events import Event, EventParser
+from polynya.client.live.events import Event, EventParser
 
 
 def events(chunks: Iterable[bytes]) -> list[Event]:

@@ -11,7 +11,7 @@ import pytest
 from operations import LOST, NOBODY, Played, no, ok, play, token
 
 from polynya.client import Refused, Retry, Unavailable
-from polynya.client.many import ManyPosition, StreamEvent, tail_many
+from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
 
 RETRY = Retry(seconds=30.0, pause_seconds=0.1, pause_seconds_max=1.0)
 OPENED = ok(200, content_type="text/event-stream")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from polynya.client.many import ManyPosition, StreamEvent
+from polynya.client.live.many import ManyPosition, StreamEvent
 from polynya.client.producing import ProducerCore
 from polynya.client.reading import ReadPosition
 from polynya.client.values import Page, Record

@@ -21,7 +21,7 @@ from polynya.base.names import partition_of
 from polynya.base.offsets import parse_token
 from polynya.client import calls
 from polynya.client.errors import AnswerDamaged, refused
-from polynya.client.events import EventParser
+from polynya.client.live.events import EventParser
 from polynya.client.messages import (
     SILENCE_SECONDS,
     Backoff,

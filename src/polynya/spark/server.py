@@ -13,8 +13,8 @@ from polynya.client import tables, verbs
 from polynya.client.blocking.generated.driver import Driver
 from polynya.client.blocking.generated.wire import Wire
 from polynya.client.errors import StreamGone, StreamNotFound
-from polynya.client.feeds import Feed
 from polynya.client.http import options_of
+from polynya.client.live.feeds import Feed
 from polynya.client.messages import Operation, Retry
 from polynya.client.values import Facts
 from polynya.lakehouse.jobs.plan import Range

@@ -12,8 +12,8 @@ import msgspec
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import output
 from polynya.client import ClientError, Retry
-from polynya.client.feeds import Feed
-from polynya.client.many import ManyPosition, StreamEvent, is_covering, tail_many
+from polynya.client.live.feeds import Feed
+from polynya.client.live.many import ManyPosition, StreamEvent, is_covering, tail_many
 from polynya.client.values import Page
 
 RETRY_PAUSE_SECONDS = 0.2

@@ -10,7 +10,7 @@ from polynya.base.offsets import format_token, parse_token
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits
 from polynya.client import ClientError, Retry, reading
-from polynya.client.feeds import Feed
+from polynya.client.live.feeds import Feed
 from polynya.client.messages import Operation
 from polynya.client.reading import ReadPosition
 from polynya.client.values import RECORDS_TYPE, is_array

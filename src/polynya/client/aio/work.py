@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from polynya.client.aio.driver import AsyncDriver
 from polynya.client.attempts import BEATS_PER_LEASE
-from polynya.client.feeds import AsyncFeed
 from polynya.client.handles import Membership
+from polynya.client.live.feeds import AsyncFeed
 from polynya.client.workers import Job, Worker
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from polynya.client.attempts import BEATS_PER_LEASE
 from polynya.client.blocking.generated.driver import Driver
-from polynya.client.feeds import Feed
 from polynya.client.handles import Membership
+from polynya.client.live.feeds import Feed
 from polynya.client.workers import Job, Worker
 
 if TYPE_CHECKING:

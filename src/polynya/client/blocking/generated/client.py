@@ -18,9 +18,9 @@ from polynya.client.blocking.producer import Producer, open_producer
 from polynya.client.blocking.work import Work
 from polynya.client.clock import drawn_producer_id, worker_name
 from polynya.client.extras import extras_of
-from polynya.client.feeds import Feed
 from polynya.client.handles import ManyPlaces, Position
-from polynya.client.many import ManyPosition, StreamEvent, tail_many
+from polynya.client.live.feeds import Feed
+from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail

@@ -18,7 +18,7 @@ from polynya.base.msgpack import UNREADABLE
 from polynya.base.offsets import parse_token
 from polynya.client import calls
 from polynya.client.errors import AnswerDamaged, Refused, refused
-from polynya.client.events import Event, EventParser
+from polynya.client.live.events import Event, EventParser
 from polynya.client.messages import (
     SILENCE_SECONDS,
     Backoff,
