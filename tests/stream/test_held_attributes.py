@@ -12,7 +12,9 @@ from polynya.stream.features.attributes import held
 from polynya.stream.features.attributes.commands import SetAttributes
 from polynya.stream.features.attributes.held import attributes_of
 from polynya.stream.features.lifetimes.commands import Create, CreateWithAttributes, Delete
+from polynya.stream.features.pages.eviction import state_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.snapshots.restore_history import UID_JUMP
@@ -98,6 +100,18 @@ def test_the_bytes_of_their_state_are_golden() -> None:
     machine = Machine(1, 4)
     machine.apply(CreateWithAttributes("a", 1, JSON, 1, attributes=b'{"a":1}'), 1)
     extras = bytes.fromhex("97c0c0c2c0c0c09202c4077b2261223a317d")
+    assert extras in snapshot_of(machine)
+
+
+def test_extras_without_attributes_have_the_bytes_of_before() -> None:
+    """A node of an older release in the cluster has the same state."""
+    machine = Machine(1, 4)
+    machine.apply(Create("a", 1, JSON, 1, retention=Retention(60)), 1)
+    extras = bytes.fromhex("96933cc0c2c0c2c0c0c0")
+    before = snapshot_of(machine)
+    assert extras in before and state_of(machine.directory.streams["a"]) in before
+    machine.apply(SetAttributes("a", of(50), 2), 2)
+    machine.apply(SetAttributes("a", None, 2), 3)
     assert extras in snapshot_of(machine)
 
 

@@ -80,7 +80,7 @@ def snapshot_of(machine: Machine) -> bytes:
     image = _whole_image_of(machine)
     image.streams = [without_payload(stream) for stream in machine.directory.in_order()]
     if machine.directory.evicted:
-        image.streams += eviction.evicted_views(machine)
+        image.streams += map(eviction.as_written, eviction.evicted_views(machine))
         image.streams.sort(key=attrgetter("uid"))
     return _ENCODER.encode(image)
 

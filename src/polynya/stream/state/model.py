@@ -24,6 +24,7 @@ __all__ = [
     "Pack",
     "PackReference",
     "Pin",
+    "PlainExtras",
     "ProfileEpoch",
     "SealedSegment",
     "Segments",
@@ -171,9 +172,9 @@ class Attributes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     value: bytes  # a JSON object with at least one member
 
 
-class StreamExtras(msgspec.Struct, array_like=True, gc=False):
-    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
-    and attributes."""
+class PlainExtras(msgspec.Struct, array_like=True, gc=False):
+    """The extras of a stream without attributes, as they are written: so these states have the same
+    bytes as in releases that know none."""
 
     retention: Retention | None = None
     # packed slices before the first kept record that forks still need: see index.py
@@ -183,6 +184,12 @@ class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     evicted: Evicted | None = None
     segments: Segments | None = None  # of a leased stream
     profile_epoch: ProfileEpoch | None = None  # None: replicated since its creation
+
+
+class StreamExtras(PlainExtras, array_like=True, gc=False):
+    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
+    and attributes."""
+
     attributes: Attributes | None = None
 
 

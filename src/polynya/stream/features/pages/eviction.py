@@ -28,7 +28,14 @@ from polynya.stream.features.tables.lifetimes import is_forgotten, without_forgo
 from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
-from polynya.stream.state.model import Evicted, ProfileEpoch, Stream, StreamExtras, TableClaim
+from polynya.stream.state.model import (
+    Evicted,
+    PlainExtras,
+    ProfileEpoch,
+    Stream,
+    StreamExtras,
+    TableClaim,
+)
 from polynya.stream.state.tails import is_stable
 
 if TYPE_CHECKING:
@@ -153,13 +160,25 @@ def state_of(stream: Stream) -> bytes:
 
 
 def as_written(stream: Stream) -> Stream:
-    """Return the stream with its index as it is written."""
-    if stream.cold is None and (stream.extras is None or stream.extras.past is None):
+    """Return the stream with its index and its extras as they are written."""
+    if stream.cold is None and stream.extras is None:
         return stream
-    extras = stream.extras
-    if extras is not None and extras.past is not None:
-        extras = structs.replace(extras, past=index.written(extras.past))
+    extras = None if stream.extras is None else _extras_as_written(stream.extras)
     return structs.replace(stream, cold=index.stored(stream.cold), extras=extras)
+
+
+def _extras_as_written(extras: StreamExtras) -> PlainExtras:
+    past = None if extras.past is None else index.written(extras.past)
+    if extras.attributes is not None:
+        return structs.replace(extras, past=past)
+    return PlainExtras(
+        extras.retention,
+        past,
+        extras.detached,
+        extras.evicted,
+        extras.segments,
+        extras.profile_epoch,
+    )
 
 
 def load_index(stream: Stream) -> None:
