@@ -84,7 +84,7 @@ PURE = {
             for name in (
                 "calls",
                 "errors",
-                "events",
+                "live/events",
                 "messages",
                 "producing/batches",
                 "producing/claims",
