@@ -124,6 +124,8 @@ SSE_BACKLOG_BYTES_MAX = 1 * MIB
 LONG_POLL_SECONDS_DEFAULT = 20.0
 SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
+BATCH_FRAMES_MAX = 512  # of one `append-batch`, as Ursula
+APPENDS_PER_REQUEST_MAX = 1000  # lines of one `POST /v1/append`: each is proposed alone
 LIVE_STREAMS_MAX = 1000  # streams of one list in `/v1/live`: each is attached and read
 # streams of one prefix or pattern there, closed ones included: the cursor has the place of each
 LIVE_MATCHES_MAX = 10_000

@@ -272,6 +272,10 @@ class Authorizer:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
         if route.kind == RouteKind.ATTRIBUTES:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.APPEND), route.name
+        if route.kind == RouteKind.APPEND_BATCH:
+            return Verb.APPEND, route.name
+        if route.kind == RouteKind.APPEND_MANY:  # which checks each stream
+            return Verb.APPEND, None
         return _asked_of_handler(route, method)
 
 

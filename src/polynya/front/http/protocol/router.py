@@ -35,6 +35,11 @@ class RouteKind:
     RETENTION = 6
     LIVE = 7
     ATTRIBUTES = 8
+    APPEND_BATCH = 9
+    APPEND_MANY = 10
+
+
+_BELOW = {"attrs": RouteKind.ATTRIBUTES, "append-batch": RouteKind.APPEND_BATCH}
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +113,9 @@ class Router:
             return Route(RouteKind.LIST, path)
         if path == "/v1/live":
             return Route(RouteKind.LIVE, path)
-        route = self._retention(path) or self._attributes(path) or self._stream(path)
+        if path == "/v1/append":
+            return Route(RouteKind.APPEND_MANY, path)
+        route = self._retention(path) or self._below(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()
         self._known[path] = route
@@ -148,15 +155,15 @@ class Router:
             segments=segments,
         )
 
-    def _attributes(self, path: str) -> Route | None:
-        """Resolve `STREAM/attrs`, with either kind of URL; None for other paths."""
-        stem = path.removesuffix("/attrs")
-        if stem == path or stem + "/" in ("/", *_STREAM_PREFIXES):
+    def _below(self, path: str) -> Route | None:
+        """Resolve `STREAM/attrs` and `STREAM/append-batch`, with either kind of URL; None for other
+        paths."""
+        stem, _, last = path.rpartition("/")
+        kind = _BELOW.get(last)
+        if kind is None or stem + "/" in ("/", *_STREAM_PREFIXES):
             return None
         stream = self._stream(stem)
-        if stream.kind != RouteKind.STREAM:
-            return None
-        return Route(RouteKind.ATTRIBUTES, path, stream.name)
+        return Route(kind, path, stream.name) if stream.kind == RouteKind.STREAM else None
 
     def stream_of(self, path: str) -> str:
         """Return the canonical name of the stream at a path, as in `Stream-Forked-From`. Raises
