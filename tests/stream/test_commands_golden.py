@@ -20,6 +20,7 @@ from polynya.stream.features.appends.commands import (
     ProducerIds,
 )
 from polynya.stream.features.attributes.commands import SetAttributes
+from polynya.stream.features.compaction.commands import NoteCompaction, SetCompaction
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
@@ -305,6 +306,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "9622b67061636b732f32303236303130312d30302f312d66660104919207dc001000000205b67061636b732f323032363031"
         "30312d30302f312d6666183dcee3069283080209010203040108",
     ),
+    (NoteCompaction(7, 100, 9, 3, 90, 4, 8), "9827076409035a0408"),
+    (SetCompaction("docs/a", True, 5, 7), "9513a6646f63732f61c30507"),
     (PackDeleted("packs/20260101-00/1-ff"), "9221b67061636b732f32303236303130312d30302f312d6666"),
     (
         SubscriptionPut("s", 14, CONFIG, "http://h:1"),
@@ -570,6 +573,8 @@ def test_levels_are_those_of_commands() -> None:
         TrimTo: 4,
         MirrorBatch: 4,
         MirrorGap: 4,
+        NoteCompaction: 4,
+        SetCompaction: 4,
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
     }

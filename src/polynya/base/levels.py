@@ -18,6 +18,7 @@ ENTRY_LEVEL = 3  # of index entries of version 2
 RECORD_TIME_LEVEL = 3  # of a retention by record times
 COMPRESSION_LEVEL = 4  # of slices whose payload is compressed
 ATTRIBUTES_LEVEL = 4  # of the attributes of streams
+COMPACTION_LEVEL = 4  # of key compaction
 INTERNAL_LEVEL = 4  # of streams that no pattern and no table has
 WORK_QUEUE_LEVEL = 4  # of retries and dead letters of subscriptions
 # command tag -> the level that a group must have before the command is logged, if it is above 1;

@@ -41,6 +41,7 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
     segment_writer: int = 0  # the node that appends to it
     profile: int = 0  # `Profile` that appends need now
     attributes: Attributes | None = None  # only where they are asked for
+    compact: bool = False  # its keys are compacted, by its own setting
 
     @property
     def high_watermark(self) -> int:
@@ -55,6 +56,7 @@ def info_of(
     record, byte = stable_of(stream)
     extras = stream.extras
     segments = None if extras is None else extras.segments
+    compaction = None if extras is None else extras.compaction
     return StreamInfo(
         stream.uid,
         stream.name,
@@ -77,6 +79,7 @@ def info_of(
         0 if segments is None else segments.writer,
         0 if extras is None else profile_of(stream),
         extras.attributes if attributes and extras is not None else None,
+        compaction is not None and compaction.is_wanted,
     )
 
 

@@ -91,6 +91,7 @@ def retention_command() -> None:
 @options.flag(
     "--by-record-time", help="Count the age by the times that clients gave their records."
 )
+@options.flag("--compact", help="Keep only the newest record of each key.")
 @options.as_json
 @server_option
 def set_command(
@@ -101,6 +102,7 @@ def set_command(
     keep_bytes: int | None,
     forever: bool,
     by_record_time: bool,
+    compact: bool,
     as_json: bool,
 ) -> None:
     """Set the retention of STREAM, or of all streams in a bucket. With both limits, records beyond
@@ -108,14 +110,18 @@ def set_command(
 
     A stream's own retention replaces its bucket's. Deletion works on pieces of about 4 MiB, so
     slightly more may be kept. By age, records that share a piece with younger ones are deleted up
-    to a quarter of the age late.
+    to a quarter of the age late. With --compact the older records of each key go within packs;
+    records without a key stay.
 
     \b
     polynya retention set orders --keep-age 30d
     polynya retention set --bucket logs --keep-age 7d --keep-bytes 50GiB
     """
-    if forever == (keep_age is not None or keep_bytes is not None):
-        raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever")
+    has_limit = keep_age is not None or keep_bytes is not None
+    if forever == has_limit and (forever or not compact):
+        raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever, or --compact")
+    if compact and bucket is not None:
+        raise click.UsageError("--compact is for a stream, not for a bucket")
     if by_record_time and keep_age is None:
         raise click.UsageError("--by-record-time needs --keep-age")
     if 0 in (keep_age, keep_bytes):
@@ -126,6 +132,8 @@ def set_command(
     body: dict[str, Any] = {"age_seconds": keep_age, "bytes": keep_bytes}
     if by_record_time:
         body["record_time"] = True
+    if compact:
+        body["compact"] = True
     path = _path(stream, bucket)
     answer = client.call("PUT", path, body=body, stream=stream or "").json()
     output.outcome(
@@ -200,6 +208,7 @@ def spelled_retention(retention: dict[str, Any]) -> str:
     by = " by their record times" if retention.get("record_time") else ""
     parts = [] if age is None else [f"records for {_duration(age)}{by}"]
     parts += [] if size is None else [f"the newest {output.size(size)}"]
+    parts += ["the newest record of each key"] if retention.get("compact") else []
     return ", ".join(parts) or "everything"
 
 

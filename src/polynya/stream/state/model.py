@@ -14,8 +14,10 @@ from polynya.stream.parts import ColdSlice, Fork, Retention
 from polynya.stream.state.index import Entries
 
 __all__ = [
+    "AttributedExtras",
     "Attributes",
     "ColdSlice",
+    "Compaction",
     "DecodedBatches",
     "Evicted",
     "HotBatch",
@@ -172,9 +174,21 @@ class Attributes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     value: bytes  # a JSON object with at least one member
 
 
+class Compaction(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The progress of key compaction on a stream. Before `cleaned` no key has two records."""
+
+    cleaned: int
+    horizon_ms: int = (
+        0  # from then on a pass drops the tombstones before `tombstones`; 0: none wait
+    )
+    generation: int = 0  # of the passes that were completed
+    tombstones: int = 0
+    is_wanted: bool = False  # by the stream itself, not by a topic whose partition it is
+
+
 class PlainExtras(msgspec.Struct, array_like=True, gc=False):
-    """The extras of a stream without attributes, as they are written: so these states have the same
-    bytes as in releases that know none."""
+    """The extras of a stream without attributes and compaction, as they are written: so these states
+    have the same bytes as in releases that know none."""
 
     retention: Retention | None = None
     # packed slices before the first kept record that forks still need: see index.py
@@ -186,11 +200,17 @@ class PlainExtras(msgspec.Struct, array_like=True, gc=False):
     profile_epoch: ProfileEpoch | None = None  # None: replicated since its creation
 
 
-class StreamExtras(PlainExtras, array_like=True, gc=False):
-    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
-    and attributes."""
+class AttributedExtras(PlainExtras, array_like=True, gc=False):
+    """The extras of a stream without compaction, as they are written."""
 
     attributes: Attributes | None = None
+
+
+class StreamExtras(AttributedExtras, array_like=True, gc=False):
+    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
+    attributes, and the progress of key compaction."""
+
+    compaction: Compaction | None = None
 
 
 class OpenTransaction(msgspec.Struct, array_like=True, gc=False):

@@ -85,7 +85,7 @@ class TopicRoutes:
         await self.topics.refresh()
         names = [name for name in sorted(self.topics.names) if _may_read(name, request.principal)]
         known = [topic for name in names if (topic := self.topics.known(name)) is not None]
-        return _json({"topics": [_shown(topic) for topic in known]})
+        return _json({"topics": [self._shown(topic) for topic in known]})
 
     async def handle(self, request: Request) -> Response:
         """Get, create, change or delete a topic. Raises `Failure`."""
@@ -161,7 +161,7 @@ class TopicRoutes:
                 f"{_spelled(topic.settings)}; {partitions} partitions and "
                 f"{_spelled(configs)} were requested"
             )
-        return _json(_shown(topic), 201 if code == Code.CREATED else 200)
+        return _json(self._shown(topic), 201 if code == Code.CREATED else 200)
 
     async def _adopt(self, name: str, wanted: _Wanted, principal: Principal | None) -> Response:
         streams = _named(wanted.streams)
@@ -188,7 +188,7 @@ class TopicRoutes:
         if code != Code.CREATED and topic.streams != streams:
             held = ", ".join(map(spelled_name, topic.streams)) or "streams of its own"
             raise TopicRefused(f"topic '{name}' exists, with {held}")
-        return _json(_shown(topic), 201 if code == Code.CREATED else 200)
+        return _json(self._shown(topic), 201 if code == Code.CREATED else 200)
 
     async def _change(self, name: str, wanted: _Wanted) -> Response:
         if wanted.streams:
@@ -205,7 +205,7 @@ class TopicRoutes:
             await self.topics.alter(name, change)
         if wanted.partitions is not None and wanted.partitions != topic.partitions:
             await self.topics.grow(name, _counted(wanted.partitions))
-        return _json(_shown(await self._found(name)))
+        return _json(self._shown(await self._found(name)))
 
     async def _described(self, topic: Topic) -> dict[str, Any]:
         partitions = []
@@ -222,7 +222,19 @@ class TopicRoutes:
                         "bytes": info.byte - info.first_byte,
                     }
                 )
-        return {**_shown(topic), "details": partitions}
+        return {**self._shown(topic), "details": partitions}
+
+    def _shown(self, topic: Topic) -> dict[str, Any]:
+        return {
+            "name": topic.name,
+            "id": topic.id.hex(),
+            "partitions": topic.partitions,
+            "adopted": [spelled_name(stream) for stream in topic.streams],
+            "content_type": topic.settings.get(CONTENT_TYPE),
+            "configs": topic.settings,
+            "notes": notes_of(topic.settings, object_store=self._profiles.object_store),
+            "created_at": format_instant(topic.created_ms),
+        }
 
 
 def _named(streams: list[str]) -> list[str]:
@@ -264,19 +276,6 @@ def _changed(before: Mapping[str, str], steps: Mapping[str, str | None]) -> dict
 
 def _spelled(configs: dict[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in sorted(configs.items())) or "no configs"
-
-
-def _shown(topic: Topic) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "id": topic.id.hex(),
-        "partitions": topic.partitions,
-        "adopted": [spelled_name(stream) for stream in topic.streams],
-        "content_type": topic.settings.get(CONTENT_TYPE),
-        "configs": topic.settings,
-        "notes": notes_of(topic.settings),
-        "created_at": format_instant(topic.created_ms),
-    }
 
 
 def _may_read(name: str, principal: Principal | None) -> bool:
