@@ -20,6 +20,7 @@ __all__ = [
     "Evicted",
     "HotBatch",
     "KafkaState",
+    "Mark",
     "OpenTransaction",
     "Pack",
     "PackReference",
@@ -172,9 +173,24 @@ class Attributes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     value: bytes  # a JSON object with at least one member
 
 
+class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A snapshot of a stream: the state after all records before `record`. Its body is records of
+    the companion."""
+
+    record: int
+    byte: int
+    parts: tuple[tuple[int, int], ...]  # (record, byte) of each part of the body
+    size: int  # bytes of the body
+    sha256: bytes
+    content_type: str
+    created_ms: int
+    origin: str = ""  # the clients', or `REDUCER@REVISION`
+    dropped_ms: int = 0  # 0: it is one of those kept; else the time since which it is superseded
+
+
 class PlainExtras(msgspec.Struct, array_like=True, gc=False):
-    """The extras of a stream without attributes, as they are written: so these states have the same
-    bytes as in releases that know none."""
+    """The extras of a stream without attributes and snapshots, as they are written: so these states
+    have the same bytes as in releases that know none."""
 
     retention: Retention | None = None
     # packed slices before the first kept record that forks still need: see index.py
@@ -188,9 +204,11 @@ class PlainExtras(msgspec.Struct, array_like=True, gc=False):
 
 class StreamExtras(PlainExtras, array_like=True, gc=False):
     """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
-    and attributes."""
+    attributes and snapshots."""
 
     attributes: Attributes | None = None
+    # by record, and at one record the oldest first; never empty
+    marks: list[Mark] | None = None
 
 
 class OpenTransaction(msgspec.Struct, array_like=True, gc=False):
