@@ -40,7 +40,7 @@ from polynya.front.http.protocol.responses import (
     header_lines,
     owner_line,
 )
-from polynya.front.http.protocol.router import Route, RouteKind, Router
+from polynya.front.http.protocol.router import OF_STREAMS, Route, Router
 from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
 from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
@@ -284,15 +284,7 @@ class Exchange:
         hint = self.context.service.hint
         return (
             hint(route.name, self.head.headers.get("stream-zone", ""))
-            if hint is not None
-            and route is not None
-            and route.kind
-            in (
-                RouteKind.STREAM,
-                RouteKind.RETENTION,
-                RouteKind.ATTRIBUTES,
-                RouteKind.APPEND_BATCH,
-            )
+            if hint is not None and route is not None and route.kind in OF_STREAMS
             else ""
         )
 
