@@ -82,6 +82,7 @@ from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLe
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
+    ResetLinks,
     SubscriptionConfig,
     SubscriptionDelete,
     SubscriptionEvent,
@@ -352,6 +353,7 @@ GOLDEN: list[tuple[Command, str]] = [
         SubscriptionRetry("s", 7, 17, 3, "w_1", "docs/a", 8, 64, 1017, "boom"),
         "9b31a173071103a3775f31a6646f63732f610840cd03f9a4626f6f6d",
     ),
+    (ResetLinks("s", 7, [("docs/a", 8, 3, 9)]), "9432a173079194a6646f63732f61080309"),
     (TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
     (TableOpen(3, 12), "933d030c"),
     (TablePlanned(3, 1), "933e0301"),
@@ -593,6 +595,7 @@ def test_levels_are_those_of_commands() -> None:
         SetCompaction: 4,
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
+        ResetLinks: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 

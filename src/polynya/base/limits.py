@@ -217,6 +217,7 @@ SUBSCRIPTIONS_PER_GROUP_MAX = 1024
 SUBSCRIPTION_STREAMS_MAX = 1000
 # streams in one wake, claim or page of a subscription; the rest follows in the next
 SUBSCRIPTION_LINKS_SHOWN = 1000
+SUBSCRIPTION_RESETS_MAX = 10_000  # streams of one reset: each is read to find its place
 SUBSCRIPTION_ID_BYTES_MAX = 256
 SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; responses contain them
 SUBSCRIPTION_ATTEMPTS_MAX = 1000  # the largest `max_attempts`: at a minute each, most of a day
