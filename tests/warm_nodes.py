@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from warm_commands import serve_arguments
 
 from polynya.cli import main as run_command
-from polynya.cli.cluster import dev
+from polynya.cli.cluster import dev_nodes
 from polynya.config.core_start import die_with_parent
 from polynya.node import core_process
 from polynya.node.supervisor import ENTRY
@@ -47,7 +47,7 @@ def fork_cores() -> None:
 
 def fork_nodes() -> None:
     """Let the `cluster dev` that this process becomes fork its nodes."""
-    dev.subprocess = types.SimpleNamespace(  # type: ignore[attr-defined]
+    dev_nodes.subprocess = types.SimpleNamespace(  # type: ignore[assignment]
         Popen=ForkedNode, DEVNULL=subprocess.DEVNULL
     )
 
