@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from tiers.flakes import LOCAL, Flake, read_flakes, write_flakes
+from tiers.marked_files import OPTION
 from tiers.outcome import Failure, Outcome, read_outcome
 from tiers.quarantine import FILE, read_entries
 
@@ -124,7 +125,7 @@ def run(arguments: list[str], wait_alone: Callable[[], object] = lambda: None) -
     REPORT.unlink(missing_ok=True)
     count = int((os.cpu_count() or 1) * WORKERS_PER_CORE)
     workers = ["-n", str(count), "--dist", "loadfile", "--no-loadscope-reorder"]
-    status = run_pytest(REPORT, [*workers, "-m", EXPRESSION, *arguments])
+    status = run_pytest(REPORT, [*workers, OPTION, "-m", EXPRESSION, *arguments])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not REPORT.exists():
         return status or 1
     outcome = read_outcome(REPORT)
