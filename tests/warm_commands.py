@@ -297,7 +297,7 @@ def _go_on(request: Request) -> None:
 
 
 def _fork_processes(request: Request) -> None:
-    """Fork the nodes and cores that the command starts, also one that ends by itself."""
+    """Fork the nodes and cores that the command starts."""
     if request.tag:
         Path("/proc/self/comm").write_text(request.tag)
     nodes = importlib.import_module("warm_nodes")
