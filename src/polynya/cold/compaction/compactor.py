@@ -79,7 +79,7 @@ class CompactionCounters(msgspec.Struct):
 
 
 class LastPass(msgspec.Struct, frozen=True, gc=False):
-    """What the last pass of a stream did, as this core knows it."""
+    """The outcome of the last pass of a stream, as this core knows it."""
 
     ended_ms: int
     seconds: float

@@ -213,7 +213,7 @@ class CompactionWork:
 
 
 class _Shortened(msgspec.Struct):
-    """What stays of an entry."""
+    """The batches that stay of an entry."""
 
     slices: list[Slice]
     is_changed: bool
