@@ -94,7 +94,10 @@ class KeyedTier(Tier):
         return self.machine(name).directory.streams[name]
 
     async def compact(self, name: str = NAME) -> LastPass | None:
-        return await self.compactor.compact(group_of(name, GROUPS), self.stream(name))
+        """A pass, due or not."""
+        self.compactor.force(name)
+        await self.compactor.compact_due()
+        return self.compactor.last.get(self.stream(name).uid)
 
     async def flush(self) -> None:
         await self.flusher.flush_now()
