@@ -87,6 +87,7 @@ class CompactionFinder:
         stream = local.streams.find(query.group, query.name)
         if isinstance(stream, Refusal) or self.compactor is None:
             return None
+        await self.compactor.refresh()
         return self._view(local.led[query.group], stream)
 
     def _view(self, machine: Machine, stream: Stream) -> StreamCompaction | None:

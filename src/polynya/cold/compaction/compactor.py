@@ -181,13 +181,17 @@ class Compactor:
         """Return the policy of a stream, as of the last look; None: its keys are not compacted."""
         return self._known.get(name)
 
+    async def refresh(self) -> None:
+        """Read which streams have a policy now."""
+        self._known = await self._policies()
+
     def extent(self, machine: Machine, stream: Stream) -> Extent | None:
-        """Return what may be compacted of a stream with a policy now."""
+        """Return what may be compacted of a stream now; None: it has no policy."""
         policy = self.policy_of(stream.name)
         if policy is None:
             return None
         found = extent_of(machine, stream, policy, self._groups.now_ms())
-        if found is not None and (found.below or self._rests(stream.uid)):
+        if found.below or self._rests(stream.uid):
             mapped = self._mapped.get(stream.uid, 0)
             return extent_of(machine, stream, policy, self._groups.now_ms(), mapped)
         return found
@@ -222,7 +226,7 @@ class Compactor:
     # --- scanning ---------------------------------------------------------------------------------
 
     async def _look(self) -> list[tuple[int, Machine, Stream, Extent, CompactionPolicy]]:
-        self._known = await self._policies()
+        await self.refresh()
         now_ms, found, compacted = self._groups.now_ms(), [], set()
         for number, (name, policy) in enumerate(self._known.items()):
             if not number % AT_ONCE:

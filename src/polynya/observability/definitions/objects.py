@@ -193,11 +193,13 @@ UPKEEP = (
         "polynya_compaction_dirty_ratio_max",
         "gauge",
         "Largest part of a waiting stream that no pass has compared.",
+        merge="max",
     ),
     Metric(
         "polynya_compaction_overdue_seconds",
         "gauge",
         "Time for which the stream that waits longest has been due.",
+        merge="max",
     ),
     Metric("polynya_pages_total", "counter", "Pages of stream indexes written to the store."),
     Metric("polynya_paged_slices_total", "counter", "Slices whose index entries are in pages."),

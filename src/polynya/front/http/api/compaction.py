@@ -41,7 +41,7 @@ class CompactionRoute:
                 "NOT_FOUND",
                 f"no keys are compacted in {spelled_name(name)}: it needs the retention "
                 '{"compact": true}, or as a partition a topic with cleanup.policy=compact, and '
-                "records in the object store",
+                "the node an object store",
             )
         body = msgspec.json.encode({"name": spelled_name(name), **shown(found)})
         status = 202 if request.method == "POST" else 200
