@@ -131,6 +131,13 @@ def test_the_command_line_shows_it_and_begins_passes(node: RunningNode) -> None:
     assert "cleaned offset" in shown and "dropped 950 records" in shown
     begun = polynya("topic", "compact", "c-gzip", server=node.url)
     assert (begun.code, begun.err) == (0, "a pass begins on 1 partition\n")
-    plain = polynya("retention", "compact", "nothing", server=node.url)
-    assert plain.code != 0
-    assert "no keys are compacted in nothing" in plain.err
+    absent = polynya("retention", "compact", "absent", server=node.url)
+    assert absent.code and "there is no stream 'absent'" in absent.err
+    assert polynya("create", "plain", server=node.url).code == 0
+    plain = polynya("retention", "compact", "plain", server=node.url)
+    assert plain.code and "no keys are compacted in plain" in plain.err
+    both = polynya("retention", "set", "plain", "--compact", "--keep-age", "7d", server=node.url)
+    assert both.err == "plain keeps records for 7 d, the newest record of each key\n"
+    assert polynya("retention", "compact", "plain", server=node.url).code == 0
+    wrong = polynya("retention", "set", "--bucket", "b", "--compact", server=node.url)
+    assert wrong.code and "--compact is for a stream" in wrong.err

@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.base.errors import NotLeader
 from polynya.cold.compaction.compactor import Compactor, LastPass
-from polynya.local.api import Refusal
+from polynya.local.api import Refusal, StreamInfo
 from polynya.service.node_service import NodeService
 from polynya.stream.features.compaction.rules import compaction_of
 from polynya.stream.machine import Machine
@@ -49,6 +49,10 @@ class CompactionFinder:
         self._service = service
         service.rpc.serve(COMPACTION, CompactionQuery, StreamCompaction | None, self._here)
         service.rpc.serve(COMPACT, CompactionQuery, StreamCompaction | None, self._compact_here)
+
+    async def info(self, name: str) -> StreamInfo | Refusal:
+        """Return the facts of a stream. Raises Unavailable."""
+        return await self._service.info(name)
 
     async def find(self, name: str) -> StreamCompaction | None:
         """Return how far the compaction of a stream is; None without such a stream in memory, or if

@@ -10,6 +10,7 @@ from polynya.access.grants import Verb
 from polynya.base.names import BadName, canonical_name, spelled_name
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
+from polynya.local.api import Refusal
 from polynya.service.stream_compaction import CompactionFinder, StreamCompaction
 from polynya.wire.headers import format_instant
 
@@ -37,8 +38,10 @@ class CompactionRoute:
         else:
             found = await self._finder.find(name)
         if found is None:
+            if isinstance(await self._finder.info(name), Refusal):
+                raise Failure("NOT_FOUND")
             raise Failure(
-                "NOT_FOUND",
+                "INVALID_REQUEST",
                 f"no keys are compacted in {spelled_name(name)}: it needs the retention "
                 '{"compact": true}, or as a partition a topic with cleanup.policy=compact, and '
                 "the node an object store",
