@@ -25,6 +25,11 @@ libraries = test_kafka_clients.libraries
 KEYS, COUNT = 50, 1000
 LAST = {f"k{at % KEYS}": None if at % KEYS == 7 else f"v{at}" for at in range(COUNT)}
 SECONDS = 60.0
+TOPICS: dict[str, dict[str, str]] = {
+    **{codec: {} for codec in CODECS},
+    "diskless": {"profile": "diskless"},
+    "leased": {"profile": "leased"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +45,28 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 def fill(node: RunningNode) -> None:
     """Write a topic for each codec, and compact it. The first batches are small, the last large."""
     admin = AdminClient({"bootstrap.servers": node.kafka})
-    topics = [NewTopic(f"c-{codec}", 1, config={"cleanup.policy": "compact"}) for codec in CODECS]
+    topics = [
+        NewTopic(f"c-{topic}", 1, config={"cleanup.policy": "compact", **config})
+        for topic, config in TOPICS.items()
+    ]
     for made in admin.create_topics(topics).values():
         made.result(SECONDS)
     errors: list[Any] = []
-    for codec in CODECS:
+    for topic in TOPICS:
+        codec = topic if topic in CODECS else "none"
         producer = Producer({"bootstrap.servers": node.kafka, "compression.type": codec})
         for at in range(COUNT):
             value = None if at % KEYS == 7 else f"v{at}"
             producer.produce(
-                f"c-{codec}", value, f"k{at % KEYS}", 0,
+                f"c-{topic}", value, f"k{at % KEYS}", 0,
                 on_delivery=lambda error, message: errors.append(error) if error else None,
             )  # fmt: skip
             if at in (10, 300):
                 assert producer.flush(SECONDS) == 0
         assert producer.flush(SECONDS) == 0
     assert not errors
-    for codec in CODECS:
-        compact(node, f"kafka/c-{codec}/0")
+    for topic in TOPICS:
+        compact(node, f"kafka/c-{topic}/0")
 
 
 def compact(node: RunningNode, stream: str) -> dict[str, Any]:
@@ -74,8 +83,8 @@ def compact(node: RunningNode, stream: str) -> dict[str, Any]:
     return wait_until(ended, what=f"a pass of {stream}")
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_librdkafka_restores_a_compacted_topic(node: RunningNode, codec: str) -> None:
+@pytest.mark.parametrize("topic", TOPICS)
+def test_librdkafka_restores_a_compacted_topic(node: RunningNode, topic: str) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": node.kafka,
@@ -85,7 +94,7 @@ def test_librdkafka_restores_a_compacted_topic(node: RunningNode, codec: str) ->
             "check.crcs": True,
         }
     )
-    consumer.assign([TopicPartition(f"c-{codec}", 0, 0)])
+    consumer.assign([TopicPartition(f"c-{topic}", 0, 0)])
     found: dict[str, str | None] = {}
     count = 0
     while True:
