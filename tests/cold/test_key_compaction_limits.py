@@ -19,7 +19,7 @@ from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.cold.compaction.work import _fit
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.compaction.commands import NoteCompaction, SetCompaction
-from polynya.stream.features.compaction.rules import compaction_of
+from polynya.stream.features.compaction.progress import compaction_of
 from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.features.pages.eviction import is_evictable, mark_of
 from polynya.stream.features.tables.state import Watch

@@ -42,6 +42,7 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
     profile: int = 0  # `Profile` that appends need now
     attributes: Attributes | None = None  # only where they are asked for
     compact: bool = False  # its keys are compacted, by its own setting
+    rewrites: int = 0  # slices that lost records by compaction
 
     @property
     def high_watermark(self) -> int:
@@ -80,6 +81,7 @@ def info_of(
         0 if extras is None else profile_of(stream),
         extras.attributes if attributes and extras is not None else None,
         compaction is not None and compaction.is_wanted,
+        0 if compaction is None else compaction.rewrites,
     )
 
 

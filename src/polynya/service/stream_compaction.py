@@ -11,7 +11,7 @@ from polynya.base.errors import NotLeader
 from polynya.cold.compaction.compactor import Compactor, LastPass
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.node_service import NodeService
-from polynya.stream.features.compaction.rules import compaction_of
+from polynya.stream.features.compaction.progress import compaction_of
 from polynya.stream.machine import Machine
 from polynya.stream.state.model import Stream
 

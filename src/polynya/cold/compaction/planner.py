@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import msgspec
 
-from polynya.stream.features.compaction.rules import compaction_of
+from polynya.stream.features.compaction.progress import compaction_of
 from polynya.stream.features.forks.pinned import pinned_until
 from polynya.stream.features.tables.watches import untaken_from, watch_of
 from polynya.stream.machine import Machine
