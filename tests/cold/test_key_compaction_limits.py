@@ -7,6 +7,7 @@ from struct import pack_into
 import google_crc32c
 import pytest
 from msgspec import structs
+from test_evictor import bring_all, evicted, evictor_of
 from worlds.cold import GROUPS, play
 from worlds.compaction import NAME, KeyedTier
 from worlds.stream import kafka_batch
@@ -25,6 +26,7 @@ from polynya.stream.features.pages.eviction import is_evictable, mark_of
 from polynya.stream.features.tables.state import Watch
 from polynya.stream.parts import ABORTED, CONTROL, TRANSACTIONAL
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.encode import machine_from, snapshot_of
 from polynya.stream.state.model import Pin, TableClaim
 from polynya.wire.kafka.batches import Record, build_batch
 
@@ -342,6 +344,36 @@ def test_a_compacted_stream_is_evicted_and_known_by_its_horizon() -> None:
         assert tier.world.apply(GROUP, structs.replace(wanted, is_wanted=False)).code == Code.OK
         assert tier.machine().directory.compacted == {}
         assert compaction_of(stream).generation == 1, "its progress stays"
+
+    play(story)
+
+
+def test_an_evicted_stream_returns_when_its_tombstones_may_go() -> None:
+    async def story() -> None:
+        tier = KeyedTier(policy=CompactionPolicy(delete_retention_ms=DAY_MS))
+        await write(tier, b"1", b"2")
+        tier.produce((b"a", None))
+        tier.produce((b"c", b"last"))
+        await tier.flush()
+        await tier.compact()
+        tier.world.now += 1000
+        await evictor_of(tier).evict_due()
+        assert evicted(tier) == {NAME}
+        twin = machine_from(snapshot_of(tier.machine()), lambda place, uid: b"")
+        assert snapshot_of(twin) == snapshot_of(tier.machine())
+        tier.world.machines()[GROUP] = twin
+
+        async def bring(group: int, names: list[str]) -> None:
+            assert (group, names) == (GROUP, [NAME])
+            await bring_all(tier)
+
+        tier.world.bring = bring  # type: ignore[method-assign]
+        assert await tier.compactor.compact_due() == 0
+        assert evicted(tier) == {NAME}
+        tier.world.now += DAY_MS
+        await tier.compactor.compact_due()
+        assert await tier.compactor.compact_due() == 1
+        await tier.check_keys(gone=[b"a"])
 
     play(story)
 
