@@ -45,6 +45,7 @@ from polynya.stream.features.lifetimes.commands import (
     Expire,
     Touch,
 )
+from polynya.stream.features.marks.commands import DropSnapshot, PublishSnapshot
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -270,6 +271,19 @@ GOLDEN: list[tuple[Command, str]] = [
         CreateWithAttributes("docs/a", 1, "text/plain", 0, attributes=b'{"a":1}'),
         "dc001110a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c000ffc4077b2261223a317d",
     ),
+    (
+        PublishSnapshot(
+            "docs/a", 7, 3, 9, 8, ((2, 40),), 5, b"d" * 32, "text/plain", "r@1", 2, ["r"], 6
+        ),
+        "9e11a6646f63732f61070309089192022805c420"
+        + "64" * 32
+        + "aa746578742f706c61696ea37240310291a17206",
+    ),
+    (
+        PublishSnapshot("docs/a", 7, 0, 0, 0, (), 0, b"d" * 32, "", "", 2, None, 6),
+        "9e11a6646f63732f61070000009000c420" + "64" * 32 + "a0a002c006",
+    ),
+    (DropSnapshot("docs/a", 7, "", -1, 2, None, 6), "9812a6646f63732f6107a0ff02c006"),
     (
         PinSource("docs/a", "ab", "docs/b", 5, 1, 2, "text/plain", 3, True),
         "9a14a6646f63732f61a26162a6646f63732f62050102aa746578742f706c61696e03c3",
@@ -538,6 +552,8 @@ def test_levels_are_those_of_commands() -> None:
         AppendIf: 4,
         SetAttributes: 4,
         CreateWithAttributes: 4,
+        PublishSnapshot: 4,
+        DropSnapshot: 4,
         PageEntries: 3,
         ReleasePaged: 3,
         Produce: 3,

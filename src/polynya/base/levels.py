@@ -17,6 +17,7 @@ RECEIPT_LEVEL = 4  # of the checksums in the receipts of producers
 ENTRY_LEVEL = 3  # of index entries of version 2
 RECORD_TIME_LEVEL = 3  # of a retention by record times
 COMPRESSION_LEVEL = 4  # of slices whose payload is compressed
+SNAPSHOTS_LEVEL = 4  # of the snapshots of streams
 ATTRIBUTES_LEVEL = 4  # of the attributes of streams
 COMPACTION_LEVEL = 4  # of key compaction
 INTERNAL_LEVEL = 4  # of streams that no pattern and no table has

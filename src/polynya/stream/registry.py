@@ -14,6 +14,7 @@ from polynya.stream.features.consumer_groups import rules as consumer_groups
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
 from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.marks import rules as marks
 from polynya.stream.features.packs import rules as packs
 from polynya.stream.features.pages import eviction
 from polynya.stream.features.pages import rules as pages
@@ -42,6 +43,7 @@ FEATURES = (
     lifetimes,
     retention,
     trimming,
+    marks,
     forks,
     segments,
     profiles,

@@ -45,7 +45,8 @@ class KeyMap:
         at = low % self._slots
         if self._records[at] and (self._lows[at] != low or self._highs[at] != high):
             at = self._find(at, low, high)
-        return self._records[at] - 1
+        record: int = self._records[at]
+        return record - 1
 
     def _find(self, at: int, low: int, high: int) -> int:
         """Return the slot of a key behind another one, or the free one for it."""

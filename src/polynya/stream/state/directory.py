@@ -17,8 +17,8 @@ class StreamDirectory:
     `streams` and `by_uid` hold the same streams in the same order: that of their creation, until an
     evicted one returns (`disordered`). `hot` holds the streams with hot batches, and `hot_bytes` is
     the sum of their payloads. `retaining` holds the streams with their own retention policy,
-    `leased` those with segments, `compacted` those that want key compaction themselves.
-    `attribute_bytes` is the sum of their attributes."""
+    `leased` those with segments, `compacted` those that want key compaction themselves, `marked`
+    those with snapshots. `attribute_bytes` is the sum of their attributes."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
@@ -31,6 +31,7 @@ class StreamDirectory:
         self.retaining: dict[int, Stream] = {}
         self.leased: dict[int, Stream] = {}
         self.compacted: dict[int, Stream] = {}
+        self.marked: dict[int, Stream] = {}
         self.attribute_bytes = 0
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
 

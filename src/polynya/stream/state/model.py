@@ -22,6 +22,7 @@ __all__ = [
     "Evicted",
     "HotBatch",
     "KafkaState",
+    "Mark",
     "OpenTransaction",
     "Pack",
     "PackReference",
@@ -178,17 +179,31 @@ class Compaction(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The progress of key compaction on a stream. Before `cleaned` no key has two records."""
 
     cleaned: int
-    horizon_ms: int = (
-        0  # from then on a pass drops the tombstones before `tombstones`; 0: none wait
-    )
+    # from then on a pass drops the tombstones before `tombstones`; 0: none wait
+    horizon_ms: int = 0
     generation: int = 0  # of the passes that were completed
     tombstones: int = 0
     is_wanted: bool = False  # by the stream itself, not by a topic whose partition it is
     rewrites: int = 0  # slices that lost records: a part of the ETags of pages
 
 
+class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A snapshot of a stream: the state after all records before `record`. Its body is records of
+    the companion."""
+
+    record: int
+    byte: int
+    parts: tuple[tuple[int, int], ...]  # (record, byte) of each part of the body
+    size: int  # bytes of the body
+    sha256: bytes
+    content_type: str
+    created_ms: int
+    origin: str = ""  # the clients', or `REDUCER@REVISION`
+    dropped_ms: int = 0  # 0: it is one of those kept; else the time since which it is superseded
+
+
 class PlainExtras(msgspec.Struct, array_like=True, gc=False):
-    """The extras of a stream without attributes and compaction, as they are written: so these states
+    """The extras of a stream with none of the newer fields, as they are written: so these states
     have the same bytes as in releases that know none."""
 
     retention: Retention | None = None
@@ -202,16 +217,18 @@ class PlainExtras(msgspec.Struct, array_like=True, gc=False):
 
 
 class AttributedExtras(PlainExtras, array_like=True, gc=False):
-    """The extras of a stream without compaction, as they are written."""
+    """The extras of a stream without compaction and snapshots, as they are written."""
 
     attributes: Attributes | None = None
 
 
 class StreamExtras(AttributedExtras, array_like=True, gc=False):
     """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
-    attributes, and the progress of key compaction."""
+    attributes, the progress of key compaction, and snapshots."""
 
     compaction: Compaction | None = None
+    # by record, and at one record the oldest first; never empty
+    marks: list[Mark] | None = None
 
 
 class OpenTransaction(msgspec.Struct, array_like=True, gc=False):

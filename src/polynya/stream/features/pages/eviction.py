@@ -21,7 +21,7 @@ from google_crc32c import value as crc32c
 from msgspec import structs
 
 from polynya.base.errors import CorruptData
-from polynya.base.names import spelled_name
+from polynya.base.names import COMPANION, spelled_name
 from polynya.stream.command import NEEDS, Command, applies, level_of
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.tables.lifetimes import is_forgotten, without_forgotten
@@ -88,7 +88,7 @@ _state = msgspec.msgpack.Decoder(Stream)
 
 def is_evictable(stream: Stream) -> bool:
     """Report whether only requests can change the stream: no hot bytes, expiry, forks,
-    subscriptions or own retention, and no table that lags."""
+    subscriptions, snapshots or own retention, and no table that lags."""
     return (
         stream.hot is None
         and (stream.extras is None or _has_only_progress(stream.extras))
@@ -99,6 +99,7 @@ def is_evictable(stream: Stream) -> bool:
         and stream.fork is None
         and not stream.deleted
         and is_stable(stream)
+        and not stream.name.startswith(COMPANION)  # its owner's commands need it
         and (stream.tables is None or _is_taken(stream))
     )
 
@@ -175,7 +176,7 @@ def as_written(stream: Stream) -> Stream:
 
 def _extras_as_written(extras: StreamExtras) -> PlainExtras:
     past = None if extras.past is None else index.written(extras.past)
-    if extras.compaction is not None:
+    if extras.compaction is not None or extras.marks is not None:
         return structs.replace(extras, past=past)
     plain = (
         extras.retention,
