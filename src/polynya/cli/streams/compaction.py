@@ -19,9 +19,9 @@ def begin_pass(client: Client, stream: str) -> dict[str, Any]:
 
 
 def row_of(found: dict[str, Any] | None) -> tuple[str, ...]:
-    """Return the cells of a table for a stream; None: nothing of it is in packs."""
+    """Return the cells of a table for a stream; None: it is evicted."""
     if found is None:
-        return ("-", "-", "-", "nothing is in the object store")
+        return ("-", "-", "-", "the partition is idle and evicted")
     whole = output.size(found["bytes"])
     dirty = f"{found['dirty_ratio']:.0%} of {whole}"
     why = [found[key] for key in ("held_by", "kept_for") if found[key]]
