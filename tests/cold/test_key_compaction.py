@@ -10,7 +10,7 @@ from worlds.cold import FaultyStore, play, play_each
 from worlds.compaction import NAME, KeyedTier, Pair
 
 from polynya.cold.compaction.planner import CompactionPolicy
-from polynya.stream.features.compaction.rules import compaction_of
+from polynya.stream.features.compaction.progress import compaction_of
 from polynya.wire.kafka import codecs
 
 DAY_MS = 86_400_000
@@ -80,6 +80,23 @@ def test_a_tombstone_stays_for_its_time_and_then_goes() -> None:
         assert compaction_of(tier.stream()).horizon_ms == 0, "an idle stream is left alone"
         tier.world.now += 10 * DAY_MS
         assert await tier.compactor.compact_due() == 0
+
+    play(story)
+
+
+def test_a_tombstone_stays_while_another_pass_runs() -> None:
+    async def story() -> None:
+        tier = KeyedTier(policy=CompactionPolicy(delete_retention_ms=DAY_MS))
+        tier.produce((b"a", b"1"))
+        tier.produce((b"a", None))
+        for number in range(4):
+            tier.produce((b"b", b"%d" % number))
+            await tier.flush()
+            await tier.compact()
+            assert (b"a", None) in (await tier.check_keys()).values()
+        tier.world.now += DAY_MS
+        await tier.compactor.compact_due()
+        await tier.check_keys(gone=[b"a"])
 
     play(story)
 

@@ -14,11 +14,12 @@ from polynya.base.names import group_of
 from polynya.cold.compaction.child import HereWorker
 from polynya.cold.compaction.compactor import Compactor, LastPass, Policies
 from polynya.cold.compaction.planner import CompactionPolicy
+from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import Steps
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.machine import Machine
-from polynya.stream.parts import Encoding
+from polynya.stream.parts import HIDDEN, Encoding
 from polynya.stream.read_plan import HotPiece, ReadPlan, cut
 from polynya.stream.replies import Code
 from polynya.stream.state.model import Stream
@@ -55,8 +56,10 @@ class KeyedTier(Tier):
         self,
         store: FaultyStore | None = None,
         policy: CompactionPolicy = CompactionPolicy(),  # noqa: B008
+        settings: MergeSettings = MERGE_SETTINGS,
     ) -> None:
         super().__init__(store)
+        self.settings = settings
         self.policies = {NAME: policy}
         self.compactor = self.new_compactor()
         self.records: dict[str, dict[int, Pair]] = {}
@@ -67,7 +70,7 @@ class KeyedTier(Tier):
 
         return Compactor(
             Steps(self.world, self.store, no_sleep),
-            MERGE_SETTINGS,
+            self.settings,
             CLUSTER,
             self.merger.in_hand,
             policies=policies,
@@ -94,7 +97,10 @@ class KeyedTier(Tier):
         return self.machine(name).directory.streams[name]
 
     async def compact(self, name: str = NAME) -> LastPass | None:
-        return await self.compactor.compact(group_of(name, GROUPS), self.stream(name))
+        """A pass, due or not."""
+        self.compactor.force(name)
+        await self.compactor.compact_due()
+        return self.compactor.last.get(self.stream(name).uid)
 
     async def flush(self) -> None:
         await self.flusher.flush_now()
@@ -146,9 +152,11 @@ class KeyedTier(Tier):
 
 
 def _pairs(piece: Any) -> dict[int, Pair]:
+    """The records of a piece, as a reader of committed ones gets them."""
+    if piece.flags & HIDDEN:
+        return {}
     return {
         record.offset: (record.key, record.value)
         for batch, header, first in placed_batches(piece.payload, piece.record)
-        if not header.is_control
         for record in decoded_records(batch, first)
     }

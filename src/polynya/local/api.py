@@ -43,6 +43,7 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
     attributes: Attributes | None = None  # only where they are asked for, as the snapshots are
     compact: bool = False  # its keys are compacted, by its own setting
     marks: list[Mark] | None = None
+    rewrites: int = 0  # slices that lost records by compaction
 
     @property
     def high_watermark(self) -> int:
@@ -82,6 +83,7 @@ def info_of(
         extras.attributes if attributes and extras is not None else None,
         compaction is not None and compaction.is_wanted,
         extras.marks if attributes and extras is not None else None,
+        0 if compaction is None else compaction.rewrites,
     )
 
 

@@ -8,6 +8,7 @@ import click
 
 from polynya.base.offsets import parse_token
 from polynya.cli.remote.client import Client, bucket_path, server_option, stream_path
+from polynya.cli.streams import compaction
 from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
@@ -190,6 +191,26 @@ def clear_command(client: Client, stream: str | None, bucket: str | None) -> Non
     """
     client.call("DELETE", _path(stream, bucket), stream=stream or "")
     output.notice(f"{_named(stream, bucket)} no longer has its own retention")
+
+
+@retention_command.command("compact")
+@click.argument("stream", shell_complete=complete_stream)
+@options.as_json
+@server_option
+def compact_command(client: Client, stream: str, as_json: bool) -> None:
+    """Begin a pass of key compaction on STREAM now, due or not. It has 'retention set --compact', or is
+    a partition of a topic with cleanup.policy=compact.
+
+    \b
+    polynya retention compact orders
+    """
+    found = compaction.begin_pass(client, stream)
+    dirty, cleaned, _, held = compaction.row_of(found)
+    output.outcome(
+        found,
+        f"a pass begins on {stream}: {dirty} dirty, cleaned to {cleaned}, held by {held}",
+        as_json=as_json,
+    )
 
 
 def _path(stream: str | None, bucket: str | None) -> str:

@@ -31,7 +31,7 @@ class CompactionFailed(Exception):
 
 
 class Worker(Protocol):
-    """What does the steps of a pass."""
+    """A worker that does the steps of a pass."""
 
     async def run(self, request: Request) -> Answer:
         """Do one step. Raises CompactionFailed."""

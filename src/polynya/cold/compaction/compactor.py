@@ -62,6 +62,7 @@ KEYS_PER_SLOT = 0.75
 NEVER = 2**62
 REFUSED_REST_MS = 60_000  # until a stream is due again, of which a group refused a slice, …
 DAMAGE_REST_MS = 3_600_000  # … or of which a slice cannot be decoded
+FORCED_MAX = 4096  # streams that wait for a pass that was asked for
 AT_ONCE = 256  # streams that are looked at before the loop runs
 
 
@@ -78,8 +79,8 @@ class CompactionCounters(msgspec.Struct):
     dropped_bytes: int = 0
 
 
-class LastPass(msgspec.Struct, frozen=True, gc=False):
-    """What the last pass of a stream did, as this core knows it."""
+class LastPass(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The outcome of the last pass of a stream, as this core knows it."""
 
     ended_ms: int
     seconds: float
@@ -105,7 +106,7 @@ class _Result(msgspec.Struct):
 
 
 class Compactor:
-    """The compactor of one core. `run` is its task; `compact` does a pass of one stream at once."""
+    """The compactor of one core. `run` is its task."""
 
     def __init__(
         self,
@@ -130,6 +131,9 @@ class Compactor:
         self._known: Policies = {}
         self._mapped: dict[int, int] = {}  # uid -> end of what held-up passes have mapped
         self._rest_until: dict[int, int] = {}  # uid -> log time from which it is due again
+        self._due_since: dict[str, int] = {}  # name -> log time
+        self._forced: set[str] = set()  # names of streams whose next pass was asked for
+        self._wake_up = asyncio.Event()
         self._turn = asyncio.Lock()  # one stream at a time
         self._failures = Failures(
             log,
@@ -143,7 +147,7 @@ class Compactor:
         """Compact until cancelled."""
         try:
             if self._settings.interval_ms:
-                await repeat(self._pass, 0.0, sleep=self._steps.sleep)
+                await repeat(self._pass, INTERVAL_SECONDS, wake=self._wake_up)
         finally:
             await self._worker.close()
 
@@ -162,21 +166,32 @@ class Compactor:
         with self._failures:
             due = await self._look()
             self.due = {stream.name: extent.dirty_ratio for _, _, stream, extent, _ in due}
+            self._forced &= self.due.keys()
+            since, now_ms = self._due_since, self._groups.now_ms()
+            self._due_since = {name: since.get(name, now_ms) for name in self.due}
             for group, machine, stream, extent, policy in due:
-                done += await self._one(group, machine, stream, extent, policy)
+                if await self._one(group, machine, stream, extent, policy):
+                    done += 1
+                    self._forced.discard(stream.name)
+                    self.due.pop(stream.name, None)
+                    self._due_since.pop(stream.name, None)
         return done
 
     def policy_of(self, name: str) -> CompactionPolicy | None:
         """Return the policy of a stream, as of the last look; None: its keys are not compacted."""
         return self._known.get(name)
 
+    async def refresh(self) -> None:
+        """Read which streams have a policy now."""
+        self._known = await self._policies()
+
     def extent(self, machine: Machine, stream: Stream) -> Extent | None:
-        """Return what may be compacted of a stream with a policy now."""
+        """Return what may be compacted of a stream now; None: it has no policy."""
         policy = self.policy_of(stream.name)
         if policy is None:
             return None
         found = extent_of(machine, stream, policy, self._groups.now_ms())
-        if found is not None and (found.below or self._rests(stream.uid)):
+        if found.below or self._rests(stream.uid):
             mapped = self._mapped.get(stream.uid, 0)
             return extent_of(machine, stream, policy, self._groups.now_ms(), mapped)
         return found
@@ -184,20 +199,34 @@ class Compactor:
     def _rests(self, uid: int) -> bool:
         return self._groups.now_ms() < self._rest_until.get(uid, 0)
 
-    async def compact(self, group: int, stream: Stream) -> LastPass | None:
-        """Compact a stream with a policy now, due or not. None: nothing of it may be compacted."""
-        self._known = await self._policies()
-        machine = self._groups.machines()[group]
-        policy, extent = self.policy_of(stream.name), self.extent(machine, stream)
-        if policy is None or extent is None or extent.begin >= extent.end:
-            return None
-        await self._one(group, machine, stream, extent, policy)
-        return self.last.get(stream.uid)
+    def is_waiting(self, name: str) -> bool:
+        """Report whether a pass of a stream is due or under way."""
+        return name in self._forced or name in self.due
+
+    def force(self, name: str) -> None:
+        """Let a pass of a stream begin soon, due or not."""
+        if len(self._forced) < FORCED_MAX:
+            self._forced.add(name)
+            self._wake_up.set()
+
+    def samples(self) -> dict[str, float]:
+        """Return the metrics of the streams that wait for a pass."""
+        return {
+            "polynya_compaction_streams_due": len(self.due),
+            "polynya_compaction_dirty_ratio_max": max(self.due.values(), default=0.0),
+            "polynya_compaction_overdue_seconds": self._overdue(),
+        }
+
+    def _overdue(self) -> float:
+        """Return for how long the stream that waits longest has been due."""
+        if not self._due_since:
+            return 0.0
+        return max(0, self._groups.now_ms() - min(self._due_since.values())) / 1000
 
     # --- scanning ---------------------------------------------------------------------------------
 
     async def _look(self) -> list[tuple[int, Machine, Stream, Extent, CompactionPolicy]]:
-        self._known = await self._policies()
+        await self.refresh()
         now_ms, found, compacted = self._groups.now_ms(), [], set()
         for number, (name, policy) in enumerate(self._known.items()):
             if not number % AT_ONCE:
@@ -211,8 +240,7 @@ class Compactor:
                 extent = self.extent(machine, stream)
                 if (
                     extent is not None
-                    and not self._rests(stream.uid)
-                    and is_due(stream, extent, policy, now_ms)
+                    and self._is_due(stream, extent, policy, now_ms)
                     and self._groups.may_log(machine, COMPACTION_LEVEL)
                 ):
                     found.append((group, machine, stream, extent, policy))
@@ -222,6 +250,13 @@ class Compactor:
             for uid in known.keys() - compacted:
                 del known[uid]
         return sorted(found, key=lambda each: -each[3].dirty_ratio)
+
+    def _is_due(
+        self, stream: Stream, extent: Extent, policy: CompactionPolicy, now_ms: int
+    ) -> bool:
+        if stream.name in self._forced:
+            return extent.begin < extent.end
+        return not self._rests(stream.uid) and is_due(stream, extent, policy, now_ms)
 
     async def _wake(self, group: int, machine: Machine, name: str, now_ms: int) -> None:
         """Bring an evicted stream back whose tombstones may go."""
@@ -261,6 +296,8 @@ class Compactor:
         if count > made.extent.begin:
             await self._rewrite(made, count, result, now_ms)
             await self._complete(made, count, result, policy, now_ms)
+        elif result.damage:
+            self._rest_until[made.uid] = now_ms + DAMAGE_REST_MS
         self.last[made.uid] = LastPass(
             self._groups.now_ms(),
             monotonic() - began,

@@ -19,32 +19,38 @@ class KeyMap:
     def __init__(self, slots: int, seed: bytes) -> None:
         self._slots = max(SLOTS_MIN, slots)
         self._seed = seed
-        self._high = array("Q", bytes(8 * self._slots))
-        self._low = array("Q", bytes(8 * self._slots))
+        self._highs = array("Q", bytes(8 * self._slots))
+        self._lows = array("Q", bytes(8 * self._slots))
         self._records = array("Q", bytes(8 * self._slots))  # + 1; 0: the slot is free
         self.left = int(self._slots * _LOAD)  # keys that it has room for
 
     def put(self, key: bytes, record: int) -> bool:
         """Set the newest record of a key. False: the map is full."""
         low, high = _HASH.unpack(blake2b(key, digest_size=16, key=self._seed).digest())
-        at = self._find(low, high)
-        if not self._records[at]:
+        at = low % self._slots
+        records = self._records
+        if records[at] and (self._lows[at] != low or self._highs[at] != high):
+            at = self._find(at, low, high)
+        if not records[at]:
             if not self.left:
                 return False
             self.left -= 1
-            self._low[at], self._high[at] = low, high
-        self._records[at] = record + 1
+            self._lows[at], self._highs[at] = low, high
+        records[at] = record + 1
         return True
 
     def newest(self, key: bytes) -> int:
         """Return the newest record of a key, or -1."""
         low, high = _HASH.unpack(blake2b(key, digest_size=16, key=self._seed).digest())
-        return self._records[self._find(low, high)] - 1
+        at = low % self._slots
+        if self._records[at] and (self._lows[at] != low or self._highs[at] != high):
+            at = self._find(at, low, high)
+        record: int = self._records[at]
+        return record - 1
 
-    def _find(self, low: int, high: int) -> int:
-        """Return the slot of a key, or the free one for it."""
-        lows, highs, records, slots = self._low, self._high, self._records, self._slots
-        at = low % slots
+    def _find(self, at: int, low: int, high: int) -> int:
+        """Return the slot of a key behind another one, or the free one for it."""
+        lows, highs, records, slots = self._lows, self._highs, self._records, self._slots
         while records[at] and (lows[at] != low or highs[at] != high):
             at += 1
             if at == slots:

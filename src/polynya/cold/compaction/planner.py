@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import msgspec
 
-from polynya.stream.features.compaction.rules import compaction_of
+from polynya.stream.features.compaction.progress import compaction_of
 from polynya.stream.features.forks.pinned import pinned_until
 from polynya.stream.features.tables.watches import untaken_from, watch_of
 from polynya.stream.machine import Machine
@@ -68,12 +68,12 @@ class Pass(msgspec.Struct, frozen=True, gc=False):
 
 def extent_of(
     machine: Machine, stream: Stream, policy: CompactionPolicy, now_ms: int, mapped: int = 0
-) -> Extent | None:
-    """Return what may be compacted of a stream. None: nothing is in packs. `mapped`: the end of what
-    passes have mapped that something held up."""
+) -> Extent:
+    """Return what may be compacted of a stream. `mapped`: the end of what passes have mapped that
+    something held up."""
     cold = stream.cold
     if not cold:
-        return None
+        return Extent(0, 0, "records in memory" if stream.hot else "", "", 0, 0, 0)
     limit, held_by = _limit(machine, stream, policy, now_ms)
     end = index.entries_before(cold, limit)
     begin, below = _begin(stream, cold)

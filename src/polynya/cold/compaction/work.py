@@ -130,9 +130,7 @@ class CompactionWork:
 
     def _put_batch(self, batch: memoryview, first: int) -> bool:
         put = self._map.put
-        return all(
-            put(row[2], first + row[0]) for row in keyed_batch(batch).rows if row[2] is not None
-        )
+        return all(row[2] is None or put(row[2], first + row[0]) for row in keyed_batch(batch).rows)
 
     # --- rewriting --------------------------------------------------------------------------------
 
@@ -213,7 +211,7 @@ class CompactionWork:
 
 
 class _Shortened(msgspec.Struct):
-    """What stays of an entry."""
+    """The batches that stay of an entry."""
 
     slices: list[Slice]
     is_changed: bool

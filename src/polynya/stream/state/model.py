@@ -184,6 +184,7 @@ class Compaction(msgspec.Struct, array_like=True, frozen=True, gc=False):
     generation: int = 0  # of the passes that were completed
     tombstones: int = 0
     is_wanted: bool = False  # by the stream itself, not by a topic whose partition it is
+    rewrites: int = 0  # slices that lost records: a part of the ETags of pages
 
 
 class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -172,6 +172,7 @@ class Stream(Subject):
     create = _verb(streams.create)
     append = _verb(streams.append)
     trim = _verb(streams.trim)
+    set_retention = _verb(streams.set_retention)
     head = _verb(streams.head)
     known_type = _verb(streams.known_type)
     exists = _verb(streams.exists)

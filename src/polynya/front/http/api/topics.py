@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_name, spelled_name
+from polynya.front.http.api.compaction import shown as shown_compaction
 from polynya.front.http.api.topic_records import produce
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
@@ -23,6 +24,7 @@ from polynya.front.kafka.configs import (
     check_change,
     check_config,
     check_replicas,
+    is_compacted,
     notes_of,
     with_profile,
 )
@@ -35,6 +37,7 @@ from polynya.front.kafka.topics.catalog import (
 )
 from polynya.front.kafka.topics.steps import TopicRefused, TopicService
 from polynya.local.api import StreamInfo
+from polynya.service.stream_compaction import StreamCompaction
 from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
 from polynya.wire.headers import format_instant
@@ -71,12 +74,15 @@ class TopicRoutes:
         *,
         partitions: int,
         profiles: NodeProfiles = NodeProfiles(),  # noqa: B008 (frozen)
+        compaction: Callable[[str], Awaitable[StreamCompaction | None]] | None = None,
     ) -> None:
-        """`partitions`, `profiles`: of a topic whose creator leaves them open."""
+        """`partitions`, `profiles`: of a topic whose creator leaves them open. `compaction` finds how
+        far that of a stream is."""
         self._service = service
         self.topics = TopicCatalog(service, new_id)
         self._partitions = partitions
         self._profiles = profiles
+        self._compaction = compaction
 
     async def list(self, request: Request) -> Response:
         """List the topics that the caller may read, by name. Raises `Failure`."""
@@ -220,9 +226,17 @@ class TopicRoutes:
                         "first_offset": info.first_record,
                         "next_offset": info.record,
                         "bytes": info.byte - info.first_byte,
+                        **await self._compacted(topic, name),
                     }
                 )
         return {**self._shown(topic), "details": partitions}
+
+    async def _compacted(self, topic: Topic, name: str) -> dict[str, Any]:
+        """Return how far the compaction of a partition is, if its topic has the policy."""
+        if self._compaction is None or not is_compacted(topic.settings):
+            return {}
+        found = await self._compaction(name)
+        return {"compaction": None if found is None else shown_compaction(found)}
 
     def _shown(self, topic: Topic) -> dict[str, Any]:
         return {

@@ -9,12 +9,13 @@ from msgspec import structs
 from polynya.base.levels import COMPACTION_LEVEL
 from polynya.stream.command import applies
 from polynya.stream.features.compaction.commands import NoteCompaction, SetCompaction
+from polynya.stream.features.compaction.progress import compaction_of
 from polynya.stream.features.forks.pinned import pinned_until
 from polynya.stream.features.lifetimes.rules import is_surely_expired, tail_reply
 from polynya.stream.features.retention.trimming import extras_of, tidy
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
-from polynya.stream.state.model import Compaction, Stream
+from polynya.stream.state.model import Compaction
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -61,17 +62,11 @@ def apply_note_compaction(machine: Machine, command: NoteCompaction, place: int)
         return Reply(Code.NOT_YET)
     machine.counters.raise_level(COMPACTION_LEVEL)  # a standalone node gets no `SetLevel`
     machine.changes.streams.add(stream.uid)
-    extras_of(stream).compaction = Compaction(
-        command.cleaned,
-        command.horizon_ms,
-        known.generation + 1,
-        command.tombstones,
-        known.is_wanted,
+    extras_of(stream).compaction = structs.replace(
+        known,
+        cleaned=command.cleaned,
+        horizon_ms=command.horizon_ms,
+        generation=known.generation + 1,
+        tombstones=command.tombstones,
     )
     return Reply(Code.OK)
-
-
-def compaction_of(stream: Stream) -> Compaction:
-    """Return the progress of key compaction; of a stream without any, that of the beginning."""
-    found = None if stream.extras is None else stream.extras.compaction
-    return Compaction(0) if found is None else found

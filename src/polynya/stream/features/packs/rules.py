@@ -12,6 +12,7 @@ from msgspec import structs
 from polynya.base.levels import COMPACTION_LEVEL, COMPRESSION_LEVEL, ENTRY_LEVEL
 from polynya.stream.command import applies
 from polynya.stream.features.appends.transactions import forget_aborted
+from polynya.stream.features.compaction.progress import note_rewrite
 from polynya.stream.features.forks.pinned import pinned_until
 from polynya.stream.features.packs.commands import (
     PackDeleted,
@@ -130,6 +131,7 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     _note_level(machine, cold)
     if is_shorter:
         machine.counters.raise_level(COMPACTION_LEVEL)
+        note_rewrite(stream)
     forget_aborted(stream, cold.record, cold.record + cold.records)
     for each in old:
         machine.packs.drop_slice(each, command.now_ms)
