@@ -11,7 +11,10 @@ import pytest
 from front_world import Answer, World, play, request
 
 from polynya.base.limits import SNAPSHOT_GRACE_MS, SNAPSHOTS_SUPERSEDED_MAX
+from polynya.base.names import companion_of
 from polynya.front.http.protocol.settings import HttpSettings
+from polynya.local.api import StreamInfo
+from polynya.service.snapshot_sweep import sweep_snapshots
 
 NAME = "docs/a"
 URL = f"/v1/stream/{NAME}"
@@ -317,5 +320,75 @@ def test_a_read_behind_the_trim_names_the_snapshot_to_begin_with() -> None:
             assert answer.headers["stream-retained-offset"] == places[2]
             assert answer.headers["stream-snapshot-offset"] == places[3]
             assert answer.headers["link"] == f'<{URL}/snapshot/{places[3]}>; rel="snapshot"'
+
+    run(story)
+
+
+def test_a_read_may_begin_at_the_newest_snapshot() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        first = await world.get(NAME, "?offset=snapshot&live=long-poll")
+        assert (first.status, first.headers["location"]) == (307, f"{URL}?offset=-1&live=long-poll")
+        await published(world, places[3])
+        then = await world.get(NAME, "?offset=snapshot")
+        assert (then.status, then.headers["location"]) == (307, f"{URL}/snapshot/{places[3]}")
+        await world.ask("PUT", f"{URL}/retention/{places[4]}")
+        assert (await world.get(NAME, "?offset=snapshot")).error == "TRIMMED"
+
+    run(story)
+
+
+def test_a_retention_trims_to_the_oldest_snapshot_that_can_be_read() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world, 9)
+        rule = b'{"snapshot":"any","snapshots_kept":3}'
+        assert (await world.ask("PUT", f"{URL}/retention", rule)).status == 200
+        shown = json.loads((await world.ask("GET", f"{URL}/retention")).body)
+        assert (shown["snapshot"], shown["snapshots_kept"]) == ("any", 3)
+        for number in (1, 3, 5, 7):
+            await published(world, places[number], b"%d" % number)
+            assert await first_kept(world) == places[1], "a superseded one can still be read"
+        world.service.clock += SNAPSHOT_GRACE_MS
+        await published(world, places[9], b"9")
+        assert await first_kept(world) == places[3], "5, 7 and 9 are kept, 3 has its grace"
+        refused = await world.ask(
+            "PUT", "/v1/stream/docs/fork", stream_forked_from=URL, stream_fork_offset=places[8]
+        )
+        assert (refused.status, refused.error) == (409, "SNAPSHOT_NEEDED")
+        assert "a fork has no snapshots of its own" in message(refused)
+
+    run(story)
+
+
+async def first_kept(world: World) -> str:
+    found = json.loads((await world.ask("GET", f"{URL}/retention")).body)
+    return str(found["retained_offset"])
+
+
+def test_the_last_snapshot_that_covers_a_trim_stays() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        await published(world, places[2])
+        await published(world, places[4], b"4")
+        await world.ask("PUT", f"{URL}/retention/{places[2]}")
+        assert (await world.ask("DELETE", f"{URL}/snapshot/{places[2]}")).status == 204
+        needed = await world.ask("DELETE", f"{URL}/snapshot/{places[4]}")
+        assert (needed.status, needed.error) == (409, "SNAPSHOT_NEEDED")
+
+    run(story)
+
+
+def test_a_sweep_removes_what_nobody_can_read() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        for number in (1, 2, 3):
+            await published(world, places[number], b"%d" % number)
+        assert await sweep_snapshots(world.service) == 0
+        world.service.clock += SNAPSHOT_GRACE_MS + 1
+        assert await sweep_snapshots(world.service) == 1
+        assert [each["offset"] for each in await listed(world)] == places[2:4]
+        owner = (await world.service.info(NAME), await world.service.info(companion_of(NAME)))
+        assert [info.first_record for info in owner if isinstance(info, StreamInfo)] == [0, 1]
+        assert await sweep_snapshots(world.service) == 0
 
     run(story)

@@ -14,7 +14,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.futures import settle
-from polynya.base.limits import SNAPSHOTS_KEPT_DEFAULT
+from polynya.base.limits import SNAPSHOTS_KEPT_MIN
 from polynya.base.names import bucket_of, companion_of, spelled_name
 from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo
 from polynya.service.api import Service
@@ -23,10 +23,10 @@ from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.marks.commands import DropSnapshot, PublishSnapshot
 from polynya.stream.features.profiles.commands import Profile
-from polynya.stream.parts import Batch, Encoding, Retention
+from polynya.stream.parts import Batch, Encoding, Mark, Retention
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.model import Mark
 
+CLIENTS = ""  # the origin of the snapshots that clients publish
 _TYPE = "application/octet-stream"
 
 
@@ -165,18 +165,16 @@ async def _companion(service: Service, name: str, *, diskless: bool) -> int | Re
 async def _rule(service: Service, info: StreamInfo) -> tuple[int, list[str] | None]:
     """Return how many snapshots of an origin are kept, and the origins whose oldest one trims the
     stream; None: it is not trimmed."""
-    retention = info.retention or (await service.buckets()).get(bucket_of(info.name))
-    return SNAPSHOTS_KEPT_DEFAULT if retention is None else kept_by(retention), bound_by(retention)
+    return rule_of(info.retention or (await service.buckets()).get(bucket_of(info.name)))
 
 
-def kept_by(retention: Retention) -> int:
-    """Return how many snapshots of an origin a retention keeps."""
-    return SNAPSHOTS_KEPT_DEFAULT
-
-
-def bound_by(retention: Retention | None) -> list[str] | None:
-    """Return the origins whose oldest snapshot trims the stream; None: it is not trimmed."""
-    return None
+def rule_of(retention: Retention | None) -> tuple[int, list[str] | None]:
+    """Return what a retention says of snapshots: how many of an origin are kept, and the origins
+    whose oldest one trims the stream; None: it is not trimmed."""
+    rule = None if retention is None else retention.snapshots
+    if rule is None:
+        return SNAPSHOTS_KEPT_MIN, None
+    return rule.kept, [CLIENTS] if rule.trims else None
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from polynya.stream.features.subscriptions.state import Link
-from polynya.stream.parts import ColdSlice, Fork, Retention
+from polynya.stream.parts import ColdSlice, Fork, Mark, Retention
 from polynya.stream.state.index import Entries
 
 __all__ = [
@@ -171,21 +171,6 @@ class Attributes(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     revision: int  # a number that no other attributes of the group ever have
     value: bytes  # a JSON object with at least one member
-
-
-class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A snapshot of a stream: the state after all records before `record`. Its body is records of
-    the companion."""
-
-    record: int
-    byte: int
-    parts: tuple[tuple[int, int], ...]  # (record, byte) of each part of the body
-    size: int  # bytes of the body
-    sha256: bytes
-    content_type: str
-    created_ms: int
-    origin: str = ""  # the clients', or `REDUCER@REVISION`
-    dropped_ms: int = 0  # 0: it is one of those kept; else the time since which it is superseded
 
 
 class PlainExtras(msgspec.Struct, array_like=True, gc=False):

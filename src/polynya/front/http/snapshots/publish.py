@@ -22,8 +22,8 @@ from polynya.front.http.snapshots.asked import (
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.snapshots import Body, boundary_of, drop, publish
 from polynya.stream.features.marks.held import repeated
+from polynya.stream.parts import Mark
 from polynya.stream.replies import Code
-from polynya.stream.state.model import Mark
 from polynya.wire.headers import OCTET_STREAM, BadField, media_type, parse_content_type
 from polynya.wire.http.body_coding import CODED
 from polynya.wire.json_records import valid_value

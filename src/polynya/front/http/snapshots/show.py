@@ -27,8 +27,8 @@ from polynya.front.http.snapshots.asked import (
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.snapshots import body_of
 from polynya.stream.features.marks.held import is_readable
+from polynya.stream.parts import Mark
 from polynya.stream.replies import Code
-from polynya.stream.state.model import Mark
 from polynya.wire.headers import BadField, format_instant, none_match
 from polynya.wire.http.snapshots import etag_of_snapshot, parse_range
 
