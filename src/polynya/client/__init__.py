@@ -51,6 +51,7 @@ from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.records import NewRecord
+from polynya.client.snapshots import Bootstrap, Snapshot, SnapshotInfo
 from polynya.client.tables import ResultColumn, SqlAnswer, TableInfo
 from polynya.client.values import (
     NOW,
@@ -81,6 +82,7 @@ __all__ = [
     "AsyncWork",
     "Attributes",
     "Batching",
+    "Bootstrap",
     "Client",
     "ClientError",
     "ConditionFailed",
@@ -108,6 +110,8 @@ __all__ = [
     "ResultColumn",
     "Retry",
     "SequenceRegression",
+    "Snapshot",
+    "SnapshotInfo",
     "SqlAnswer",
     "Stream",
     "StreamClosed",
