@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def bootstrap_command(client: Client, stream: str) -> None:
 
 def _content(file: str) -> bytes:
     if file == _STDIN:
-        return click.get_binary_stream("stdin").read()
+        return sys.stdin.buffer.read()
     try:
         return Path(file).read_bytes()
     except OSError as error:
