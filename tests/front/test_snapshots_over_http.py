@@ -6,10 +6,13 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from front_world import Answer, World, play, request
+from test_authorizer import Gate, guarded
 
+from polynya.base import levels
 from polynya.base.limits import SNAPSHOT_GRACE_MS, SNAPSHOTS_SUPERSEDED_MAX
 from polynya.base.names import companion_of
 from polynya.front.http.protocol.settings import HttpSettings
@@ -390,5 +393,115 @@ def test_a_sweep_removes_what_nobody_can_read() -> None:
         owner = (await world.service.info(NAME), await world.service.info(companion_of(NAME)))
         assert [info.first_record for info in owner if isinstance(info, StreamInfo)] == [0, 1]
         assert await sweep_snapshots(world.service) == 0
+
+    run(story)
+
+
+def test_publishing_needs_append_and_snapshot_and_reading_needs_read(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        made = await world.ask("PUT", URL, **gate.bearer("writer"))
+        target = f"{URL}/snapshot/{made.headers['stream-next-offset']}"
+        for name, status in (("writer", 403), ("other", 403), ("publisher", 201), ("reader", 403)):
+            answer = await world.ask("PUT", target, b"", **gate.bearer(name))
+            assert answer.status == status, name
+        for path in (target, f"{URL}/snapshots", f"{URL}/bootstrap"):
+            assert (await world.ask("GET", path, **gate.bearer("reader"))).status == 200
+            assert (await world.ask("GET", path, **gate.bearer("publisher"))).status == 403
+            assert (await world.ask("GET", path)).status == 401
+        assert (await world.ask("DELETE", target, **gate.bearer("writer"))).status == 403
+        assert (await world.ask("DELETE", target, **gate.bearer("publisher"))).status == 204
+
+    def setup(gate: Gate) -> None:
+        gate.token("writer", "all:docs/")
+        gate.token("other", "snapshot:docs/")
+        gate.token("publisher", "append,snapshot:docs/")
+        gate.token("reader", "read:docs/")
+
+    guarded(tmp_path, story, setup=setup)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_an_older_cluster_refuses_them(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        monkeypatch.setattr(levels, "LEVEL", 3)
+        answer = await world.ask(method, f"{URL}/snapshot/{places[1]}", b"1")
+        assert (answer.status, answer.error) == (503, "UPGRADE_PENDING")
+
+    run(story)
+
+
+async def stage(world: World, offset: str, body: bytes) -> str:
+    answer = await world.ask("POST", f"{URL}/snapshot/{offset}/parts", body)
+    assert answer.status == 201, answer
+    return answer.headers["stream-snapshot-part"]
+
+
+async def commit(world: World, offset: str, parts: list[str], count: str = "") -> Answer:
+    body = "\n".join(parts).encode()
+    return await publish(
+        world,
+        offset,
+        body,
+        stream_snapshot_parts=count or str(len(parts)),
+        content_type="text/plain",
+    )
+
+
+def test_a_body_may_come_in_parts() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        bodies = [bytes([number]) * (100_000 + number) for number in (1, 2, 3)]
+        first = [await stage(world, places[3], body) for body in bodies[:2]]
+        await stage(world, places[3], b"of another publisher")
+        parts = [*first, await stage(world, places[3], bodies[2])]
+        whole = b"".join(bodies)
+        made = await commit(world, places[3], parts)
+        assert made.status == 201, made
+        digest = b64encode(hashlib.sha256(whole).digest()).decode()
+        assert made.headers["repr-digest"] == f"sha-256=:{digest}:"
+        assert (await commit(world, places[3], parts)).status == 204
+        target = f"{URL}/snapshot/{places[3]}"
+        wire = await world.wire()
+        wire.send(request("GET", target) + request("HEAD", URL))
+        assert (await wire.answer()).body == whole
+        assert (await wire.answer(method="HEAD")).status == 200, "the connection goes on"
+        for begin, end in ((0, 1), (99_999, 100_003), (150_000, 250_000), (300_000, len(whole))):
+            found = await world.ask("GET", target, range=f"bytes={begin}-{end - 1}")
+            assert (found.status, found.body) == (206, whole[begin:end])
+        assert parts_of(await world.ask("GET", f"{URL}/bootstrap"))[0][1] == whole
+
+    run(story)
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        part = await stage(world, places[2], b"{")
+        uid, record, byte, _ = part.split("-")
+        for ids, count, code in (
+            ([part], "2", "INVALID_HEADER"),
+            ([], "0", "INVALID_HEADER"),
+            ([part] * 65, "65", "INVALID_HEADER"),
+            (["x"], "1", "INVALID_REQUEST"),
+            ([f"{uid}-{record}-{byte}-2"], "1", "PARTS_GONE"),
+            ([f"{int(uid) + 1}-{record}-{byte}-1"], "1", "PARTS_GONE"),
+            ([f"{uid}-{int(record) + 1}-{byte}-1"], "1", "PARTS_GONE"),
+            ([f"{uid}-{record}-{byte}-{1 << 30}"] * 2, "2", "BODY_TOO_LARGE"),
+        ):
+            assert (await commit(world, places[2], ids, count)).error == code, ids
+        bad = await publish(world, places[2], part.encode(), stream_snapshot_parts="1")
+        assert bad.error == "INVALID_JSON", "it may stand inside of an answer"
+        assert (
+            await world.ask("POST", f"{URL}/snapshot/{places[2]}/parts", b"")
+        ).error == "EMPTY_BODY"
+        assert (
+            await world.ask("POST", f"{URL}/snapshot/{places[2]}/pieces", b"1")
+        ).error == "NO_ROUTE"
+        assert (await world.ask("GET", f"{URL}/snapshot/{places[2]}/a/b")).error == "NO_ROUTE"
+        most = b"x" * (16 << 20)
+        await stage(world, places[2], most)
+        full = await world.ask("POST", f"{URL}/snapshot/{places[2]}/parts", most)
+        assert (full.status, full.error) == (429, "SNAPSHOT_STAGED")
 
     run(story)

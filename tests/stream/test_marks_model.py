@@ -131,7 +131,7 @@ class Snapshots(RuleBasedStateMachine):
             record,
             record,
             naive.companion_uid,
-            ((part, part),),
+            ((part, part, 1),),
             1,
             digest,
             TYPE,
@@ -280,7 +280,7 @@ class Snapshots(RuleBasedStateMachine):
         assert (own is not None) == bool(naive.bodies)
         if own is None:
             return
-        named = {record for mark in marks_of(stream) for record, _ in mark.parts}
+        named = {record for mark in marks_of(stream) for record, *_ in mark.parts}
         assert all(own.first_record <= record for record in named), "a named body is there"
         young = [at for at, ms in enumerate(naive.bodies) if ms > self.now_ms - SNAPSHOT_GRACE_MS]
         assert all(own.first_record <= record for record in young), "so is a young one"

@@ -7,6 +7,7 @@ that dies in between leaves a record that a later publish trims.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -16,7 +17,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.futures import settle
 from polynya.base.limits import SNAPSHOTS_KEPT_MIN
 from polynya.base.names import bucket_of, companion_of, spelled_name
-from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo
+from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
@@ -31,31 +32,40 @@ _TYPE = "application/octet-stream"
 
 
 class Body(msgspec.Struct, frozen=True):
-    """The body of a new snapshot."""
+    """What is known of the body of a new snapshot."""
 
-    data: bytes
     sha256: bytes
     content_type: str
     origin: str = ""
 
 
+class Staged(msgspec.Struct, frozen=True):
+    """A part of a body in the companion: its record, where that begins, and its bytes."""
+
+    companion_uid: int
+    record: int
+    byte: int
+    size: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the part begins."""
+        return self.record, self.byte
+
+
 async def publish(
-    service: Service, info: StreamInfo, at: tuple[int, int], body: Body, *, diskless: bool
+    service: Service, info: StreamInfo, at: tuple[int, int], body: Body, parts: Sequence[Staged]
 ) -> Reply:
-    """Publish a snapshot of the stream in `info` at a record and where it begins. `diskless`: this
-    node has an object store, which takes the body; otherwise the log does."""
-    staged = await _stage(service, info, body.data, diskless=diskless) if body.data else (0, None)
-    if isinstance(staged, Reply):
-        return staged
-    companion_uid, part = staged
+    """Publish a snapshot of the stream in `info` at a record and where it begins, with a body that
+    is staged."""
     kept, bound = await _rule(service, info)
     command = PublishSnapshot(
         info.name,
         info.uid,
         *at,
-        companion_uid,
-        () if part is None else (part,),
-        len(body.data),
+        parts[0].companion_uid if parts else 0,
+        tuple((part.record, part.byte, part.size) for part in parts),
+        sum(part.size for part in parts),
         body.sha256,
         body.content_type,
         body.origin,
@@ -64,6 +74,14 @@ async def publish(
         service.now_ms(),
     )
     return await _call(service, info.name, command)
+
+
+async def staged_bytes(service: Service, info: StreamInfo) -> int:
+    """Return the bytes of the companion that no snapshot names."""
+    own = await service.info(companion_of(info.name))
+    if isinstance(own, Refusal):
+        return 0
+    return own.byte - own.first_byte - sum(mark.size for mark in info.marks or ())
 
 
 async def drop(service: Service, info: StreamInfo, record: int, origin: str = "") -> Reply:
@@ -100,15 +118,11 @@ async def boundary_of(
 async def body_of(service: Service, info: StreamInfo, mark: Mark) -> bytes | memoryview | Refusal:
     """Return the body of a snapshot. A Refusal: the mark is gone by now. Raises CorruptData."""
     parts: list[bytes | memoryview] = []
-    for record, byte in mark.parts:
-        query = ReadQuery(
-            companion_of(info.name), record, byte, bytes_max=1, whole_records=True, touch=False
-        )
-        page = await service.read(query)
-        if isinstance(page, Refusal):
-            return page
-        parts += [span.payload for span in page.spans]
-        _check(page, record)
+    for *place, _ in mark.parts:
+        part = await part_of(service, info, (place[0], place[1]))
+        if isinstance(part, Refusal):
+            return part
+        parts.append(part)
     body = parts[0] if len(parts) == 1 else b"".join(parts)
     if len(body) != mark.size:
         raise CorruptData(
@@ -118,19 +132,25 @@ async def body_of(service: Service, info: StreamInfo, mark: Mark) -> bytes | mem
     return body
 
 
-def _check(page: Page, record: int) -> None:
-    if (page.begin_record, page.record) != (record, record + 1):
-        raise CorruptData(
-            f"a read of record {record} of {page.info.name} found {page.begin_record} to "
-            f"{page.record}"
-        )
+async def part_of(
+    service: Service, info: StreamInfo, place: tuple[int, int]
+) -> bytes | memoryview | Refusal:
+    """Return a part of a body. A Refusal: it is gone, or none begins there. Raises CorruptData."""
+    query = ReadQuery(companion_of(info.name), *place, bytes_max=1, whole_records=True, touch=False)
+    page = await service.read(query)
+    if isinstance(page, Refusal):
+        return page
+    if (page.begin_record, page.record) != (place[0], place[0] + 1):
+        return Refusal(Code.PARTS_GONE)
+    pieces = [span.payload for span in page.spans]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def _stage(
+async def stage(
     service: Service, info: StreamInfo, data: bytes, *, diskless: bool
-) -> tuple[int, tuple[int, int]] | Reply:
-    """Append a body to the companion. Return the companion's uid, and the body's record and where
-    it begins."""
+) -> Staged | Reply:
+    """Append a part of a body to the companion. `diskless`: this node has an object store, which
+    takes it; otherwise the log does."""
     name = companion_of(info.name)
     uid = await _companion(service, name, diskless=diskless)
     if isinstance(uid, Reply):
@@ -143,7 +163,7 @@ async def _stage(
         return Reply(Code.INCARNATION, info.uid)
     if reply.code >= Code.NOT_FOUND:
         return reply
-    return uid, (reply.record - 1, reply.byte - len(data))
+    return Staged(uid, reply.record - 1, reply.byte - len(data), len(data))
 
 
 async def _companion(service: Service, name: str, *, diskless: bool) -> int | Reply:

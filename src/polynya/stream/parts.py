@@ -143,7 +143,7 @@ class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     record: int
     byte: int
-    parts: tuple[tuple[int, int], ...]  # (record, byte) of each part of the body
+    parts: tuple[tuple[int, int, int], ...]  # (record, byte, size) of each part of the body
     size: int  # bytes of the body
     sha256: bytes
     content_type: str

@@ -54,7 +54,9 @@ def _is_whole(mark: Mark, stream: Stream, own: Stream | None) -> bool:
     return not mark.parts or (
         own is not None
         and all(
-            own.first_record <= record < own.next_record and own.first_byte <= byte < own.next_byte
-            for record, byte in mark.parts
+            own.first_record <= record < own.next_record
+            and own.first_byte <= byte
+            and byte + size <= own.next_byte
+            for record, byte, size in mark.parts
         )
     )

@@ -122,4 +122,4 @@ def unneeded_of(own: Stream, marks: Iterable[Mark], now_ms: int) -> tuple[int, i
     young = cut_of(own, _BODIES, now_ms).boundary
     if young is None:
         return None
-    return min([young, *(part for mark in marks for part in mark.parts)])
+    return min([young, *(part[:2] for mark in marks for part in mark.parts)])

@@ -56,8 +56,9 @@ def apply_publish_snapshot(machine: Machine, command: PublishSnapshot, place: in
         own is None
         or own.uid != command.companion_uid
         or not all(
-            (own.first_record, own.first_byte) <= part < (own.next_record, own.next_byte)
-            for part in command.parts
+            (own.first_record, own.first_byte) <= (record, byte)
+            and (record, byte + size) < (own.next_record, own.next_byte + 1)
+            for record, byte, size in command.parts
         )
     ):
         return tail_reply(Code.PARTS_GONE, stream)
