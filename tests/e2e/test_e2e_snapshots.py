@@ -70,7 +70,7 @@ def test_no_api_shows_or_takes_the_stream_with_the_bodies(tmp_path: Path) -> Non
             with suppress(httpx.ReadTimeout), live as events:
                 for line in events.iter_lines():
                     assert "_snapshots/" not in line
-                    if "docs/a" in line and "upToDate" in line:
+                    if "allUpToDate" in line:
                         break
         assert [facts.name for facts in client.streams()] == ["wakes", "docs/a"]
         assert "_snapshots/" not in polynya("ls", server=node.url).out
