@@ -74,6 +74,9 @@ def test_a_snapshot_is_published_read_listed_and_deleted(url: str) -> None:
         newest = await world.ask("GET", f"{url}/snapshot")
         assert (newest.status, newest.headers["location"]) == (307, target)
         assert newest.headers["cache-control"] == "no-store"
+        head = await world.head(NAME)
+        assert head.headers["stream-snapshot-offset"] == places[3]
+        assert head.headers["stream-snapshot-digest"] == f"sha-256={digest.hex()}"
         found = await world.ask("GET", target)
         assert (found.status, found.body) == (200, body)
         assert found.headers["content-type"] == JSON
