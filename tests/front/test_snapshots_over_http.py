@@ -18,6 +18,7 @@ from polynya.base.names import companion_of
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.local.api import StreamInfo
 from polynya.service.snapshot_sweep import sweep_snapshots
+from polynya.stream.parts import Retention, SnapshotRule
 
 NAME = "docs/a"
 URL = f"/v1/stream/{NAME}"
@@ -506,5 +507,33 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         await stage(world, places[2], most)
         full = await world.ask("POST", f"{URL}/snapshot/{places[2]}/parts", most)
         assert (full.status, full.error) == (429, "SNAPSHOT_STAGED")
+
+    run(story)
+
+
+def test_a_bucket_trims_its_streams_to_their_snapshots() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        rule = Retention(record_time=SnapshotRule(trims=1, kept=2))
+        await world.service.set_bucket("docs", rule)
+        for number in (1, 2, 3):
+            await published(world, places[number])
+        world.service.clock += SNAPSHOT_GRACE_MS
+        await sweep_snapshots(world.service)
+        assert await first_kept(world) == places[2]
+
+    run(story)
+
+
+def test_a_read_of_a_snapshot_extends_a_sliding_ttl() -> None:
+    async def story(world: World) -> None:
+        created = await world.put(NAME, stream_ttl="60")
+        target = f"{URL}/snapshot/{created.headers['stream-next-offset']}"
+        assert (await world.ask("PUT", target, b"1")).status == 201
+        for _ in range(3):
+            world.service.clock += 40_000
+            assert (await world.ask("GET", target)).status == 200
+        world.service.clock += 61_000
+        assert (await world.ask("GET", target)).error == "NOT_FOUND"
 
     run(story)

@@ -115,11 +115,13 @@ async def boundary_of(
     return found
 
 
-async def body_of(service: Service, info: StreamInfo, mark: Mark) -> bytes | memoryview | Refusal:
+async def body_of(
+    service: Service, info: StreamInfo, mark: Mark, *, local: bool = False
+) -> bytes | memoryview | Refusal:
     """Return the body of a snapshot. A Refusal: the mark is gone by now. Raises CorruptData."""
     parts: list[bytes | memoryview] = []
     for *place, _ in mark.parts:
-        part = await part_of(service, info, (place[0], place[1]))
+        part = await part_of(service, info, (place[0], place[1]), local=local)
         if isinstance(part, Refusal):
             return part
         parts.append(part)
@@ -133,11 +135,19 @@ async def body_of(service: Service, info: StreamInfo, mark: Mark) -> bytes | mem
 
 
 async def part_of(
-    service: Service, info: StreamInfo, place: tuple[int, int]
+    service: Service, info: StreamInfo, place: tuple[int, int], *, local: bool = False
 ) -> bytes | memoryview | Refusal:
-    """Return a part of a body. A Refusal: it is gone, or none begins there. Raises CorruptData."""
-    query = ReadQuery(companion_of(info.name), *place, bytes_max=1, whole_records=True, touch=False)
-    page = await service.read(query)
+    """Return a part of a body; `local`: from this node's replica. A Refusal: it is gone, or none
+    begins there. Raises CorruptData."""
+    query = ReadQuery(
+        companion_of(info.name),
+        *place,
+        bytes_max=1,
+        touch=False,
+        whole_records=True,
+        local=local,
+    )
+    page = service.read_nowait(query) or await service.read(query)
     if isinstance(page, Refusal):
         return page
     if (page.begin_record, page.record) != (place[0], place[0] + 1):
@@ -201,3 +211,9 @@ async def _call(service: Service, name: str, command: Command) -> Reply:
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     service.propose(name, command, partial(settle, future))
     return await future
+
+
+async def touch(service: Service, info: StreamInfo) -> None:
+    """Extend the sliding TTL of a stream, one of whose snapshots is read."""
+    if info.ttl_seconds is not None:
+        await service.read(ReadQuery(info.name, Position.NOW, bytes_max=1))

@@ -62,7 +62,8 @@ async def _answer(exchange: Exchange, *, local: bool) -> None:
         if begin is None:
             return
         info, mark = begin
-        page = await exchange.stream.read(_tail_of(exchange, mark, local=local))
+        query = _tail_of(exchange, mark, local=local)
+        page = exchange.stream.read_nowait(query) or await exchange.stream.read(query)
         if isinstance(page, Page) and page.info.uid == info.uid:
             await _send(exchange, page, mark)
             return

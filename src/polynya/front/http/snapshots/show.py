@@ -28,7 +28,7 @@ from polynya.front.http.snapshots.asked import (
     redirect,
 )
 from polynya.local.api import Refusal, StreamInfo
-from polynya.service.snapshots import body_of, part_of
+from polynya.service.snapshots import body_of, part_of, touch
 from polynya.stream.features.marks.held import is_readable
 from polynya.stream.parts import Mark
 from polynya.stream.replies import Code
@@ -67,6 +67,7 @@ async def _show(exchange: Exchange, at: tuple[int, int], *, local: bool) -> None
     mark = None if info is None else mark_at(exchange, info, at)
     if info is None or mark is None:
         return
+    await touch(exchange.context.service, info)
     headers = body_headers(info, mark)
     if none_match(exchange.head.headers.get("if-none-match"), etag_of_snapshot(mark.sha256)):
         exchange.answer(304, headers)
@@ -97,7 +98,9 @@ async def _pieces(
     at = 0
     for record, byte, size in mark.parts:
         if begin < at + size and at < end:
-            part = await part_of(exchange.context.service, info, (record, byte))
+            part = await part_of(
+                exchange.context.service, info, (record, byte), local=is_local(exchange)
+            )
             if isinstance(part, Refusal) or len(part) != size:
                 raise Unavailable("the snapshot was removed while it was read")
             yield memoryview(part)[max(0, begin - at) : end - at]
@@ -132,7 +135,7 @@ def body_headers(info: StreamInfo, mark: Mark) -> Headers:
 
 async def read_body(exchange: Exchange, info: StreamInfo, mark: Mark) -> bytes | memoryview | None:
     """Return the body of a snapshot; None if the error has been sent."""
-    body = await body_of(exchange.context.service, info, mark)
+    body = await body_of(exchange.context.service, info, mark, local=is_local(exchange))
     if not isinstance(body, Refusal):
         return body
     if body.code in (Code.NOT_FOUND, Code.TRIMMED, Code.PARTS_GONE):  # since the facts were read
