@@ -18,6 +18,7 @@ class Verb:
     APPEND = "append"
     CREATE = "create"
     DELETE = "delete"
+    SNAPSHOT = "snapshot"
     SUBSCRIBE = "subscribe"
     TABLE = "table"
     METRICS = "metrics"
@@ -29,12 +30,15 @@ VERBS = {
     Verb.APPEND: "append to streams and close them",
     Verb.CREATE: "create streams and fork them",
     Verb.DELETE: "delete streams and change what is kept of them",
+    Verb.SNAPSHOT: "with append: publish and delete snapshots, which readers begin with",
     Verb.SUBSCRIBE: "create, change, claim and delete subscriptions",
     Verb.TABLE: "create tables",
     Verb.METRICS: "scrape the metrics",
     Verb.ADMIN: "everything above on all streams, and the admin port: tokens, flushes, plans and commits",
 }
 _WITHOUT_PREFIX = frozenset((Verb.METRICS, Verb.ADMIN))
+# not in `all`: a writer must not replace what all readers begin with
+_NOT_IN_ALL = _WITHOUT_PREFIX | {Verb.SNAPSHOT}
 
 
 class BadScope(ValueError):
@@ -117,12 +121,12 @@ def parse_scope(text: str) -> Grant:
     """Parse `VERB[,VERB…][:PREFIX]`, such as `read,append:orders/`. A prefix is spelled as under
     `/v1/stream/`; none means all streams.
 
-    `all` is every verb except those without a prefix. Raise `BadScope`.
+    `all` is every verb except `snapshot` and those without a prefix. Raise `BadScope`.
     """
     words, colon, prefix = text.strip().partition(":")
     verbs = frozenset(word.strip().lower() for word in words.split(",") if word.strip())
     if "all" in verbs:
-        verbs = verbs - {"all"} | (VERBS.keys() - _WITHOUT_PREFIX)
+        verbs = verbs - {"all"} | (VERBS.keys() - _NOT_IN_ALL)
     unknown = sorted(verbs - VERBS.keys())
     if unknown or not verbs:
         what = f"'{unknown[0]}' is not a verb" if unknown else f"'{text}' names no verb"

@@ -203,7 +203,7 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
     def read() -> Samples:
         machines = local.machines.values()
         return {
-            "polynya_streams": sum(machine.directory.count for machine in machines),
+            "polynya_streams": sum(machine.directory.public_count for machine in machines),
             "polynya_streams_evicted": sum(len(machine.directory.evicted) for machine in machines),
             "polynya_leased_streams": sum(
                 len(machine.directory.leased) for machine in local.led.values()

@@ -97,11 +97,12 @@ SEGMENTS_KEPT_MAX = 1024
 ATTRS_BYTES_MAX = 16 * KIB  # the attributes of a stream, as compact JSON
 # the attributes of the streams of a group, which stay in memory; above it they get 507
 ATTRS_GROUP_BYTES = 64 * MIB
-# the body of a snapshot: one append, which every reader holds in memory
-SNAPSHOT_BYTES_MAX = 32 * MIB
+SNAPSHOT_BYTES_MAX = 1024 * MIB  # the body of a snapshot; on a node without a store one append
+SNAPSHOT_PARTS_MAX = 64  # of the body of a snapshot, each of which is one append
+SNAPSHOT_STAGED_BYTES = 2048 * MIB  # parts of a stream's snapshots that no snapshot names yet
 SNAPSHOT_EMBEDDED_BYTES = 1 * MIB  # a body inside an event or a JSON answer; a larger one is named
 SNAPSHOTS_KEPT_MAX = 8  # the newest snapshots of an origin, which are state in memory
-SNAPSHOTS_KEPT_DEFAULT = 2
+SNAPSHOTS_KEPT_MIN = 2  # … and as many at least, unless a retention says more
 SNAPSHOT_ORIGINS_MAX = 4  # of the snapshots of a stream: clients, and reducers
 SNAPSHOTS_SUPERSEDED_MAX = 64  # of an origin, each for SNAPSHOT_GRACE_MS: state in memory
 SNAPSHOT_GRACE_MS = 600_000  # a superseded snapshot can be read: its reader has ten minutes

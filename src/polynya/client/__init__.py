@@ -52,6 +52,7 @@ from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.records import NewRecord
+from polynya.client.snapshots import Bootstrap, Snapshot, SnapshotInfo
 from polynya.client.tables import ResultColumn, SqlAnswer, TableInfo
 from polynya.client.values import (
     NOW,
@@ -83,6 +84,7 @@ __all__ = [
     "AsyncWork",
     "Attributes",
     "Batching",
+    "Bootstrap",
     "Client",
     "ClientError",
     "ConditionFailed",
@@ -110,6 +112,8 @@ __all__ = [
     "ResultColumn",
     "Retry",
     "SequenceRegression",
+    "Snapshot",
+    "SnapshotInfo",
     "SqlAnswer",
     "Stream",
     "StreamAppend",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.base.limits import SQL_ROWS_DEFAULT
 from polynya.client import attributes as stream_attributes
+from polynya.client import snapshots as stream_snapshots
 from polynya.client import streams, tables, verbs
 from polynya.client.blocking.generated.driver import Driver
 from polynya.client.blocking.producer import Producer, open_producer
@@ -180,6 +181,11 @@ class Stream(Subject):
     delete = _verb(streams.delete)
     attributes = _verb(stream_attributes.attributes)
     set_attributes = _verb(stream_attributes.set_attributes)
+    publish_snapshot = _verb(stream_snapshots.publish_snapshot)
+    snapshots = _verb(stream_snapshots.snapshots)
+    snapshot = _verb(stream_snapshots.snapshot)
+    delete_snapshot = _verb(stream_snapshots.delete_snapshot)
+    bootstrap = _verb(stream_snapshots.bootstrap)
 
     def with_options(
         self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None

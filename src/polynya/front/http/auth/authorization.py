@@ -246,6 +246,8 @@ class Authorizer:
             principal.may_somewhere(verb) if name is None else principal.may(verb, name)
         ):
             self._refuse(verb, "" if name is None else f" on {spelled_name(name)}")
+        if verb == Verb.SNAPSHOT and not principal.may(Verb.APPEND, exchange.route.name):
+            self._refuse(Verb.APPEND, f" on {spelled_name(exchange.route.name)}")
         source = exchange.head.headers.get("stream-forked-from")
         if source is not None and verb == Verb.CREATE:
             name = exchange.context.router.stream_of(source)
@@ -272,7 +274,9 @@ class Authorizer:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
         if route.kind in (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP):
             return Verb.READ, route.name
-        if route.kind in (RouteKind.ATTRIBUTES, RouteKind.SNAPSHOT):
+        if route.kind == RouteKind.SNAPSHOT:
+            return (Verb.READ if method in ("GET", "HEAD") else Verb.SNAPSHOT), route.name
+        if route.kind == RouteKind.ATTRIBUTES:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.APPEND), route.name
         if route.kind == RouteKind.APPEND_BATCH:
             return Verb.APPEND, route.name

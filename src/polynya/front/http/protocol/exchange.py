@@ -10,7 +10,7 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -249,6 +249,25 @@ class Exchange:
         self._account(status, size)
         lines = self.head_lines(status, headers) + b"Content-Length: %d\r\n\r\n" % size
         self.send([lines, *parts])
+
+    async def answer_pieces(
+        self, status: int, headers: Headers, size: int, pieces: AsyncIterator[bytes | memoryview]
+    ) -> None:
+        """Respond to a GET with pieces of `size` bytes together, each once the client has read those
+        before. An error on the way breaks the connection: the client sees that bytes are missing."""
+        self._account(status, size)
+        responses = self.peer.responses
+        lines = self.head_lines(status, headers)
+        responses.write(lines + b"Content-Length: %d\r\n\r\n" % size)
+        try:
+            async for piece in pieces:
+                responses.write(piece)
+                if not await responses.wait_writable():
+                    return
+        except BaseException:
+            responses.close()
+            raise
+        self.send(b"")
 
     def _account(self, status: int, size: int) -> None:
         context = self.context
