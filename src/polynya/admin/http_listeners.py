@@ -119,6 +119,7 @@ class HttpListeners:
             long_poll_seconds=self._start.config.long_poll_timeout,
             connections_max=connections.base,
             strict_parameters=self._start.config.strict_parameters,
+            http2=self._start.config.serves_http2,
             object_store=self._start.config.cold.backend != "none",
             default_profile=self._start.config.default_profile,
         )

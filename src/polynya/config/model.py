@@ -10,6 +10,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -58,6 +59,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     groups: int | None = None
     scheduling: str = "batch"
     long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
+    http2: str = "auto"
     strict_parameters: bool = True
     unsafe_no_auth: bool = False
     admin_listen: str = ""
@@ -143,6 +145,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             return False
         is_local = self.kafka.listen is None or is_loopback(split_listen(self.kafka.listen)[0])
         return self.needs_token or not (is_local or self.unsafe_no_auth)
+
+    @property
+    def serves_http2(self) -> bool:
+        """Return True if the base port speaks HTTP/2 too."""
+        return self.http2 != "off" and find_spec("h2") is not None
 
     @property
     def has_tokens(self) -> bool:
@@ -505,6 +512,11 @@ def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
 
 def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     tls, auth = config.tls, config.auth
+    if config.http2 == "on" and not config.serves_http2:
+        yield (
+            f"http2 ({origins['http2']}): 'on' needs the library h2, which is not installed: "
+            "install the extra polynya[h2], or choose auto or off"
+        )
     if bool(tls.cert) != bool(tls.key):
         yield "tls.cert and tls.key go together; one of them is not set"
     if tls.self and tls.cert:

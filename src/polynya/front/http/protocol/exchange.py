@@ -87,6 +87,22 @@ class Authorization(Protocol):
         ...
 
 
+class OtherFraming(Protocol):
+    """The switch of a front to HTTP/2."""
+
+    def is_negotiated(self, transport: asyncio.Transport) -> bool:
+        """Report whether the handshake of TLS chose it."""
+        ...
+
+    def may_begin(self, transport: asyncio.Transport) -> bool:
+        """Report whether a connection may begin with it unasked."""
+        ...
+
+    def take(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Serve a connection from here on; `data` is all that it has sent."""
+        ...
+
+
 class MarkedRequests(Protocol):
     """The gate of requests that the web console marks by the header `CONSOLE`."""
 
@@ -136,6 +152,7 @@ class Context:
         self.memory = ResponseMemory()
         self.readers = LiveReaders(self.connections.spawn)
         self.live: LiveStreams | None = None  # for readers of many streams
+        self.http2: OtherFraming | None = None  # None: this front speaks HTTP/1.1 alone
         self.now = time.monotonic
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self._log_throttle = LogThrottle()
