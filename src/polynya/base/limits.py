@@ -244,6 +244,7 @@ CREDENTIAL_BYTES_MAX = 8 * KIB  # a token or JWT; larger ones are rejected unrea
 CREDENTIALS_KEPT_MAX = 4096
 # remaining lifetime of a token in `?access_token=`: URLs end up in histories and proxy logs
 URL_TOKEN_SECONDS_MAX = 3600
+SHORT_TOKEN_SECONDS_MAX = URL_TOKEN_SECONDS_MAX  # the lifetime of a short token, which a page has
 JWKS_BYTES_MAX = 1 * MIB  # the key set of an issuer
 AUDIT_FILE_BYTES_MAX = 8 * MIB  # then the audit log starts a new file …
 AUDIT_FILES_MAX = 8  # … and keeps this many older ones

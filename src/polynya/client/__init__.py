@@ -52,6 +52,7 @@ from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.records import NewRecord
 from polynya.client.tables import ResultColumn, SqlAnswer, TableInfo
+from polynya.client.tokens import ShortToken
 from polynya.client.values import (
     NOW,
     START,
@@ -108,6 +109,7 @@ __all__ = [
     "ResultColumn",
     "Retry",
     "SequenceRegression",
+    "ShortToken",
     "SqlAnswer",
     "Stream",
     "StreamClosed",

@@ -45,6 +45,7 @@ DEFAULT_FILE = "polynya.toml"
 GROUPS_DEFAULT = 16
 REDACTED = "***"
 _HOST = re.compile(r"[\w.-]+|\[[0-9a-f:.]+\]", re.ASCII)
+_COOKIE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#,@]+", re.ASCII)
 
 
@@ -521,6 +522,11 @@ def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str
         yield "tls.cert and tls.key go together; one of them is not set"
     if tls.self and tls.cert:
         yield "tls.self generates a certificate: remove it, or tls.cert and tls.key"
+    if auth.cookie and not _COOKIE.fullmatch(auth.cookie):
+        yield (
+            f"auth.cookie ({origins['auth.cookie']}): {auth.cookie!r} is not the name of a cookie; "
+            "expected one such as __Host-polynya"
+        )
     jwt = (auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)
     if any(jwt) and not all(jwt):
         yield (

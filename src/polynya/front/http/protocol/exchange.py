@@ -280,7 +280,7 @@ class Exchange:
     def head_lines(self, status: int, headers: Headers) -> bytes:
         """Return the status line and all headers but Content-Length."""
         if self.principal is not None:
-            headers = _for_one(headers)
+            headers = _for_one(headers, by_cookie="cookie" in self.head.headers)
         parts = [STATUS_LINES[status], header_lines(headers), COMMON]
         if self.context.service.hint is not None and (owner := self._owner()):
             parts.append(owner_line(owner))
@@ -389,13 +389,14 @@ class Exchange:
                 self.peer.waiting_task = None
 
 
-def _for_one(headers: Headers) -> Headers:
+def _for_one(headers: Headers, *, by_cookie: bool) -> Headers:
     """Replace `public` in Cache-Control: a cache must not share a response that needed a token (RFC
     9111 3.5)."""
     found: Headers = []
+    varies = "Authorization, Cookie" if by_cookie else "Authorization"
     for name, value in headers:
         if name == "Cache-Control" and value.startswith("public"):
-            found += [(name, value.replace("public", "private", 1)), ("Vary", "Authorization")]
+            found += [(name, value.replace("public", "private", 1)), ("Vary", varies)]
         else:
             found.append((name, value))
     return found
