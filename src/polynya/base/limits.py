@@ -131,6 +131,19 @@ CONNECTIONS_PER_CORE_MAX = 20_000
 PIPELINED_REQUESTS_MAX = 64  # per connection; then it is not read until responses are sent
 # unsent bytes of one subscriber; then it is disconnected with a reason
 SSE_BACKLOG_BYTES_MAX = 1 * MIB
+H2_STREAMS_MAX = 100  # concurrent streams of an HTTP/2 connection, each counted as a connection
+# bytes of request bodies on their way: of one stream, and of all streams of a connection
+H2_STREAM_WINDOW_BYTES = 256 * KIB
+H2_CONNECTION_WINDOW_BYTES = 1 * MIB
+# unsent response bytes of all streams of a connection; above it the connection ends
+H2_UNSENT_BYTES_MAX = 64 * MIB
+# of an HTTP/2 connection in a window of time: streams that either side reset (CVE-2023-44487), frames
+# that carry nothing beyond those that a client sends for what it receives, and DATA below 64 bytes
+H2_FLOOD_WINDOW_SECONDS = 10
+H2_RESETS_MAX = 100
+H2_CONTROL_FRAMES_MAX = 1_000
+H2_TINY_FRAMES_MAX = 10_000
+H2_HEADER_FRAMES_MAX = 8  # of one header block: 64 KiB are four of the smallest frames allowed
 LONG_POLL_SECONDS_DEFAULT = 20.0
 SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
@@ -244,6 +257,7 @@ CREDENTIAL_BYTES_MAX = 8 * KIB  # a token or JWT; larger ones are rejected unrea
 CREDENTIALS_KEPT_MAX = 4096
 # remaining lifetime of a token in `?access_token=`: URLs end up in histories and proxy logs
 URL_TOKEN_SECONDS_MAX = 3600
+SHORT_TOKEN_SECONDS_MAX = URL_TOKEN_SECONDS_MAX  # the lifetime of a short token, which a page has
 JWKS_BYTES_MAX = 1 * MIB  # the key set of an issuer
 AUDIT_FILE_BYTES_MAX = 8 * MIB  # then the audit log starts a new file …
 AUDIT_FILES_MAX = 8  # … and keeps this many older ones

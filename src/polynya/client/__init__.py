@@ -54,6 +54,7 @@ from polynya.client.reading import Live
 from polynya.client.records import NewRecord
 from polynya.client.snapshots import Bootstrap, Snapshot, SnapshotInfo
 from polynya.client.tables import ResultColumn, SqlAnswer, TableInfo
+from polynya.client.tokens import ShortToken
 from polynya.client.values import (
     NOW,
     START,
@@ -112,6 +113,7 @@ __all__ = [
     "ResultColumn",
     "Retry",
     "SequenceRegression",
+    "ShortToken",
     "Snapshot",
     "SnapshotInfo",
     "SqlAnswer",
