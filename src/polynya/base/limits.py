@@ -157,6 +157,9 @@ GROUP_ID_BYTES_MAX = 1 * KIB  # also of a member's id and of an instance id
 # subscriptions, and assignments, of all members: one log entry has them
 GROUP_MEMBERS_BYTES_MAX = 3 * MIB
 GROUP_PROTOCOLS_MAX = 32  # assignors that one member offers; clients offer one to three
+PATTERN_CHARACTERS_MAX = 1 * KIB  # of a subscription's regular expression
+PATTERN_STATES_MAX = 1000  # of its automaton: a letter of a name may visit each
+GROUP_PATTERNS_MAX = 32  # different regular expressions of one group: each keeps its matches
 OFFSETS_RETENTION_SECONDS = 7 * 24 * 3600.0  # unless `kafka.offsets_retention` is set; as Kafka's
 OFFSET_METADATA_BYTES_MAX = 4 * KIB  # as Kafka's default
 GROUP_SESSION_MS_MIN = 1000  # a member that is heard less often is noticed as fast as a failover
