@@ -41,6 +41,8 @@ class LedGroups(Protocol):
 
     def drop_idle(self, id_: str) -> None: ...
 
+    def timeouts(self, id_: str) -> tuple[int, int]: ...
+
 
 async def heartbeat(led: LedGroups, call: ConsumerHeartbeat) -> Answer:
     """Answer a heartbeat of the consumer protocol."""
@@ -65,6 +67,7 @@ async def heartbeat(led: LedGroups, call: ConsumerHeartbeat) -> Answer:
         running = led.start_modern(stored or ConsumerGroup(call.group))
     group = running.group
     assert isinstance(group, ModernGroup)
+    group.session_ms, group.heartbeat_ms = led.timeouts(call.group)
     answer = await running.ask(lambda ticket: group.call(call, ticket, clock_ms()))
     led.drop_idle(call.group)
     if isinstance(answer, Outcomes):  # the coordinator has lost the group

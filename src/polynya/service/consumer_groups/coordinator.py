@@ -20,6 +20,7 @@ from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
 from polynya.jobs import repeat
 from polynya.routing import messages
 from polynya.service.consumer_groups import consumer_protocol
+from polynya.service.consumer_groups.configs import GroupConfigs
 from polynya.service.consumer_groups.consumer_protocol import AnyRunning
 from polynya.service.consumer_groups.running import RunningGroup, clock_ms
 from polynya.service.consumer_groups.topic_source import TopicSource
@@ -53,6 +54,7 @@ from polynya.stream.features.consumer_groups.commands import (
     ExpireOffsets,
 )
 from polynya.stream.features.consumer_groups.modern import ModernGroup, described_modern
+from polynya.stream.features.consumer_groups.modern_members import JOIN_EPOCH
 from polynya.stream.features.consumer_groups.rules import old_offsets
 from polynya.stream.features.consumer_groups.state import CONSUMER, ConsumerGroup
 from polynya.stream.features.consumer_groups.subscription import topics_of
@@ -88,6 +90,7 @@ class ConsumerGroupCoordinator:
         self._term = term
         self._new_id = new_id or _new_id
         self._topics = TopicSource(service.meta_group)
+        self._configs = GroupConfigs(service.meta_group)
         self._led: dict[int, _Led] = {}
         self._loading: dict[int, asyncio.Task[_Led]] = {}
         self._is_settled = False  # all groups that are led here are loaded, none of another term
@@ -143,6 +146,7 @@ class ConsumerGroupCoordinator:
 
     def close(self) -> None:
         """Answer the calls that wait."""
+        self._configs.close()
         for task in self._loading.values():
             task.cancel()
         for raft_group in tuple(self._led):
@@ -222,10 +226,11 @@ class ConsumerGroupCoordinator:
         stored_groups = machine.consumer_groups.by_id.values()
         if any(stored.kind == CONSUMER and stored.members for stored in stored_groups):
             await self._topics.refresh()
+            await self._configs.refresh(waits=True)
         if machine is not service.local.led.get(raft_group) or term != self._term(raft_group):
             raise NotLeader(0)
         propose = partial(self._propose, raft_group)
-        led = _Led(machine, term, propose, self._new_id, self._topics.view)
+        led = _Led(machine, term, propose, self._new_id, self._topics.view, self._configs.timeouts)
         self._led[raft_group] = led
         for stored in machine.consumer_groups.by_id.values():
             if stored.members:
@@ -247,6 +252,7 @@ class ConsumerGroupCoordinator:
             return Listing([each for group in call.raft_groups for each in await self._list(group)])
         if isinstance(call, ConsumerHeartbeat):
             await self._topics.refresh(call.topics or ())
+            await self._configs.refresh(waits=call.epoch == JOIN_EPOCH)
         raft_group = self.group_of(call.group)
         led = await self._ready(raft_group)
         if isinstance(call, ConsumerHeartbeat):
@@ -288,9 +294,11 @@ class _Led:
         propose: Callable[[Command, Done], None],
         new_id: Callable[[str], str],
         topics: TopicView,
+        timeouts: Callable[[str], tuple[int, int]],
     ) -> None:
         self._new_id = new_id
         self._topics = topics
+        self.timeouts = timeouts  # of a group of the consumer protocol: session, heartbeats
         self.machine = machine
         self.term = term
         self._propose = propose
@@ -306,7 +314,7 @@ class _Led:
 
     def start_modern(self, stored: ConsumerGroup) -> RunningGroup[ModernGroup]:
         """Return a group of the consumer protocol that runs from here on."""
-        group = ModernGroup.load(stored, self._topics, clock_ms())
+        group = ModernGroup.load(stored, self._topics, clock_ms(), self.timeouts(stored.id))
         running = RunningGroup(group, self.propose, partial(self._fault, stored.id))
         self.running[stored.id] = running
         return running

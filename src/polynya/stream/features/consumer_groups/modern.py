@@ -67,9 +67,17 @@ class ModernGroup:
         self._is_stale = False  # the members changed: the next targets have a new epoch
 
     @classmethod
-    def load(cls, stored: ConsumerGroup, topics: TopicView, now_ms: int) -> ModernGroup:
-        """Return the group as the log has it. Each session begins now."""
+    def load(
+        cls,
+        stored: ConsumerGroup,
+        topics: TopicView,
+        now_ms: int,
+        timeouts: tuple[int, int] = (SESSION_MS, HEARTBEAT_MS),
+    ) -> ModernGroup:
+        """Return the group as the log has it. Each session begins now. `timeouts`: that of the
+        session, and the interval of heartbeats."""
         group = cls(stored.id, topics)
+        group.session_ms, group.heartbeat_ms = timeouts
         group.epoch = stored.generation
         for each in stored.members if stored.kind == CONSUMER else ():
             member = ModernMember.logged(each)

@@ -77,10 +77,10 @@ class TargetPlanner:
         if call.topics is None and call.regex is None:
             return None
         others = [each for each in members if each is not own]
-        size = sum(each.subscription_bytes for each in others)
-        if size + sum(map(len, call.topics or ())) > GROUP_MEMBERS_BYTES_MAX // 2:
+        size = sum(each.subscription_bytes for each in others) + sum(map(len, call.topics or ()))
+        if size > GROUP_MEMBERS_BYTES_MAX // 2:
             return GroupError.GROUP_MAX_SIZE_REACHED, "the subscriptions of the group are too large"
-        names = {*(call.topics or ()), *self._matched(call.regex or "")}
+        names = set(call.topics or ()) | set(self._matched(call.regex or ""))
         ids = {topic.id for name in names if (topic := self.topics.by_name.get(name))}
         known = frozenset[bytes]().union(*{self.wanted(each.subscription) for each in members})
         count = sum(self._counts(ids | known).values())
