@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from front.test_group_routes import Groups
 from front.test_kafka_groups import Consumer, ask
 from polling import wait_for
 from worlds.kafka import KafkaWire, KafkaWorld, play
@@ -58,11 +59,13 @@ class Member:
     def numbers(self) -> list[int]:
         return sorted(int(number) for each in self.owned for number in each["partitions"])
 
-    async def commit(self, topic: str, *numbers: int, epoch: int | None = None) -> list[int]:
+    async def commit(
+        self, topic: str, *numbers: int, epoch: int | None = None, offset: int = 5
+    ) -> list[int]:
         parts = [
             {
                 "partition_index": number,
-                "committed_offset": 5,
+                "committed_offset": offset,
                 "committed_leader_epoch": 0,
                 "committed_metadata": "",
             }
@@ -232,6 +235,27 @@ def test_a_new_topic_is_assigned_at_the_next_heartbeat(monkeypatch: pytest.Monke
 
         await member.beat()
         assert member.numbers == [0, 0, 1]
+
+    play(story)
+
+
+def test_people_see_the_members_and_reset_offsets() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 2)
+        groups = Groups(world)
+        member = Member(await world.wire(), "a", "t")
+        await member.beat()
+        await member.commit("t", 1, offset=0)
+        (listed,) = (await groups.ask("GET"))["groups"]
+        assert (listed["kind"], listed["state"]) == ("consumer", "Stable")
+        found = await groups.ask("GET", "g")
+        assert (found["kind"], found["protocol"]) == ("consumer", "uniform")
+        assert found["members"][0]["partitions"] == {"t": [0, 1]}
+        to_start = {"to": "earliest"}
+        assert await groups.refused("POST", "g", "offsets", body=to_start) == "GROUP_NOT_EMPTY"
+        await member.beat(epoch=-1)
+        rows = (await groups.ask("POST", "g", "offsets", body=to_start))["offsets"]
+        assert [(row["before"], row["offset"]) for row in rows] == [(0, 0)]
 
     play(story)
 
