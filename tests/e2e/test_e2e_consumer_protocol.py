@@ -166,4 +166,3 @@ def test_members_join_and_leave_while_the_coordinator_dies(tmp_path: Path) -> No
             assert members.ask("=") == [written, []], "records read, and partitions owned twice"
         finally:
             members.close()
-        cluster.start(node)
