@@ -182,9 +182,14 @@ GROUP_ID_BYTES_MAX = 1 * KIB  # also of a member's id and of an instance id
 # subscriptions, and assignments, of all members: one log entry has them
 GROUP_MEMBERS_BYTES_MAX = 3 * MIB
 GROUP_PROTOCOLS_MAX = 32  # assignors that one member offers; clients offer one to three
+PATTERN_CHARACTERS_MAX = 1 * KIB  # of a subscription's regular expression
+PATTERN_STATES_MAX = 1000  # of its automaton: a letter of a name may visit each
+GROUP_PATTERNS_MAX = 32  # different regular expressions of one group: each keeps its matches
 OFFSETS_RETENTION_SECONDS = 7 * 24 * 3600.0  # unless `kafka.offsets_retention` is set; as Kafka's
 OFFSET_METADATA_BYTES_MAX = 4 * KIB  # as Kafka's default
 GROUP_SESSION_MS_MIN = 1000  # a member that is heard less often is noticed as fast as a failover
+GROUP_HEARTBEAT_MS_MIN = 100  # of a group's config: each heartbeat is a request of each member
+GROUP_CONFIGS_MAX = 10_000  # groups with configs: the meta group holds them in memory
 GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
 GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
 KAFKA_FORWARD_BYTES_MAX = 1 * MIB  # Produce at the wrong broker: a larger one goes to the leader
