@@ -91,6 +91,7 @@ def test_part_is_in_the_page(kind: type) -> None:
         Failure,
         Watch,
         consumer_groups.ConsumerGroup,
+        consumer_groups.PendingOffsets,
         ClusterMap,
     ],
 )

@@ -152,6 +152,10 @@ KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB
 CONSUMER_GROUPS_MAX = 10_000  # Kafka consumer groups of one Raft group: it keeps them in memory
 CONSUMER_GROUPS_BYTES_MAX = 64 * MIB  # their members and offsets: each state snapshot has them
 GROUP_OFFSETS_MAX = 20_000  # of one group: a delta of the state has all offsets of a changed group
+# of one consumer group that have open transactions with offsets of it; Streams has one a thread
+GROUP_TRANSACTIONS_MAX = 1024
+# transactions that ended are remembered for this time by consumer groups: a request lives shorter
+TRANSACTION_ENDED_MS = 600_000
 GROUP_MEMBERS_MAX = 1000  # of one group: each rebalance sends all members to one of them
 GROUP_ID_BYTES_MAX = 1 * KIB  # also of a member's id and of an instance id
 # subscriptions, and assignments, of all members: one log entry has them

@@ -61,6 +61,7 @@ class Code(enum.IntEnum):
     UNSTABLE = 52
     PRODUCER_CONFLICT = 53  # a producer's sequence that was applied with another body
     ATTRS_FULL = 54  # the attributes of the group's streams have all of their memory
+    TXN_ENDED = 55  # the producer's transaction with this number, or a later one, has ended here
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]

@@ -110,7 +110,11 @@ def _whole_image_of(machine: Machine) -> Image:
 def consumer_groups_of(machine: Machine, ids: Container[str] | None = None) -> list[ConsumerGroup]:
     """Return the consumer groups, all or those given, by id."""
     known = machine.consumer_groups.by_id
-    return [known[id_] for id_ in sorted(known) if ids is None or id_ in ids]
+    return [
+        known[id_].as_written()  # type: ignore[misc]
+        for id_ in sorted(known)
+        if ids is None or id_ in ids
+    ]
 
 
 def writers_of(machine: Machine, names: Container[str] | None = None) -> list[WriterState]:
