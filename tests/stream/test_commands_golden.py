@@ -18,6 +18,7 @@ from polynya.stream.features.appends.commands import (
     MirrorGap,
     Produce,
     ProducerIds,
+    TxnProduce,
 )
 from polynya.stream.features.attributes.commands import SetAttributes
 from polynya.stream.features.consumer_groups.commands import (
@@ -45,6 +46,8 @@ from polynya.stream.features.lifetimes.commands import (
     Expire,
     Touch,
 )
+from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
+from polynya.stream.features.markers.control_batch import control_batch
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -246,6 +249,24 @@ GOLDEN: list[tuple[Command, str]] = [
         MirrorBatch("kafka/t/0", 5, KAFKA_BATCH, None, 7, 300, 301),
         "980ca96b61666b612f742f3005980203c4053132333435cee3069283c400000107c007cd012ccd012d",
     ),
+    (
+        TxnProduce("kafka/t/0", 5, KAFKA_BATCH, Producer("4096", 2, 0, 2, 1), 7, 3, 9),
+        "9811a96b61666b612f742f3005980203c4053132333435cee3069283c40000010795a43430393602000201070309",
+    ),
+    (
+        TxnMarkers(
+            7,
+            2,
+            3,
+            True,
+            control_batch(7, 2, commit=True, decided_ms=1000),
+            [(9, "kafka/t/0")],
+            ["g"],
+            1001,
+        ),
+        "9972070203c3c44e0000000000000000000000420000000002a4ad982000300000000000000000000003e800000000000003e800000000000000070002ffffffff000000012000000008000000010c00000000000000919209a96b61666b612f742f3091a167cd03e9",
+    ),
+    (TxnSettle(9, "", 7, 2, 3, False, 1000, 1001), "997609a0070203c2cd03e8cd03e9"),
     (MirrorGap("kafka/t/0", 5, 7, 300, 302, True), "970da96b61666b612f742f300507cd012ccd012ec3"),
     (ProducerIds(1000, 5), "9309cd03e805"),
     (Delete("docs/a", 3, 7), "9403a6646f63732f610307"),
@@ -576,6 +597,9 @@ def test_levels_are_those_of_commands() -> None:
         TxnOffsets: 4,
         MirrorBatch: 4,
         MirrorGap: 4,
+        TxnProduce: 4,
+        TxnMarkers: 4,
+        TxnSettle: 4,
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
     }

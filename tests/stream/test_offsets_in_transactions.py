@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polynya.base.limits import TRANSACTION_ENDED_MS
+from polynya.base.limits import ENDED_MS
 from polynya.stream.command import Command
 from polynya.stream.command_validation import fault_of
 from polynya.stream.features.consumer_groups import rules, transactions
@@ -193,7 +193,7 @@ def test_ends_are_remembered_for_a_time() -> None:
     machine = Machine(1, 4)
     codes(machine, pending(5), commit(1))
     end(machine, now_ms=20)
-    later_ms = 21 + TRANSACTION_ENDED_MS
+    later_ms = 21 + ENDED_MS
     end(machine, producer=Q, now_ms=later_ms)
     assert group_of(checked(machine)).ended == {Q: (1, later_ms)}
     codes(machine, commit(2, now_ms=2 * later_ms), ExpireOffsets("g", 3 * later_ms))

@@ -178,11 +178,11 @@ def test_trims_and_retention_end_at_it() -> None:
     assert planted.world.apply(GROUP, Trim([(uid, 2, 4)], 9)).detail == [(2, 4, 2, 4)]
 
 
-GOLDEN_STATE = "940581079402040109c418" + "61" * 24 + "810703"
+GOLDEN_STATE = "940581079602040109030cc420" + "61" * 32 + "810793030809"
 
 
 def test_bytes_of_transactions_are_golden() -> None:
-    state = KafkaState(5, {7: OpenTransaction(2, 4, 1, 9)}, b"a" * 24, {7: 3})
+    state = KafkaState(5, {7: OpenTransaction(2, 4, 1, 9, 3, 12)}, b"a" * 32, {7: (3, 8, 9)})
     stream = Stream(1, "docs/a", "text/plain", 0, 1, 1, kafka=state)
     data = msgspec.msgpack.encode(stream)
     assert data.hex().endswith(GOLDEN_STATE)

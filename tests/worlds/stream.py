@@ -10,6 +10,7 @@ from msgspec import structs
 
 from polynya.stream.command import Command
 from polynya.stream.features.attributes.held import attributes_of
+from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.pages.eviction import (
     evicted_view,
@@ -92,6 +93,8 @@ class World:
     def apply(self, group: int, command: Command) -> Reply:
         self.place += 1
         batch = getattr(command, "batch", None)
+        if isinstance(command, TxnMarkers | TxnSettle):
+            batch = command.marker()
         if batch is not None:
             self.payloads[self.place] = batch.payload
         machine = self.machines[group]

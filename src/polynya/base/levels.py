@@ -19,8 +19,8 @@ RECORD_TIME_LEVEL = 3  # of a retention by record times
 COMPRESSION_LEVEL = 4  # of slices whose payload is compressed
 ATTRIBUTES_LEVEL = 4  # of the attributes of streams
 INTERNAL_LEVEL = 4  # of streams that no pattern and no table has
-TRANSACTIONS_LEVEL = 4  # of Kafka's transactions
 WORK_QUEUE_LEVEL = 4  # of retries and dead letters of subscriptions
+TRANSACTION_LEVEL = 4  # of Kafka's transactions
 # command tag -> the level that a group must have before the command is logged, if it is above 1;
 # `polynya.stream.command` fills it
 LEVELS: dict[int, int] = {}

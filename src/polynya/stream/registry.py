@@ -14,6 +14,7 @@ from polynya.stream.features.consumer_groups import transactions as group_transa
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
 from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.markers import rules as markers
 from polynya.stream.features.packs import rules as packs
 from polynya.stream.features.pages import eviction
 from polynya.stream.features.pages import rules as pages
@@ -36,6 +37,7 @@ FEATURES = (
     conditions,
     kafka,
     mirror,
+    markers,
     attributes,
     creation,
     lifetimes,

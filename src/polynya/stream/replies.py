@@ -61,7 +61,9 @@ class Code(enum.IntEnum):
     UNSTABLE = 52
     PRODUCER_CONFLICT = 53  # a producer's sequence that was applied with another body
     ATTRS_FULL = 54  # the attributes of the group's streams have all of their memory
-    TXN_ENDED = 55  # the producer's transaction with this number, or a later one, has ended here
+    TXN_ENDED = 55  # the stream has ended the transaction of this number, or a later one
+    TXN_STATE = 56  # the state of the transaction, or of its producer, does not allow it
+    TXN_CONCURRENT = 57  # the transaction is about to end: wait for it, then repeat
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]

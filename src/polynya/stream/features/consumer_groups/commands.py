@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.base.levels import TRANSACTIONS_LEVEL
+from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import GROUP_ID_BYTES_MAX, PARTITIONS_MAX
 from polynya.stream.command import Command, command
 from polynya.stream.command_validation import DATE, NONE, TIME, WIDE, WORD, bounded, first_fault
@@ -129,7 +129,7 @@ class ForgetTopic(Command, tag=135, frozen=True, gc=False):
 
 
 @command(
-    since=TRANSACTIONS_LEVEL,
+    since=TRANSACTION_LEVEL,
     bounds={
         "now_ms": TIME,
         "producer": WIDE,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from polynya.base.limits import (
     CONSUMER_GROUPS_BYTES_MAX,
     CONSUMER_GROUPS_MAX,
+    ENDED_MS,
     GROUP_OFFSETS_MAX,
-    TRANSACTION_ENDED_MS,
 )
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.consumer_groups.commands import (
@@ -129,7 +129,7 @@ def apply_drop(machine: Machine, command: ConsumerGroupDrop, place: int) -> Repl
 def _remove(machine: Machine, group: ConsumerGroup) -> None:
     """Delete a group. What it has to remember of transactions that ended lately stays."""
     groups = machine.consumer_groups
-    groups.drop_ended(group, machine.counters.log_ms - TRANSACTION_ENDED_MS)
+    groups.drop_ended(group, machine.counters.log_ms - ENDED_MS)
     groups.remove(group)
     if group.ended:
         groups.add(ConsumerGroup(group.id, used_ms=machine.counters.log_ms, ended=group.ended))

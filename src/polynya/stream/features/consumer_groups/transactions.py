@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polynya.base.limits import (
+    ENDED_MS,
     GROUP_OFFSETS_MAX,
     GROUP_TRANSACTIONS_MAX,
-    TRANSACTION_ENDED_MS,
 )
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.consumer_groups.commands import TxnOffsets
@@ -118,7 +118,7 @@ def settle_offsets(  # noqa: PLR0913
             assert pending is not None
             _move(machine, group, pending)
     groups.set_ended(group, producer, max(last, number), now_ms)
-    groups.drop_ended(group, now_ms - TRANSACTION_ENDED_MS)
+    groups.drop_ended(group, now_ms - ENDED_MS)
     _changed(machine, group, now_ms)
 
 

@@ -133,6 +133,8 @@ def mark_of(stream: Stream) -> int:
     ]
     tail = (stream.next_record, stream.next_byte, stream.first_record, stream.first_byte)
     profile_epoch = None if stream.extras is None else stream.extras.profile_epoch
+    kafka = stream.kafka  # of transactions alone: releases before have none, and leave it out
+    transactions = None if kafka is None or not (kafka.ended or kafka.aborted) else kafka
     return int(
         crc32c(
             _encode(
@@ -147,6 +149,7 @@ def mark_of(stream: Stream) -> int:
                     stream.producers,
                     claims,
                     *(() if profile_epoch is None else (profile_epoch,)),
+                    *(() if transactions is None else (transactions,)),
                 )
             )
         )
