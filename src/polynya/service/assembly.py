@@ -28,6 +28,8 @@ from polynya.service.outbox_sender import OutboxSender
 from polynya.service.retention_job import RetentionJob
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
+from polynya.service.transactions.coordinator import TransactionService
+from polynya.service.transactions.jobs import TransactionJobs
 from polynya.stream.parts import SegmentLimits
 
 SNAPSHOT_BYTES = 64 << 20  # journal bytes between two rounds of snapshots
@@ -104,7 +106,7 @@ class CoreRuntime:
             transport=transport,
             router=router,
         )
-        self.outbox_sender = OutboxSender(self.service)
+        self.outbox_sender = OutboxSender(self.service, self._term)
         self.retainer = RetentionJob(self.service)
         self.snapshotter = Snapshotter(
             self.core,
@@ -116,6 +118,8 @@ class CoreRuntime:
         self.segments = SegmentFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
+        self.transactions = TransactionService(self.service)
+        self.transaction_jobs = TransactionJobs(self.service)
         self.groups = CoreGroups(
             self._term,
             self.service,

@@ -30,6 +30,7 @@ from polynya.stream.features.tables import failures, watches
 from polynya.stream.features.tables import lifetimes as table_lifetimes
 from polynya.stream.features.tables import rules as tables
 from polynya.stream.features.topics import rules as topics
+from polynya.stream.features.transactions import rules as transactions
 
 FEATURES = (
     appends,
@@ -59,6 +60,7 @@ FEATURES = (
     placement,
     topics,
     consumer_groups,
+    transactions,
 )
 
 
