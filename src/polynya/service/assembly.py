@@ -28,6 +28,9 @@ from polynya.service.outbox_sender import OutboxSender
 from polynya.service.retention_job import RetentionJob
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
+from polynya.service.transactions.coordinator import TransactionService
+from polynya.service.transactions.jobs import TransactionJobs
+from polynya.service.transactions.kafka import KafkaTransactions
 from polynya.stream.parts import SegmentLimits
 
 SNAPSHOT_BYTES = 64 << 20  # journal bytes between two rounds of snapshots
@@ -104,7 +107,7 @@ class CoreRuntime:
             transport=transport,
             router=router,
         )
-        self.outbox_sender = OutboxSender(self.service)
+        self.outbox_sender = OutboxSender(self.service, self._term)
         self.retainer = RetentionJob(self.service)
         self.snapshotter = Snapshotter(
             self.core,
@@ -116,6 +119,10 @@ class CoreRuntime:
         self.segments = SegmentFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
+        self.transactions = TransactionService(self.service)
+        node = 0 if locations is None else locations.node
+        self.kafka_transactions = KafkaTransactions.of(self.service, self.transactions, node)
+        self.transaction_jobs = TransactionJobs(self.service)
         self.groups = CoreGroups(
             self._term,
             self.service,
@@ -162,7 +169,11 @@ class CoreRuntime:
             lambda group: self.local.put(group, core.core_replicas.groups[group].machine)
         )
         coordinator = self.group_coordinator
-        leadership_changed = [coordinator.leadership_changed, self.outbox_sender.leadership_changed]
+        leadership_changed = [
+            coordinator.leadership_changed,
+            self.outbox_sender.leadership_changed,
+            self.kafka_transactions.connections.leadership_changed,
+        ]
         core.on_leadership += leadership_changed
         core.replicas.on_dropped += [
             self.local.remove,

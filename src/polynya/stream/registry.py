@@ -31,6 +31,7 @@ from polynya.stream.features.tables import failures, watches
 from polynya.stream.features.tables import lifetimes as table_lifetimes
 from polynya.stream.features.tables import rules as tables
 from polynya.stream.features.topics import rules as topics
+from polynya.stream.features.transactions import rules as transactions
 
 FEATURES = (
     appends,
@@ -61,6 +62,7 @@ FEATURES = (
     topics,
     consumer_groups,
     group_transactions,
+    transactions,
 )
 
 

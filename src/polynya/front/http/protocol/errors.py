@@ -153,6 +153,7 @@ _TABLE = (
     ErrorCode("TOKEN_NOT_FOUND", 404, "no active token has this id or name"),
     ErrorCode("NODE_NOT_FOUND", 404, "the cluster has no such node"),
     ErrorCode("GROUP_NOT_FOUND", 404, "there is no such group"),
+    ErrorCode("TRANSACTION_NOT_FOUND", 404, "there is no such transactional id"),
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
     ErrorCode(
         "METHOD_NOT_ALLOWED",
@@ -160,6 +161,11 @@ _TABLE = (
         "this path does not allow this method; the header Allow lists those that it does",
     ),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
+    ErrorCode(
+        "TRANSACTION_NOT_OPEN",
+        409,
+        "no transaction of this id is open: it has been committed or aborted",
+    ),
     ErrorCode(
         "KAFKA_PARTITION",
         409,

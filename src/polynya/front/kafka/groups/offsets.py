@@ -37,7 +37,7 @@ async def offset_commit(
     async for asked in in_turns(call, request.topics):
         answers = commit.OffsetCommitResponseTopic(asked.name, asked.topic_id)
         response.topics.append(answers)
-        topic, error = await _topic(call, asked.name, asked.topic_id, by_id=by_id)
+        topic, error = await topic_of_offsets(call, asked.name, asked.topic_id, by_id=by_id)
         for part in asked.partitions:
             answer = commit.OffsetCommitResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)
@@ -72,7 +72,9 @@ async def _commit(
     return answer.errors[0]
 
 
-async def _topic(call: Call, name: str, id_: bytes, *, by_id: bool) -> tuple[Topic | None, Error]:
+async def topic_of_offsets(
+    call: Call, name: str, id_: bytes, *, by_id: bool
+) -> tuple[Topic | None, Error]:
     """Return a topic that the caller may read, by its id or its name, or the error."""
     topics = call.context.topics
     try:
@@ -149,7 +151,7 @@ async def _fetched(
         response.topics = await _all(call, entries, unstable)
         return response
     async for each in in_turns(call, asked):
-        topic, error = await _topic(call, each.name, each.topic_id, by_id=by_id)
+        topic, error = await topic_of_offsets(call, each.name, each.topic_id, by_id=by_id)
         if error == Error.UNKNOWN_TOPIC_OR_PARTITION:
             error = Error.NONE  # as in Kafka: no offset
         parts = [
@@ -170,7 +172,7 @@ async def _all(
     for place in [*entries, *sorted(unstable - entries.keys())]:
         id_, number = place
         if id_ not in found:
-            topic, _error = await _topic(call, "", id_, by_id=True)
+            topic, _error = await topic_of_offsets(call, "", id_, by_id=True)
             if topic is None:
                 continue
             found[id_] = fetch.OffsetFetchResponseTopics(topic.name, id_)
@@ -207,7 +209,7 @@ async def offset_delete(
     async for asked in in_turns(call, request.topics):
         answers = delete.OffsetDeleteResponseTopic(asked.name)
         response.topics.append(answers)
-        topic, error = await _topic(call, asked.name, NO_UUID, by_id=False)
+        topic, error = await topic_of_offsets(call, asked.name, NO_UUID, by_id=False)
         for part in asked.partitions:
             answer = delete.OffsetDeleteResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)

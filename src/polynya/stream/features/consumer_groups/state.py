@@ -87,6 +87,8 @@ class ConsumerGroups:
     def __init__(self, groups: Iterable[ConsumerGroup] = ()) -> None:
         self.by_id = {group.id: group for group in groups}
         self.bytes = sum(group.size for group in self.by_id.values())
+        # those with offsets of open transactions
+        self.undecided = {id_: group for id_, group in self.by_id.items() if group.pending}
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -129,6 +131,7 @@ class ConsumerGroups:
         """Set the offsets that a producer's transaction commits at its end."""
         self.take_pending(group, producer)
         group.pending[producer] = pending
+        self.undecided[group.id] = group
         self.bytes += pending_bytes(pending)
 
     def take_pending(self, group: ConsumerGroup, producer: int) -> PendingOffsets | None:
@@ -136,6 +139,8 @@ class ConsumerGroups:
         pending = group.pending.pop(producer, None)
         if pending is not None:
             self.bytes -= pending_bytes(pending)
+            if not group.pending:
+                del self.undecided[group.id]
         return pending
 
     def drop_pending(
