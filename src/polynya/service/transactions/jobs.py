@@ -23,6 +23,7 @@ from polynya.stream.features.transactions.state import TransactionState
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 
+ASK_SOON = 73  # message between cores
 ASK_MS = 5000  # until a coordinator is asked again for a producer
 ASKED_AT_ONCE = 64
 WANTED_MAX = 4096  # that are asked for at once; others wait until they are old
@@ -39,6 +40,13 @@ class Orphan(NamedTuple):
     epoch: int
     number: int
     since_ms: int
+
+
+class OpenElsewhere(msgspec.Struct, array_like=True, gc=False):
+    """The request to ask for a transaction at once."""
+
+    producer: int
+    number: int
 
 
 Source = Callable[[Machine], Iterator[Orphan]]
@@ -79,6 +87,7 @@ class TransactionJobs:
     def __init__(self, service: NodeService, sources: Iterable[Source] = SOURCES) -> None:
         self.counters = TransactionCounters()
         self._service = service
+        service.rpc.serve(ASK_SOON, OpenElsewhere, bool, self._want)
         self._sources = sources
         self._expiring: set[tuple[int, str]] = set()
         self._asked_ms: dict[tuple[int, int], int] = {}  # (producer, number) -> when
@@ -112,10 +121,16 @@ class TransactionJobs:
         )
         return 0.0 if oldest_ms is None else max(0, self._service.now_ms() - oldest_ms) / 1000
 
-    def ask_soon(self, producer: int, number: int) -> None:
-        """Ask for a transaction that is in the way of a later one of its producer."""
+    async def ask_soon(self, group: int, producer: int, number: int) -> None:
+        """Let the leader of a participant's group ask at once for a transaction that is in the way
+        of a later one of its producer. Raises Unavailable."""
+        wanted = OpenElsewhere(producer, number)
+        await self._service.rpc.at_home(group, ASK_SOON, wanted, self._want)
+
+    async def _want(self, wanted: OpenElsewhere) -> bool:
         if len(self._wanted) < WANTED_MAX:
-            self._wanted.add((producer, number))
+            self._wanted.add((wanted.producer, wanted.number))
+        return True
 
     async def run_once(self) -> None:
         """Run one pass."""
