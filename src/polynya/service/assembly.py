@@ -120,9 +120,11 @@ class CoreRuntime:
         self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
         self.transactions = TransactionService(self.service)
-        node = 0 if locations is None else locations.node
-        self.kafka_transactions = KafkaTransactions.of(self.service, self.transactions, node)
         self.transaction_jobs = TransactionJobs(self.service)
+        node = 0 if locations is None else locations.node
+        self.kafka_transactions = KafkaTransactions.of(
+            self.service, self.transactions, self.transaction_jobs, node
+        )
         self.groups = CoreGroups(
             self._term,
             self.service,

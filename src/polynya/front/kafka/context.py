@@ -81,8 +81,7 @@ class Context:
         self.brokers = brokers
         self.groups = groups
         self.transactions = transactions.service
-        self.transaction_connections = transactions.connections
-        self.transaction_producers = transactions.producers
+        self.transaction_parts = transactions
         self.numbers = TransactionNumbers()
         self.defaults = defaults
         self.spawn = spawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 
 from polynya.access.grants import Verb
@@ -276,6 +277,8 @@ class _Produce:
         batch up: it must not get the number of the next transaction."""
         call, key = self._call, self._key
         if isinstance(outcome, Reply) and key is not None:
+            if outcome.code == Code.NOT_YET and outcome.detail:
+                call.context.spawn(self._ask_soon(sent.stream.group, key[1], outcome.detail))
             if outcome.code in (Code.TXN_ENDED, Code.INCARNATION):
                 call.context.numbers.forget(key)
             if (
@@ -290,6 +293,12 @@ class _Produce:
                 task.add_done_callback(partial(_no_longer, call))
                 return
         self._done(command, sent.answer, is_pipelined, outcome)
+
+    async def _ask_soon(self, group: int, producer: int, number: int) -> None:
+        """Let the stream's leader ask for an earlier transaction that is in the way: it is one whose
+        end was lost. The client repeats the batch."""
+        with contextlib.suppress(PolynyaError):
+            await self._call.context.transaction_parts.jobs.ask_soon(group, producer, number)
 
     async def _propose_again(self, sent: SentBatch, before: asyncio.Task[None] | None) -> None:
         """Propose a batch again with the present number."""

@@ -17,7 +17,7 @@ from polynya.base.errors import NotLeader
 from polynya.base.limits import TRANSACTION_CONNECTIONS_MAX
 from polynya.service.node_service import NodeService
 
-CONNECTIONS = 73  # messages between cores
+CONNECTIONS = 75  # messages between cores
 
 
 class ConnectionUse(msgspec.Struct, array_like=True, gc=False):

@@ -197,7 +197,7 @@ async def describe_producers(
 
 async def _fill(call: Call, part: producers.PartitionResponse, group: int, name: str) -> None:
     try:
-        found = await call.context.transaction_producers.of_stream(group, name)
+        found = await call.context.transaction_parts.producers.of_stream(group, name)
     except PolynyaError as fault:
         part.error_code = error_of_fault(fault)
         return

@@ -29,7 +29,9 @@ async def _is_admitted(call: Call, key: Key) -> bool:
     group = context.transactions.group_of(id_)
     opened = call.session.opened
     try:
-        return await context.transaction_connections.admit(group, id_, (pair[0], pair[1]), opened)
+        return await context.transaction_parts.connections.admit(
+            group, id_, (pair[0], pair[1]), opened
+        )
     except PolynyaError as fault:
         raise NotAnswered(error_of_coordinator(fault)) from None
 
