@@ -10,7 +10,15 @@ from struct import Struct
 
 from google_crc32c import value as crc32c
 
-from polynya.stream.parts import CONTROL, TRANSACTIONAL, Batch, Encoding
+from polynya.stream.parts import (
+    CONTROL,
+    INLINE,
+    INLINE_COMMIT,
+    TRANSACTIONAL,
+    Batch,
+    ColdSlice,
+    Encoding,
+)
 
 # base offset, length, leader epoch, magic, checksum of what follows
 _HEAD = Struct(">qiibI")
@@ -28,6 +36,7 @@ _RECORDS = {
     for commit in (False, True)
 }
 MARKER_BYTES = _HEAD.size + _BODY.size + len(_RECORDS[True])
+_U32 = 2**32 - 1
 _LENGTH = MARKER_BYTES - 12  # without the base offset and the length
 
 
@@ -54,4 +63,38 @@ def stored(marker: bytes) -> Batch:
         crc32c(marker),
         flags=flags,
         record_time_ms_max=decided_ms_of(marker),
+    )
+
+
+def inline_entry(
+    producer: int, epoch: int, *, commit: bool, decided_ms: int, at: tuple[int, int], now_ms: int
+) -> ColdSlice:
+    """Return a marker as an entry of an index: `offset` and `stored` have the producer, `crc` has
+    its epoch. `at`: its record and byte."""
+    record, byte = at
+    flags = TRANSACTIONAL | CONTROL | (INLINE_COMMIT if commit else 0)
+    return ColdSlice(
+        record,
+        byte,
+        1,
+        MARKER_BYTES,
+        "",
+        producer >> 32,
+        producer & _U32,
+        epoch,
+        now_ms,
+        INLINE,
+        decided_ms,
+        flags=flags,
+        batches=1,
+    )
+
+
+def of_inline_entry(cold: ColdSlice) -> bytes:
+    """Return the marker that an entry is."""
+    return control_batch(
+        cold.offset << 32 | cold.stored,
+        cold.crc,
+        commit=bool(cold.flags & INLINE_COMMIT),
+        decided_ms=cold.record_time_ms_max,
     )

@@ -16,10 +16,14 @@ from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.appends.rules import add_batch, tail_moved
 from polynya.stream.features.appends.transactions import end_transaction
 from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
+from polynya.stream.features.markers.control_batch import inline_entry
 from polynya.stream.features.pages.eviction import stub_of
+from polynya.stream.features.subscriptions.links import note_append
 from polynya.stream.parts import Batch
 from polynya.stream.replies import Code, Reply
+from polynya.stream.state import index
 from polynya.stream.state.model import KafkaState, Stream
+from polynya.stream.state.profile_epochs import profile_epoch_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -122,13 +126,46 @@ def _end_in_stream(machine: Machine, stream: Stream, end: _End) -> None:
 def _mark(machine: Machine, stream: Stream, end: _End) -> None:
     """Write the marker, and let committed readers go on behind the transaction."""
     record, marker = stream.next_record, end.marker
-    produce = Produce(stream.name, end.now_ms, marker)
-    size = add_batch(machine, stream, produce, marker, end.place)
+    live: Batch | None = marker
+    if _is_in_index(machine, stream):
+        _append_inline(machine, stream, end)
+        live = None
+    else:
+        produce = Produce(stream.name, end.now_ms, marker)
+        add_batch(machine, stream, produce, marker, end.place)
     stream.activity_ms = end.now_ms
     if stream.uid in machine.tails.watched:  # those that read what is not committed, too
-        moved = tail_moved(stream, marker, record, size, time_ms=end.now_ms)
+        size = len(marker.payload)
+        moved = tail_moved(stream, live, record, size, time_ms=end.now_ms)
         machine.tails.effects.append(moved)
     end_transaction(machine, stream, end.producer, commit=end.commit)
+
+
+def _is_in_index(machine: Machine, stream: Stream) -> bool:
+    """Report whether all of the stream is in its index, and the next append too."""
+    return (
+        stream.uid in machine.diskless.streams
+        and not stream.hot
+        and not profile_epoch_of(stream).changing_since_ms
+    )
+
+
+def _append_inline(machine: Machine, stream: Stream, end: _End) -> None:
+    """Write the marker as an entry of the index. Append times along an index never decrease."""
+    cold = inline_entry(
+        end.producer,
+        end.epoch,
+        commit=end.commit,
+        decided_ms=end.marker.record_time_ms_max,
+        at=(stream.next_record, stream.next_byte),
+        now_ms=end.now_ms,
+    )
+    largest_ms = index.time_ms_max(stream.cold, -1) if stream.cold else 0
+    stream.cold = index.appended(stream.cold, index.packed(cold, 0, largest_ms))
+    stream.next_record += cold.records
+    stream.next_byte += cold.length
+    if stream.links is not None:
+        note_append(machine.subscriptions, stream)
 
 
 def _fence(stream: Stream, end: _End) -> None:
