@@ -20,6 +20,7 @@ from sim.planned import run_planned
 from sim.readers import run_readers
 from sim.returns import run_returns
 from sim.switched import run_switched
+from sim.transactional import run_transactions
 
 TESTS = Path(__file__).parent.parent
 
@@ -113,6 +114,11 @@ def test_nothing_is_lost_while_the_planner_moves_groups_and_nodes_are_told_to_go
 )
 def test_kafka_batches_are_there_once_and_in_order(seed: int) -> None:
     run_kafka(seed)
+
+
+@pytest.mark.parametrize("seed", [2, *long((4, 5))])
+def test_transactions_are_whole_or_absent(seed: int) -> None:
+    run_transactions(seed)
 
 
 @pytest.mark.parametrize("seed", [1, *long((0, 4, 10))])

@@ -30,6 +30,7 @@ from sim.returns import Returns
 from sim.shrink import as_test, shrunk
 from sim.swarm import SwarmEpisode
 from sim.switched import SwitchedEpisode
+from sim.transactional import TransactionEpisode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -39,7 +40,7 @@ SHOWN = 25  # of the last events of an episode that failed
 KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by option
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
     "kafka": KafkaEpisode, "groups": GroupEpisode, "leased": LeasedSwarm,
-    "switched": SwitchedEpisode, "diskless": DisklessSwarm,
+    "switched": SwitchedEpisode, "diskless": DisklessSwarm, "transactions": TransactionEpisode,
 }  # fmt: skip
 
 
