@@ -41,7 +41,7 @@ from polynya.stream.replies import Code, Reply
 NAMES = ("kafka/x/0", "kafka/x/1", "kafka/x/2")
 IDS, INSTANCES = 3, 2
 TIMEOUT_MS = 4000
-TIMEOUT_SECONDS = TIMEOUT_MS / 2000  # clocks of nodes differ
+TIMEOUT_SECONDS = 0.0  # of the history: the clocks of nodes may run far ahead of it
 CALL_SECONDS = 8.0
 TRIES = 12
 _VALUE = re.compile(rb"<([^>]*)>")
