@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from long_tests import every_nth, long
 from sim.chaos import run_episode
+from sim.coordinated import run_coordinated
 from sim.groups import run_groups
 from sim.kafka import run_kafka
 from sim.kafka_consumers import run_consumers
@@ -20,7 +21,6 @@ from sim.planned import run_planned
 from sim.readers import run_readers
 from sim.returns import run_returns
 from sim.switched import run_switched
-from sim.transactional import run_transactions
 
 TESTS = Path(__file__).parent.parent
 
@@ -118,7 +118,7 @@ def test_kafka_batches_are_there_once_and_in_order(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [2, *long((4, 5))])
 def test_transactions_are_whole_or_absent(seed: int) -> None:
-    run_transactions(seed)
+    run_coordinated(seed)
 
 
 @pytest.mark.parametrize("seed", [1, *long((0, 4, 10))])
