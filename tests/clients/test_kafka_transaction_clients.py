@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clients.test_kafka_clients import JAVA, SCRIPTS, java, libraries
+from clients.test_kafka_clients import JAVA, SCRIPTS, java, kafka_jars, libraries
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from missing import needed_program
 from product import RunningNode, environment
 
 pytestmark = pytest.mark.process
@@ -78,6 +79,24 @@ def test_the_java_client_speaks_the_newer_protocol(
     assert done.stdout.decode().splitlines() == [
         "2", "7", "7", "Ongoing", "fenced", f"[{committed}]", f"[{found}]"
     ]  # fmt: skip
+
+
+def test_kafka_streams_counts_each_word_once(node: RunningNode, tmp_path: Path) -> None:
+    """Its counters are in a topic with `cleanup.policy=compact`, of which the next instance reads all."""
+    maven = needed_program("mvn")
+    lines = 400
+    create(node, "words", "counts")
+    source = SCRIPTS.parent / "kafka_java" / "WordCount.java"
+    given = (node.kafka, "words", "counts", str(lines), str(tmp_path / "state"))
+    jars = kafka_jars(maven, "kafka-streams")
+    done = subprocess.run(
+        ["java", *JAVA, "-cp", f"{jars}/*", str(source), *given],
+        capture_output=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    counts = {"a": 3 * lines, "b": 2 * lines, "c": lines}
+    expected = ", ".join(f"{word}={count}" for word, count in counts.items())
+    assert done.stdout.decode().splitlines()[-1] == f"{{{expected}}}"
 
 
 def test_kafkas_tool_lists_describes_and_aborts_a_transaction(
