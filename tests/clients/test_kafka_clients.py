@@ -27,8 +27,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from free_ports import free_ports, two_free_ports
-from kafka import KafkaProducer
-from kafka.errors import KafkaError
 from long_tests import long
 from missing import left_out, needed_program
 from product import RunningNode, environment
@@ -145,17 +143,6 @@ def test_librdkafka_says_that_the_new_consumer_protocol_is_not_served(node: Runn
     assert message is not None
     assert "ConsumerGroupHeartbeat" in str(message.error())
     assert "API version not supported" in str(message.error())
-
-
-def test_clients_say_that_transactions_are_not_served(node: RunningNode) -> None:
-    """librdkafka tries until its time is over, then says why."""
-    producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "x"})
-    with pytest.raises(KafkaException, match=r"Producer ID: .*API version not supported"):
-        producer.init_transactions(5.0)
-    other = KafkaProducer(bootstrap_servers=node.kafka, transactional_id="x")
-    with pytest.raises(KafkaError, match="UnsupportedVersion"):
-        other.init_transactions()
-    other.close(0)
 
 
 def test_over_http_a_partition_is_read_and_left_alone(node: RunningNode) -> None:

@@ -30,6 +30,7 @@ from polynya.stream.features.consumer_groups.commands import (
     ExpireOffsets,
     ForgetTopic,
     OffsetEntry,
+    TxnOffsets,
 )
 from polynya.stream.features.forks.commands import (
     Acknowledge,
@@ -461,6 +462,10 @@ GOLDEN: list[tuple[Command, str]] = [
     (ExpireOffsets("g", 5), "93cc86a16705"),
     (ForgetTopic(bytes(16)), "92cc87c41" + "00" * 16 + "0"),
     (
+        TxnOffsets("g", 5, 1 << 47, 2, 3, 4, "m", [OffsetEntry(bytes(16), 3, 7, -1, "x")]),
+        "9973a16705cf00008000000000000203" + "04a16d9195c41" + "00" * 16 + "00307ffa178",
+    ),
+    (
         Bundle([Append("a", 2, "t", BATCH), Append("b", 3, "", None, close=True)]),
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
     ),
@@ -609,6 +614,7 @@ def test_levels_are_those_of_commands() -> None:
         ),
         **dict.fromkeys((CommitSlices, SetProfile, SealProfileEpoch), 3),
         TrimTo: 4,
+        TxnOffsets: 4,
         MirrorBatch: 4,
         MirrorGap: 4,
         TxnProduce: 4,

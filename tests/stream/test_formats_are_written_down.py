@@ -92,6 +92,7 @@ def test_part_is_in_the_page(kind: type) -> None:
         Failure,
         Watch,
         consumer_groups.ConsumerGroup,
+        consumer_groups.PendingOffsets,
         Transaction,
         TransactionOutcome,
         ClusterMap,

@@ -25,8 +25,8 @@ PRODUCER_RECEIPTS = 5  # receipts kept for a producer, as Kafka keeps
 PRODUCERS_PER_STREAM_MAX = 4096
 OPEN_TRANSACTIONS_MAX = 1024  # of a stream: each holds back its readers, and has a producer's state
 MARKED_MAX = 10_000  # streams and consumer groups of a transaction
-# how long a stream refuses an ended transaction of a producer of whom it knows nothing else: no pack
-# and no number that a front knows lasts longer
+# how long a stream refuses an ended transaction of a producer of whom it knows nothing else, and a
+# consumer group: no pack and no number that a front knows lasts longer
 ENDED_MS = 10 * 60 * 1000
 PRODUCER_IDLE_MS = 7 * 24 * 3600 * 1000  # 7 days without an append; then a stream drops a producer
 # at `PRODUCERS_PER_STREAM_MAX`, a stream drops the longest idle producer if idle for this time
@@ -157,6 +157,10 @@ KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB
 CONSUMER_GROUPS_MAX = 10_000  # Kafka consumer groups of one Raft group: it keeps them in memory
 CONSUMER_GROUPS_BYTES_MAX = 64 * MIB  # their members and offsets: each state snapshot has them
 GROUP_OFFSETS_MAX = 20_000  # of one group: a delta of the state has all offsets of a changed group
+# of one consumer group that have open transactions with offsets of it; Streams has one a thread
+GROUP_TRANSACTIONS_MAX = 1024
+TRANSACTION_NUMBERS_MAX = 10_000  # of open transactions that a core's Kafka front remembers
+TRANSACTION_CONNECTIONS_MAX = 20_000  # transactional ids whose newest connection a core remembers
 GROUP_MEMBERS_MAX = 1000  # of one group: each rebalance sends all members to one of them
 GROUP_ID_BYTES_MAX = 1 * KIB  # also of a member's id and of an instance id
 # subscriptions, and assignments, of all members: one log entry has them

@@ -157,8 +157,8 @@ def consumer_group_folder(group: str) -> str:
 
 
 def transactional_id_folder(id_: str) -> str:
-    """Return the prefix that grants for a transactional id are checked against. No stream is in
-    it."""
+    """Return the prefix that grants for a transactional id are checked against. A topic of that
+    name has the same."""
     return f"{KAFKA_PREFIX}{id_}/"
 
 

@@ -30,6 +30,7 @@ from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
 from polynya.service.transactions.coordinator import TransactionService
 from polynya.service.transactions.jobs import TransactionJobs
+from polynya.service.transactions.kafka import KafkaTransactions
 from polynya.stream.parts import SegmentLimits
 
 SNAPSHOT_BYTES = 64 << 20  # journal bytes between two rounds of snapshots
@@ -120,6 +121,10 @@ class CoreRuntime:
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
         self.transactions = TransactionService(self.service)
         self.transaction_jobs = TransactionJobs(self.service)
+        node = 0 if locations is None else locations.node
+        self.kafka_transactions = KafkaTransactions.of(
+            self.service, self.transactions, self.transaction_jobs, node
+        )
         self.groups = CoreGroups(
             self._term,
             self.service,
@@ -166,7 +171,11 @@ class CoreRuntime:
             lambda group: self.local.put(group, core.core_replicas.groups[group].machine)
         )
         coordinator = self.group_coordinator
-        leadership_changed = [coordinator.leadership_changed, self.outbox_sender.leadership_changed]
+        leadership_changed = [
+            coordinator.leadership_changed,
+            self.outbox_sender.leadership_changed,
+            self.kafka_transactions.connections.leadership_changed,
+        ]
         core.on_leadership += leadership_changed
         core.replicas.on_dropped += [
             self.local.remove,

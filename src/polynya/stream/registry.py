@@ -10,6 +10,7 @@ from polynya.stream.features.appends import conditions, kafka, mirror
 from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.attributes import rules as attributes
 from polynya.stream.features.consumer_groups import rules as consumer_groups
+from polynya.stream.features.consumer_groups import transactions as group_transactions
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
 from polynya.stream.features.lifetimes import rules as lifetimes
@@ -60,6 +61,7 @@ FEATURES = (
     placement,
     topics,
     consumer_groups,
+    group_transactions,
     transactions,
 )
 

@@ -61,7 +61,14 @@ def open_in_streams(machine: Machine) -> Iterator[Orphan]:
                 yield Orphan(stream.uid, "", producer, opened.epoch, opened.number, opened.since_ms)
 
 
-SOURCES: list[Source] = [open_in_streams]
+def open_in_groups(machine: Machine) -> Iterator[Orphan]:
+    """Yield the transactions that have offsets of consumer groups."""
+    for group in machine.consumer_groups.undecided.values():
+        for producer, pending in group.pending.items():
+            yield Orphan(0, group.id, producer, 0, pending.number, pending.since_ms)
+
+
+SOURCES: list[Source] = [open_in_streams, open_in_groups]
 
 
 class TransactionCounters(msgspec.Struct):

@@ -112,7 +112,11 @@ def _whole_image_of(machine: Machine) -> Image:
 def consumer_groups_of(machine: Machine, ids: Container[str] | None = None) -> list[ConsumerGroup]:
     """Return the consumer groups, all or those given, by id."""
     known = machine.consumer_groups.by_id
-    return [known[id_] for id_ in sorted(known) if ids is None or id_ in ids]
+    return [
+        known[id_].as_written()  # type: ignore[misc]
+        for id_ in sorted(known)
+        if ids is None or id_ in ids
+    ]
 
 
 def transactions_of(machine: Machine, ids: Container[str] | None = None) -> list[Transaction]:
