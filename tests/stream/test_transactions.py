@@ -22,7 +22,8 @@ from polynya.stream.features.transactions.commands import (
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 from polynya.stream.snapshots import deltas
-from polynya.stream.snapshots.encode import machine_from, snapshot_of
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
+from polynya.stream.snapshots.restore_history import PRODUCER_ID_JUMP, Survey, reborn
 
 FIRST = 1 << 47  # the first producer of group 1
 STREAMS = [(2, 9, "kafka/t/0"), (3, 10, "kafka/t/1")]
@@ -213,3 +214,27 @@ def test_impossible_commands_are_faults() -> None:
     assert fault_of(TxnAdd("a", 1, 1, 0, streams, [], 3))
     assert fault_of(TxnAdd("a", 1, 1, 0, streams * (MARKED_MAX + 1), [], 2))
     assert not fault_of(TxnAdd("a", 1, 1, 0, streams * MARKED_MAX, [], 2))
+
+
+def test_a_restore_gives_new_producers_and_aborts_what_is_open() -> None:
+    machine = Machine(1, 4)
+    codes(machine, init("idle"), init("open"), add("open", FIRST + 1))
+    codes(machine, init("decided"), add("decided", FIRST + 2), end("decided", FIRST + 2))
+    image = decode_image(snapshot_of(machine))
+    reborn(image, Survey(), now_ms=90)
+    again = machine_from(write_image(image), lambda place, uid: b"")
+    states = {each.id: each.state.name for each in again.transactions}
+    assert states == {"idle": "EMPTY", "open": "PREPARE_ABORT", "decided": "PREPARE_COMMIT"}
+    for each in again.transactions:
+        assert each.pair[0] >= FIRST + PRODUCER_ID_JUMP
+        assert (each.epoch, each.previous) == (0, (-1, -1))
+    assert codes(again, end("open", FIRST + 1), init("idle")) == [Code.FENCED, Code.OK]
+    sent = [command for _, command in again.outbox.messages.values()]
+    assert [(each.producer, each.commit) for each in sent] == [  # type: ignore[union-attr]
+        *[(FIRST + 2, True)] * 3,
+        *[(FIRST + 1, False)] * 3,
+    ]
+    acknowledge(again)
+    assert again.apply(TxnAsk(FIRST + 1, 1, 99)).detail == (False, 1, 90)
+    assert again.apply(TxnAsk(FIRST + 2, 1, 99)).detail == (True, 1, 0)
+    checked(again)

@@ -5,6 +5,7 @@ A decision puts the markers into the outbox, one message for each group."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from polynya.base.limits import (
@@ -222,27 +223,43 @@ def _decide(
     machine: Machine, transaction: Transaction, *, commit: bool, bumped: bool, now_ms: int
 ) -> None:
     """Decide the open transaction. `bumped`: its end fences it, with one bump."""
-    producer, epoch = transaction.pair
-    marker = epoch + 1 if bumped else epoch
-    outcome = TransactionOutcome(producer, transaction.number, commit, marker, now_ms)
+    pair = transaction.pair
+    outcome = outcome_of(transaction, commit=commit, bumped=bumped, now_ms=now_ms)
     machine.transactions.decide(transaction, outcome)
     transaction.state = (
         TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
     )
-    for group, uids, groups in _targets(transaction):
-        batch = control_batch(producer, marker, commit=commit, decided_ms=now_ms)
-        machine.outbox.send(
-            group,
-            TxnMarkers(producer, marker, transaction.number, commit, batch, uids, groups, now_ms),
-        )
+    for group, markers in markers_of(transaction, commit=commit, bumped=bumped, now_ms=now_ms):
+        machine.outbox.send(group, markers)
         transaction.messages.append(machine.outbox.counter)
         machine.transactions.by_message[machine.outbox.counter] = transaction
     if bumped:
         _bump(machine, transaction)
-        transaction.previous = (producer, epoch)
+        transaction.previous = pair
     _used(machine, transaction)
     if not transaction.messages:
         _complete(machine, transaction)
+
+
+def outcome_of(
+    transaction: Transaction, *, commit: bool, bumped: bool, now_ms: int
+) -> TransactionOutcome:
+    """Return the decision about the open transaction."""
+    producer, epoch = transaction.pair
+    return TransactionOutcome(producer, transaction.number, commit, epoch + bumped, now_ms)
+
+
+def markers_of(
+    transaction: Transaction, *, commit: bool, bumped: bool, now_ms: int
+) -> Iterator[tuple[int, TxnMarkers]]:
+    """Yield the markers of this decision: one message for each group."""
+    producer, epoch = transaction.producer, transaction.epoch + bumped
+    batch = control_batch(producer, epoch, commit=commit, decided_ms=now_ms)
+    for group, uids, groups in _targets(transaction):
+        yield (
+            group,
+            TxnMarkers(producer, epoch, transaction.number, commit, batch, uids, groups, now_ms),
+        )
 
 
 def _targets(transaction: Transaction) -> list[tuple[int, list[tuple[int, str]], list[str]]]:
