@@ -28,7 +28,7 @@ from polynya.stream.features.consumer_groups.transactions import settle_offsets
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import deltas
-from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of
+from polynya.stream.snapshots.encode import decode_image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
 
 T, U = bytes([1]) * 16, bytes([2]) * 16
@@ -228,15 +228,18 @@ def test_limits_refuse_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert snapshot_of(machine) == before
 
 
-def test_a_restore_aborts_them() -> None:
+def test_a_restore_keeps_them_for_the_markers_of_their_coordinator() -> None:
     machine = Machine(1, 4)
     codes(machine, commit(1), pending(5, 3))
     image = decode_image(snapshot_of(machine))
     survey = Survey()
     survey.add(image)
     reborn(image, survey, now_ms=50)
-    (group,) = image.consumer_groups
-    assert (group.pending, group.ended) == ({}, {P: (3, 50)})
+    again = machine_from(write_image(image), lambda place, uid: b"")
+    assert again.consumer_groups.undecided.keys() == {"g"}
+    end(again, 3)
+    assert offsets(again) == {(T, 0): 5}
+    assert not again.consumer_groups.undecided
 
 
 def test_a_group_without_transactions_is_written_as_before() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from polynya.stream.features.consumer_groups.state import abort_pending
 from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.features.subscriptions.state import State
 from polynya.stream.features.tables.state import Table
@@ -169,8 +168,6 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     }
     image.released = []
     image.writers = []  # no process of the old cluster goes on
-    for group in image.consumer_groups:
-        abort_pending(group, now_ms)
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += UID_JUMP
     image.producer_id_counter += PRODUCER_ID_JUMP

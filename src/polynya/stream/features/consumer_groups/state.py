@@ -183,13 +183,6 @@ def pending_bytes(pending: PendingOffsets) -> int:
     return _GROUP_BYTES + offsets + _ENTRY_BYTES * len(pending.offsets)
 
 
-def abort_pending(group: ConsumerGroup, now_ms: int) -> None:
-    """Drop the offsets of all open transactions of a restored group."""
-    for producer, pending in group.pending.items():
-        group.ended[producer] = (pending.number, now_ms)
-    group.pending = {}
-
-
 def _member_bytes(member: ConsumerGroupMember) -> int:
     return _GROUP_BYTES + len(member.metadata) + len(member.assignment)
 
