@@ -64,6 +64,7 @@ def confluent(servers: str, topic: str) -> list[Any]:
     second.begin_transaction()
     second.produce(topic, b"c6", partition=1)
     second.commit_transaction(SECONDS)
+    made()  # waits for the markers
     reads = [rd_values(servers, topic, level) for level in ("read_committed", "read_uncommitted")]
     return [*reads, offsets, error]
 
@@ -118,11 +119,14 @@ async def aio(servers: str, topic: str) -> list[Any]:
         if offset == 7:
             await first.commit_transaction()
         else:
+            offsets.append(
+                await consumer.committed(place)
+            )  # the markers of the first one are there
             await first.abort_transaction()
-        offsets.append(await consumer.committed(place))
-    await consumer.stop()
     await first.begin_transaction()
     await write(first, b"a5", 1)
+    offsets.append(await consumer.committed(place))
+    await consumer.stop()
     second = await made()
     error = ""
     try:
@@ -133,6 +137,7 @@ async def aio(servers: str, topic: str) -> list[Any]:
     await write(second, b"c6", 1)
     await second.commit_transaction()
     await second.stop()
+    await (await made()).stop()  # waits for the markers
     reads = [
         await aio_values(servers, topic, level) for level in ("read_committed", "read_uncommitted")
     ]

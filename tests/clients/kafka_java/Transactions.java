@@ -75,6 +75,7 @@ public class Transactions {
       second.send(new ProducerRecord<>(topic, 1, null, "c6"));
       second.commitTransaction();
       second.close();
+      producer(servers, topic).close(); // waits for the markers
     }
     System.out.println(read(servers, topic, "read_committed"));
     System.out.println(read(servers, topic, "read_uncommitted"));

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from polynya.base.levels import LEVEL
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, placement, refused, settings, topics
@@ -182,7 +181,7 @@ def _api_versions(call: Call) -> list[Bytes]:
     ]
     response = api_versions.ApiVersionsResponse(Error.NONE, listed)
     if header.version >= _FEATURES_SINCE and call.context.transactions.is_ready:
-        _add_features(response, header.version)
+        _add_features(response, header.version, call.context.transactions.level)
     encode = partial(encode_response, api)
     if header.version not in api.versions:
         response.error_code = Error.UNSUPPORTED_VERSION
@@ -191,14 +190,14 @@ def _api_versions(call: Call) -> list[Bytes]:
     return encode(header.version, header.correlation, response)
 
 
-def _add_features(response: api_versions.ApiVersionsResponse, version: int) -> None:
+def _add_features(response: api_versions.ApiVersionsResponse, version: int, level: int) -> None:
     """Tell the newer protocol of transactions. Clients take features of a higher epoch than the one
     that they know."""
     least = 0 if version >= _ZERO_SINCE else 1  # a client of before cannot decode 0
     response.supported_features = [
         api_versions.SupportedFeatureKey(_TRANSACTIONS, least, _TRANSACTION_VERSION)
     ]
-    response.finalized_features_epoch = LEVEL
+    response.finalized_features_epoch = level
     response.finalized_features = [
         api_versions.FinalizedFeatureKey(_TRANSACTIONS, _TRANSACTION_VERSION, _TRANSACTION_VERSION)
     ]
