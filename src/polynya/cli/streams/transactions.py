@@ -71,7 +71,7 @@ def txn_ls_command(
     output.listing(
         rows,
         ("id", "state", "producer", "epoch", "open"),
-        lambda row: (row["id"], row["state"], row["producer"], row["epoch"], _open(row)),
+        lambda row: (row["id"], row["state"], str(row["producer"]), row["epoch"], _open(row)),
         "no transactional ids: a Kafka client creates one when it starts a transaction",
         as_json=as_json,
         lines=True,
