@@ -51,9 +51,9 @@ def marker_batch(producer: int, *, commit: bool) -> bytes:
     return struct.pack(">qiibI", 0, len(head + body) + 9, 0, 2, crc) + head + body
 
 
-def data_batch(producer: int, sequence: int, *values: bytes) -> bytes:
+def data_batch(producer: int, sequence: int, *values: bytes, epoch: int = 0) -> bytes:
     """A transactional batch."""
-    made = bytearray(record_batch(*values, producer=(producer, 0, sequence)))
+    made = bytearray(record_batch(*values, producer=(producer, epoch, sequence)))
     struct.pack_into(">h", made, _ATTRIBUTES_AT, 0x10)
     struct.pack_into(">I", made, _CRC_AT, google_crc32c.value(bytes(made[_CRC_FROM:])))
     return bytes(made)

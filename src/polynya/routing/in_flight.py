@@ -42,6 +42,8 @@ class Attempt(msgspec.Struct):
     def size(self) -> int:
         """Return the approximate bytes that the attempt holds, encoded or not."""
         batch = getattr(self.command, "batch", None)
+        if isinstance(batch, bytes):  # the same for all streams of a command
+            return len(self.body) or 1024 + len(batch)
         return len(self.body) or 1024 + (len(batch.payload) if batch is not None else 0)
 
 
