@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from front.test_kafka_transactions import as_a_client_does
 from worlds.kafka import KafkaWire, KafkaWorld, fetch_fields, plain_fields, play
-from worlds.transactions import data_batch
+from worlds.transactions import data_batch, marker_batch
 
 from polynya.base.limits import TRANSACTION_TIMEOUT_MS_MAX
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.transactions import refusals
 from polynya.routing.handle import StreamHandle
+from polynya.service.transactions import coordinator
 
 OLD, NEW = 1, 2  # protocols
 Story = Callable[[KafkaWorld], Awaitable[None]]
@@ -257,6 +258,29 @@ def test_the_error_of_a_wrong_request_is_kafkas_and_changes_nothing() -> None:
         one.pair = (one.pair[0], epoch)
         assert await one.end(commit=True) == 0
         assert await values(wire, 0) == []
+
+    play(story)
+
+
+def test_a_client_cannot_write_markers_or_add_too_many_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator, "MARKED_MAX", 2)
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 3)
+        one = TransactionalProducer(await world.wire(), OLD)
+        assert await one.init() == 0
+        assert await one.add(0, 1, 2) == [Error.POLICY_VIOLATION] * 3
+        assert await one.add(0) == [0]
+        fields = one.request(0, b"")
+        marker = marker_batch(one.pair[0], commit=True)
+        parts = [{"index": 0, "records": marker}]
+        topics = {"topic_data": [{"name": "t", "partition_data": parts}]}
+        one.wire.send("Produce", 9, **fields | plain_fields("Produce", 9, fields | topics))
+        assert await one.answer() == Error.INVALID_RECORD
+        assert await one.send(0, b"a") == 0
+        assert await one.end(commit=True) == 0
 
     play(story)
 

@@ -31,6 +31,7 @@ from sim.returns import Returns
 from sim.shrink import as_test, shrunk
 from sim.swarm import SwarmEpisode
 from sim.switched import SwitchedEpisode
+from sim.transactional import TransactionEpisode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -41,7 +42,7 @@ KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by op
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
     "kafka": KafkaEpisode, "groups": GroupEpisode, "leased": LeasedSwarm,
     "switched": SwitchedEpisode, "diskless": DisklessSwarm,
-    "coordinated": CoordinatedEpisode,
+    "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
 }  # fmt: skip
 
 
@@ -122,6 +123,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--diskless", action="store_true", help="all streams diskless in the swarm's worlds"
+    )
+    parser.add_argument(
+        "--transactions",
+        action="store_true",
+        help="transactions of Kafka, with a scripted coordinator",
     )
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(
