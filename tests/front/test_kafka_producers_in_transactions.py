@@ -59,11 +59,16 @@ class TransactionalProducer:
         return [each.partition_error_code.value for each in found.results_by_partition]
 
     def request(
-        self, number: int, *values: bytes, sequence: int | None = None, id_: str | None = "x"
+        self,
+        number: int,
+        *values: bytes,
+        sequence: int | None = None,
+        id_: str | None = "x",
+        records: bytes = b"",
     ) -> dict[str, Any]:
         """Return the fields of a Produce request with a batch of the transaction."""
         first = self.sequences.get(number, 0) if sequence is None else sequence
-        made = data_batch(self.pair[0], first, *values, epoch=self.pair[1])
+        made = records or data_batch(self.pair[0], first, *values, epoch=self.pair[1])
         parts = [{"index": number, "records": made}]
         fields = {
             "transactional_id": id_ and self.id,
@@ -273,11 +278,8 @@ def test_a_client_cannot_write_markers_or_add_too_many_partitions(
         assert await one.init() == 0
         assert await one.add(0, 1, 2) == [Error.POLICY_VIOLATION] * 3
         assert await one.add(0) == [0]
-        fields = one.request(0, b"")
         marker = marker_batch(one.pair[0], commit=True)
-        parts = [{"index": 0, "records": marker}]
-        topics = {"topic_data": [{"name": "t", "partition_data": parts}]}
-        one.wire.send("Produce", 9, **fields | plain_fields("Produce", 9, fields | topics))
+        one.wire.send("Produce", 9, **one.request(0, records=marker))
         assert await one.answer() == Error.INVALID_RECORD
         assert await one.send(0, b"a") == 0
         assert await one.end(commit=True) == 0
