@@ -44,7 +44,7 @@ class Code(enum.IntEnum):
     # a wake of an earlier generation, or an event that the subscription's state does not allow
     FENCED = 41
     HELD = 42  # another worker holds the lease
-    TOO_MANY = 43  # the limit of subscriptions, or of their streams
+    TOO_MANY = 43  # the limit of subscriptions, of their streams, or of open transactions
     # more than may ever be hot at once; the reply's `byte` is that bound
     APPEND_EXCEEDS_MEMORY_LIMIT = 44
     REFUSED = 45  # the change does not fit the cluster map: `detail` says why
