@@ -6,6 +6,7 @@ from front.test_kafka_producers_in_transactions import OLD, TransactionalProduce
 from worlds.kafka import KafkaWire, KafkaWorld, play
 
 from polynya.front.kafka.errors import Error
+from polynya.service.transactions.connections import ConnectionUse
 
 
 async def opened(world: KafkaWorld) -> KafkaWire:
@@ -68,5 +69,15 @@ def test_a_connection_of_before_the_leaders_term_is_replaced() -> None:
         one.wire = await opened(world)
         await one.write(0, b"a")
         assert await one.end(commit=True) == 0
+
+    play(story)
+
+
+def test_another_nodes_connection_is_not_judged_here() -> None:
+    async def story(world: KafkaWorld) -> None:
+        parts = world.front.context.transaction_parts
+        group = parts.service.group_of("x")
+        use = ConnectionUse(group, "x", -1, -1, 1.0, 9)
+        assert await parts.connections._judge(use) is None
 
     play(story)

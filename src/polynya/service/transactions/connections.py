@@ -39,22 +39,26 @@ class TransactionConnections:
         self._service, self._node = service, node
         self._newest: dict[str, float] = {}
         self._led_since: dict[int, float] = {}
-        service.rpc.serve(CONNECTIONS, ConnectionUse, bool, self._judge)
+        service.rpc.serve(CONNECTIONS, ConnectionUse, bool | None, self._judge)
 
     def leadership_changed(self, group: int) -> None:
         """Note that a term of a group began or ended here."""
         self._led_since[group] = asyncio.get_running_loop().time()
 
-    async def admit(self, group: int, id_: str, pair: tuple[int, int], opened: float) -> bool:
-        """Report whether a request may come on a connection. If it has the present pair, its
-        connection is the newest one from here on. Raises PolynyaError."""
+    async def admit(
+        self, group: int, id_: str, pair: tuple[int, int], opened: float
+    ) -> bool | None:
+        """Report whether a request may come on a connection; None: another node leads the group. If
+        it has the present pair, its connection is the newest one from here on. Raises PolynyaError."""
         use = ConnectionUse(group, id_, *pair, opened, self._node)
-        admitted: bool = await self._service.rpc.at_home(group, CONNECTIONS, use, self._judge)
+        admitted: bool | None = await self._service.rpc.at_home(
+            group, CONNECTIONS, use, self._judge
+        )
         return admitted
 
-    async def _judge(self, use: ConnectionUse) -> bool:
+    async def _judge(self, use: ConnectionUse) -> bool | None:
         if use.node != self._node:
-            raise NotLeader(0)
+            return None
         machine = self._service.local.led.get(use.group)
         if machine is None:
             raise NotLeader(0)

@@ -12,7 +12,10 @@ from polynya.front.kafka.transactions.refusals import NotAnswered, error_of_coor
 async def judge_connection(call: Call, key: Key) -> None:
     """Refuse a request of the present epoch on a connection that is older than the newest one of the
     transactional id, and close it. Raises NotAnswered."""
-    if not await _is_admitted(call, key):
+    admitted = await _is_admitted(call, key)
+    if admitted is None:
+        raise NotAnswered(Error.NOT_COORDINATOR)
+    if not admitted:
         call.connection.complain(_CLOSED)
         call.connection.stop()
         raise NotAnswered(Error.NOT_COORDINATOR)
@@ -23,7 +26,7 @@ async def note_connection(call: Call, id_: str) -> None:
     await _is_admitted(call, (id_, -1, -1))
 
 
-async def _is_admitted(call: Call, key: Key) -> bool:
+async def _is_admitted(call: Call, key: Key) -> bool | None:
     id_, *pair = key
     context = call.context
     group = context.transactions.group_of(id_)
