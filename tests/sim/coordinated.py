@@ -34,10 +34,19 @@ from polynya.local.api import Page, ReadQuery, StreamInfo
 from polynya.service.transactions.calls import TransactionRefused
 from polynya.service.transactions.coordinator import Pair
 from polynya.stream.features.appends.commands import TxnProduce
+from polynya.stream.features.consumer_groups.calls import (
+    CommitInTransaction,
+    FetchOffsets,
+    GroupError,
+    Offsets,
+    Outcomes,
+)
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.parts import TRANSACTIONAL, Encoding
 from polynya.stream.replies import Code, Reply
 
+GROUP, TOPIC = "readers", bytes(16)
 NAMES = ("kafka/x/0", "kafka/x/1", "kafka/x/2")
 IDS, INSTANCES = 3, 2
 TIMEOUT_MS = 4000
@@ -97,6 +106,8 @@ class Instance:
         made = self.recorder.begin(f"{self.name}/{self.begun}", self.id, self.name, TIMEOUT_SECONDS)
         for _ in range(self.random.randint(1, 3)):
             await self.produce(made, self.random.choice(NAMES))
+        if self.random.random() < 0.5:
+            await self.commit_offset(made)
         if self.random.random() < 0.1:
             raise Gone  # without a word
         if self.random.random() < 0.05:
@@ -144,6 +155,34 @@ class Instance:
                     pass
                 case _:
                     raise AssertionError(f"{name}: {value} of {number} is answered {reply}")
+            await asyncio.sleep(self.random.uniform(0.05, 0.5))
+        raise Gone
+
+    async def commit_offset(self, made: Transaction) -> None:
+        """Send the offset of the id's input with the transaction."""
+        self.values += 1
+        offset = self.values * IDS * INSTANCES + self.number + 1
+        sent = self.recorder.offsets(made, GROUP, {self.id: offset})
+        service = self.episode
+        number = await self.refusable(
+            sent,
+            lambda: service.node.engine.transactions.add(
+                self.id, self.pair, [], [GROUP], version=self.version
+            ),
+            ends=False,
+        )
+        entry = OffsetEntry(TOPIC, self.number % IDS, offset, -1, "")
+        call = CommitInTransaction(GROUP, *self.pair, number, -1, "", None, [entry])
+        for _ in range(TRIES):
+            answer = await service.call(lambda: service.node.engine.group_coordinator.call(call))
+            error = answer.errors[0] if isinstance(answer, Outcomes) else GroupError.UNKNOWN
+            if error == GroupError.NONE:
+                self.recorder.ended(sent, OK)
+                return
+            if error == GroupError.INVALID_TXN_STATE:  # it was ended by its timeout
+                self.recorder.ended(sent, INFO if sent.repeated else FAIL, "ended")
+                raise Gone
+            sent.repeated = True
             await asyncio.sleep(self.random.uniform(0.05, 0.5))
         raise Gone
 
@@ -195,7 +234,7 @@ class CoordinatedEpisode(Episode):
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
         self.world.release = levels.LEVEL
-        self.world.runs_transactions = True
+        self.world.runs_transactions = self.world.runs_groups = True
         self.recorder = Recorder(lambda: asyncio.get_running_loop().time())
         self.uids: dict[str, int] = {}
         self.instances = [Instance(self, number) for number in range(IDS * INSTANCES)]
@@ -264,6 +303,7 @@ class CoordinatedEpisode(Episode):
         while not self.over:
             await asyncio.sleep(self.random.expovariate(1 / 0.3))
             await self.look(self.random.choice(NAMES))
+            await self.look_at_offsets()
 
     async def look(self, name: str) -> StreamInfo | None:
         info = await self.call(lambda: self.node.engine.service.info(name))
@@ -274,6 +314,18 @@ class CoordinatedEpisode(Episode):
         if isinstance(page, Page) and page.up_to_date:
             self.recorder.poll(ROWS, "rows", name, 0, page.record, _records(page))
         return info if isinstance(info, StreamInfo) else None
+
+    async def look_at_offsets(self) -> None:
+        """Read the offsets that no open transaction may change."""
+        began = asyncio.get_running_loop().time()
+        call = FetchOffsets(GROUP)
+        answer = await self.call(lambda: self.node.engine.group_coordinator.call(call))
+        if isinstance(answer, Offsets):
+            known = {entry.partition: entry.offset for entry in answer.entries}
+            unstable = {partition for _, partition in answer.unstable}
+            for number in {*range(IDS)} - unstable:
+                offset = known.get(number, 0)
+                self.recorder.position(GROUP, f"id{number}", offset, began)
 
     async def _operate(self) -> None:
         """Abort the transaction of an id now and then."""
@@ -294,6 +346,10 @@ class CoordinatedEpisode(Episode):
             if not self.held():
                 break
         assert not self.held(), f"what is held though all is well: {self.held()}"
+        await self.look_at_offsets()
+        self.final.positions[GROUP] = {
+            seen.stream: seen.offset for seen in self.recorder.history.positions[-IDS:]
+        }
         for name in NAMES:
             info = await self.look(name)
             assert info is not None
@@ -312,6 +368,7 @@ class CoordinatedEpisode(Episode):
             for what in (
                 *machine.transactions.active,
                 *(stream.name for stream in machine.directory.undecided.values()),
+                *machine.consumer_groups.undecided,
             )
         ]
 

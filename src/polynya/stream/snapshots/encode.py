@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from operator import attrgetter
 from sys import intern
 
@@ -119,12 +119,11 @@ def consumer_groups_of(machine: Machine, ids: Container[str] | None = None) -> l
     ]
 
 
-def transactions_of(machine: Machine, ids: Container[str] | None = None) -> list[Transaction]:
+def transactions_of(machine: Machine, ids: Iterable[str] | None = None) -> list[Transaction]:
     """Return the transactional ids, all or those given, by id."""
-    return sorted(
-        (each for each in machine.transactions if ids is None or each.id in ids),
-        key=attrgetter("id"),
-    )
+    known = machine.transactions
+    found = known if ids is None else filter(None, map(known.get, ids))
+    return sorted(found, key=attrgetter("id"))
 
 
 def writers_of(machine: Machine, names: Container[str] | None = None) -> list[WriterState]:
