@@ -18,6 +18,7 @@ from time import perf_counter
 
 import msgspec
 from sim.chaos import Episode
+from sim.coordinated import CoordinatedEpisode
 from sim.copies import Copies
 from sim.diskless import DisklessSwarm
 from sim.groups import GroupEpisode
@@ -30,6 +31,7 @@ from sim.returns import Returns
 from sim.shrink import as_test, shrunk
 from sim.swarm import SwarmEpisode
 from sim.switched import SwitchedEpisode
+from sim.transactional import TransactionEpisode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -40,6 +42,7 @@ KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by op
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
     "kafka": KafkaEpisode, "groups": GroupEpisode, "leased": LeasedSwarm,
     "switched": SwitchedEpisode, "diskless": DisklessSwarm,
+    "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
 }  # fmt: skip
 
 
@@ -116,7 +119,15 @@ def main() -> int:
         "--switched", action="store_true", help="profiles change under all kinds of clients"
     )
     parser.add_argument(
+        "--coordinated", action="store_true", help="transactions of Kafka and their coordinators"
+    )
+    parser.add_argument(
         "--diskless", action="store_true", help="all streams diskless in the swarm's worlds"
+    )
+    parser.add_argument(
+        "--transactions",
+        action="store_true",
+        help="transactions of Kafka, with a scripted coordinator",
     )
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(
