@@ -131,7 +131,6 @@ class Compactor:
         self._due_since: dict[str, int] = {}  # name -> log time
         self._forced: set[str] = set()  # names of streams whose next pass was asked for
         self._wake_up = asyncio.Event()
-        self._turn = asyncio.Lock()  # one stream at a time
         self._failures = Failures(
             log,
             "compacting keys failed; retrying",
@@ -141,10 +140,9 @@ class Compactor:
         )
 
     async def run(self) -> None:
-        """Compact until cancelled."""
+        """Compact until cancelled; without automatic flushing only what is asked for."""
         try:
-            if self._settings.interval_ms:
-                await repeat(self._pass, INTERVAL_SECONDS, wake=self._wake_up)
+            await repeat(self._pass, INTERVAL_SECONDS, wake=self._wake_up)
         finally:
             await self._worker.close()
 
@@ -161,13 +159,14 @@ class Compactor:
         Return the number of passes."""
         done = 0
         with self._failures:
+            asked = set(self._forced)
             due = await self._look()
             self.due = {stream.name: extent.dirty_ratio for _, _, stream, extent, _ in due}
-            self._forced &= self.due.keys()
+            self._forced -= asked - self.due.keys()
             since, now_ms = self._due_since, self._groups.now_ms()
             self._due_since = {name: since.get(name, now_ms) for name in self.due}
-            for group, machine, stream, extent, policy in due:
-                if await self._one(group, machine, stream, extent, policy):
+            for group, machine, stream, _, policy in due:
+                if await self._one(group, machine, stream, policy):
                     done += 1
                     self._forced.discard(stream.name)
                     self.due.pop(stream.name, None)
@@ -253,7 +252,9 @@ class Compactor:
     ) -> bool:
         if stream.name in self._forced:
             return extent.begin < extent.end
-        return not self._rests(stream.uid) and is_due(stream, extent, policy, now_ms)
+        if not self._settings.interval_ms or self._rests(stream.uid):
+            return False
+        return is_due(stream, extent, policy, now_ms)
 
     async def _wake(self, group: int, machine: Machine, name: str, now_ms: int) -> None:
         """Bring an evicted stream back whose tombstones may go."""
@@ -264,26 +265,23 @@ class Compactor:
     # --- one pass ---------------------------------------------------------------------------------
 
     async def _one(
-        self, group: int, machine: Machine, stream: Stream, extent: Extent, policy: CompactionPolicy
+        self, group: int, machine: Machine, stream: Stream, policy: CompactionPolicy
     ) -> bool:
-        async with self._turn:
-            uid = stream.uid
-            if uid in self._in_hand.uids or self._groups.machines().get(group) is not machine:
-                return False
-            self._in_hand.uids.add(uid)
-            try:
-                now_ms = self._groups.now_ms()
-                made = plan_pass(
-                    group,
-                    machine,
-                    stream,
-                    extent,
-                    term=self._groups.term(group),
-                    now_ms=now_ms,
-                )
-                await self._run(made, policy)
-            finally:
-                self._in_hand.uids.discard(uid)
+        """Compact a stream as it is now: other passes took time since it was looked at."""
+        uid = stream.uid
+        if uid in self._in_hand.uids or self._groups.machines().get(group) is not machine:
+            return False
+        extent = self.extent(machine, stream)
+        if machine.directory.by_uid.get(uid) is not stream or extent is None:
+            return False
+        if extent.begin >= extent.end:
+            return False
+        self._in_hand.uids.add(uid)
+        try:
+            term = self._groups.term(group)
+            await self._run(plan_pass(group, machine, stream, extent, term=term), policy)
+        finally:
+            self._in_hand.uids.discard(uid)
         return True
 
     async def _run(self, made: Pass, policy: CompactionPolicy) -> None:
