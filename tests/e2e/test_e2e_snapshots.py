@@ -1,5 +1,5 @@
-"""Snapshots of streams on a real node: nobody sees the streams with their bodies, and a kill loses
-none that was acknowledged."""
+"""Snapshots of streams on a real node: no client sees the streams with their bodies, and a kill
+loses none that was acknowledged."""
 
 from __future__ import annotations
 
