@@ -20,7 +20,7 @@ from typing import Any
 
 MESSAGES = (
     "AlterConfigs", "AlterPartitionReassignments", "AlterReplicaLogDirs", "ApiVersions",
-    "ConsumerGroupHeartbeat", "CreateAcls", "CreatePartitions", "CreateTopics",
+    "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "CreateAcls", "CreatePartitions", "CreateTopics",
     "DeleteAcls", "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeAcls",
     "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups",
     "DescribeLogDirs", "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator",

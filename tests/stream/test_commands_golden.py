@@ -20,16 +20,19 @@ from polynya.stream.features.appends.commands import (
     ProducerIds,
 )
 from polynya.stream.features.attributes.commands import SetAttributes
+from polynya.stream.features.compaction.commands import NoteCompaction, SetCompaction
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
     ConsumerGroupMember,
     ConsumerGroupPut,
+    ConsumerPut,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
     OffsetEntry,
 )
+from polynya.stream.features.consumer_groups.modern_records import Holdings, Subscription
 from polynya.stream.features.forks.commands import (
     Acknowledge,
     ConfirmPin,
@@ -81,6 +84,7 @@ from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLe
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
+    ResetLinks,
     SubscriptionConfig,
     SubscriptionDelete,
     SubscriptionEvent,
@@ -129,6 +133,18 @@ from polynya.stream.registry import AnyCommand
 
 BATCH = Batch(Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = Producer("p", 1, 2)
+MODERN_MEMBER = ConsumerGroupMember(
+    "m",
+    "i",
+    "c",
+    "/h",
+    0,
+    60000,
+    msgspec.msgpack.encode(Subscription(["t"], "u.*", ["kafka/"], "uniform", None)),
+    msgspec.msgpack.encode(
+        Holdings(2, 1, False, [(bytes(16), [(0, 1)])], [(bytes(16), [(1, 1)])], [(bytes(16), [0])])
+    ),
+)
 MEMBER = ConsumerGroupMember("m", "i", "c", "/h", 10000, 60000, b"s", b"a")
 KAFKA_BATCH = Batch(Encoding.KAFKA, 3, b"12345", 0xE3069283, flags=1, record_time_ms_max=7)
 FORK = Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4)
@@ -319,6 +335,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "9622b67061636b732f32303236303130312d30302f312d66660104919207dc001000000205b67061636b732f323032363031"
         "30312d30302f312d6666183dcee3069283080209010203040108",
     ),
+    (NoteCompaction(7, 100, 9, 3, 90, 4, 8), "9827076409035a0408"),
+    (SetCompaction("docs/a", True, 5, 7), "9513a6646f63732f61c30507"),
     (PackDeleted("packs/20260101-00/1-ff"), "9221b67061636b732f32303236303130312d30302f312d6666"),
     (
         SubscriptionPut("s", 14, CONFIG, "http://h:1"),
@@ -349,6 +367,7 @@ GOLDEN: list[tuple[Command, str]] = [
         SubscriptionRetry("s", 7, 17, 3, "w_1", "docs/a", 8, 64, 1017, "boom"),
         "9b31a173071103a3775f31a6646f63732f610840cd03f9a4626f6f6d",
     ),
+    (ResetLinks("s", 7, [("docs/a", 8, 3, 9)]), "9432a173079194a6646f63732f61080309"),
     (TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
     (TableOpen(3, 12), "933d030c"),
     (TablePlanned(3, 1), "933e0301"),
@@ -424,6 +443,10 @@ GOLDEN: list[tuple[Command, str]] = [
     (
         ConsumerGroupPut("g", 5, 2, "consumer", "range", "m", [MEMBER]),
         "98cc82a1670502a8636f6e73756d6572a572616e6765a16d9198a16da169a163a22f68cd2710cdea60c40173c40161",
+    ),
+    (
+        ConsumerPut("g", 5, 2, "uniform", [MODERN_MEMBER], ["n"]),
+        "97cc88a1670502a7756e69666f726d9198a16da169a163a22f6800cdea60c4199591a174a3752e2a91a66b61666b612fa7756e69666f726dc0c44a960201c29192c41000000000000000000000000000000000919200019192c41000000000000000000000000000000000919201019192c41000000000000000000000000000000000910091a16e",
     ),
     (
         CommitOffsets("g", 5, 2, "m", [OffsetEntry(bytes(16), 3, 7, -1, "x")]),
@@ -583,11 +606,15 @@ def test_levels_are_those_of_commands() -> None:
             3,
         ),
         **dict.fromkeys((CommitSlices, SetProfile, SealProfileEpoch), 3),
+        ConsumerPut: 4,
         TrimTo: 4,
         MirrorBatch: 4,
         MirrorGap: 4,
+        NoteCompaction: 4,
+        SetCompaction: 4,
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
+        ResetLinks: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 

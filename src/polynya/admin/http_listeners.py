@@ -41,6 +41,8 @@ from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterRoutes
+from polynya.front.http.api.compaction import PREFIX as COMPACTION
+from polynya.front.http.api.compaction import CompactionRoute
 from polynya.front.http.api.cost import PATH as COST
 from polynya.front.http.api.cost import CostRoute
 from polynya.front.http.api.groups import GROUPS
@@ -52,6 +54,8 @@ from polynya.front.http.api.ranges import PATH as RANGES
 from polynya.front.http.api.ranges import RangeRoute
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.segments import SegmentRoute
+from polynya.front.http.api.short_tokens import PATH as SHORT_TOKENS
+from polynya.front.http.api.short_tokens import mint_short_token
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.subscriptions import PREFIXES as SUBSCRIPTIONS
@@ -59,6 +63,7 @@ from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.api.topics import PATH as TOPICS
 from polynya.front.http.api.topics import TopicRoutes
 from polynya.front.http.auth.authorization import Authorizer
+from polynya.front.http.auth.cookies import TokenCookie
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Protection
@@ -88,6 +93,7 @@ class HttpListeners:
         self._start = start
         self._service = service = engine.service
         self._segments = SegmentRoute(engine.segments)
+        self._compaction = CompactionRoute(engine.compaction)
         object_store = start.config.cold.backend != "none"
         self._profiles = ProfileRoute(service, object_store=object_store)
         self._buckets = BucketRoutes(service, object_store=object_store)
@@ -104,6 +110,7 @@ class HttpListeners:
             partial(secrets.token_bytes, 16),
             partitions=start.kafka_partitions,
             profiles=node_profiles(start.config),
+            compaction=engine.compaction.find,
         )
         self._tables = self._audited(audited_requests.table_act, table_handler(behind.tables.user))
         self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
@@ -119,6 +126,7 @@ class HttpListeners:
             long_poll_seconds=self._start.config.long_poll_timeout,
             connections_max=connections.base,
             strict_parameters=self._start.config.strict_parameters,
+            http2=self._start.config.serves_http2,
             object_store=self._start.config.cold.backend != "none",
             default_profile=self._start.config.default_profile,
         )
@@ -156,12 +164,17 @@ class HttpListeners:
             RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
             BUCKETS: self._buckets.list,
             TOPICS: self._topics.list,
+            SHORT_TOKENS: mint_short_token,
             **console_handlers(),
         }
+        cookie = self._start.config.auth.cookie if guarded else ""
+        cors = Cors(self._start.config.origins, self._hosts, credentials=bool(cookie))
         protection = Protection(
-            authorizer=self._authorizer(self._keeper.access),
+            authorizer=self._authorizer(
+                self._keeper.access, cookie=TokenCookie(cookie, cors) if cookie else None
+            ),
             hosts=Hosts() if guarded else self._hosts,
-            cors=Cors(self._start.config.origins, self._hosts),
+            cors=cors,
             tls=self._keeper.tls_context,
             console=ConsoleActs(self._keeper.audit.record, enabled=self._start.config.console.acts),
         )
@@ -234,6 +247,7 @@ class HttpListeners:
             BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
             SEGMENTS: self._segments.handle,
+            COMPACTION: self._compaction.handle,
             MIRROR: MirrorRoutes(self._service, self._topics.topics).handle,
             PROFILES: self._audited(audited_requests.profile_act, self._profiles.handle),
             **console_mounts(),
@@ -278,11 +292,13 @@ class HttpListeners:
 
     # --- shared parts -----------------------------------------------------------------------------
 
-    def _authorizer(self, access: Access | None, *, admin_only: bool = False) -> Authorizer | None:
+    def _authorizer(
+        self, access: Access | None, *, admin_only: bool = False, cookie: TokenCookie | None = None
+    ) -> Authorizer | None:
         if access is None:
             return None
         record, cores = self._keeper.audit.record, self._start.cores
-        return Authorizer(access, audit=record, admin_only=admin_only, cores=cores)
+        return Authorizer(access, audit=record, admin_only=admin_only, cores=cores, cookie=cookie)
 
     def _audited(self, act_of: ActOf, handler: Handler) -> Handler:
         return audited(act_of, handler, self._keeper.audit.record)

@@ -13,6 +13,7 @@ from polynya.local.local import LocalGroups
 from polynya.objectstore import REQUESTS, StoreUsage
 from polynya.observability.metrics import Registry, Samples, label
 from polynya.service.consumer_groups.lag import GroupLags
+from polynya.wire.http.http2_floods import REASONS
 
 TURNS = {
     "polynya_turns_total": "turns",
@@ -36,6 +37,16 @@ MERGER = {
     "polynya_merge_stored_bytes_total": "stored_bytes",
     "polynya_merge_failures_total": "failures",
     "polynya_merge_refused_total": "refused",
+}
+COMPACTOR = {
+    "polynya_compaction_passes_total": "passes",
+    "polynya_compaction_held_passes_total": "held_passes",
+    "polynya_compaction_read_bytes_total": "read_bytes",
+    "polynya_compaction_dropped_records_total": "dropped_records",
+    "polynya_compaction_dropped_bytes_total": "dropped_bytes",
+    "polynya_compaction_refused_total": "refused",
+    "polynya_compaction_failures_total": "failures",
+    "polynya_compaction_damaged_slices_total": "damaged",
 }
 PAGER = {"polynya_pages_total": "pages", "polynya_paged_slices_total": "entries"}
 DISKLESS_WRITER = {
@@ -138,6 +149,8 @@ HTTP = {
     "polynya_http_connections_refused_total": "connections_refused",
     "polynya_http_timeouts_total": "timeouts",
     "polynya_http_stalled_total": "stalled",
+    "polynya_http2_connections_total": "http2_connections",
+    "polynya_http2_streams_total": "http2_streams",
     "polynya_http_long_polls_total": "long_polls",
     "polynya_http_sse_total": "live_opened",
     "polynya_http_sse_cut_total": "live_cut",
@@ -238,7 +251,14 @@ def of_front(front: HttpFront) -> Callable[[], Samples]:
             classes[label("polynya_http_responses_total", **{"class": f"{status // 100}xx"})] += (
                 count
             )
-        return requests() | classes | {"polynya_http_connections": len(front.connections)}
+        refused = {
+            label("polynya_http2_refused_total", reason=reason): front.counters.http2_refused.get(
+                reason, 0
+            )
+            for reason in REASONS
+        }
+        now = {"polynya_http_connections": len(front.connections)}
+        return requests() | classes | refused | now
 
     return read
 

@@ -47,12 +47,14 @@ from polynya.client.errors import (
     Trimmed,
     Unavailable,
 )
+from polynya.client.many_appends import AppendOutcome, StreamAppend
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.records import NewRecord
 from polynya.client.snapshots import Bootstrap, Snapshot, SnapshotInfo
 from polynya.client.tables import ResultColumn, SqlAnswer, TableInfo
+from polynya.client.tokens import ShortToken
 from polynya.client.values import (
     NOW,
     START,
@@ -72,6 +74,7 @@ __all__ = [
     "START",
     "AccessDenied",
     "AnswerDamaged",
+    "AppendOutcome",
     "Appended",
     "AsyncClient",
     "AsyncManyReader",
@@ -110,10 +113,12 @@ __all__ = [
     "ResultColumn",
     "Retry",
     "SequenceRegression",
+    "ShortToken",
     "Snapshot",
     "SnapshotInfo",
     "SqlAnswer",
     "Stream",
+    "StreamAppend",
     "StreamClosed",
     "StreamEvent",
     "StreamExists",

@@ -26,6 +26,7 @@ from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
 from polynya.service.node_service import NodeService
 from polynya.service.outbox_sender import OutboxSender
 from polynya.service.retention_job import RetentionJob
+from polynya.service.stream_compaction import CompactionFinder
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
 from polynya.stream.parts import SegmentLimits
@@ -114,6 +115,7 @@ class CoreRuntime:
             faulted=self.local.faulted,
         )
         self.segments = SegmentFinder(self.service)
+        self.compaction = CompactionFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
         self.groups = CoreGroups(

@@ -9,6 +9,7 @@ from polynya.stream.command import COMMANDS, RULES, Command
 from polynya.stream.features.appends import conditions, kafka, mirror
 from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.attributes import rules as attributes
+from polynya.stream.features.compaction import rules as compaction
 from polynya.stream.features.consumer_groups import rules as consumer_groups
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
@@ -37,6 +38,7 @@ FEATURES = (
     kafka,
     mirror,
     attributes,
+    compaction,
     creation,
     lifetimes,
     retention,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from polynya.base.limits import SQL_ROWS_DEFAULT
 from polynya.client import attributes as stream_attributes
 from polynya.client import snapshots as stream_snapshots
-from polynya.client import streams, tables, verbs
+from polynya.client import streams, tables, tokens, verbs
 from polynya.client.aio.driver import AsyncDriver
 from polynya.client.aio.producer import OpeningProducer
 from polynya.client.aio.work import AsyncWork
@@ -21,11 +21,13 @@ from polynya.client.extras import extras_of
 from polynya.client.handles import ManyPlaces, Position
 from polynya.client.live.feeds import AsyncFeed
 from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
+from polynya.client.many_appends import AppendOutcome, StreamAppend, append_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
 from polynya.client.tables import SqlAnswer, TableInfo
+from polynya.client.tokens import ShortToken
 from polynya.client.values import (
     NOW,
     SERVER_DEFAULT,
@@ -174,6 +176,7 @@ class AsyncStream(Subject):
     create = _verb(streams.create)
     append = _verb(streams.append)
     trim = _verb(streams.trim)
+    set_retention = _verb(streams.set_retention)
     head = _verb(streams.head)
     known_type = _verb(streams.known_type)
     exists = _verb(streams.exists)
@@ -348,6 +351,11 @@ class AsyncClient:
             self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency))
         )
 
+    async def append_many(self, appends: Sequence[StreamAppend]) -> list[AppendOutcome]:
+        """Append to up to 1,000 streams in one request, and return the outcome of each append, in
+        their order. One that is refused does not affect the others. Raises ValueError."""
+        return await AsyncDriver(self._wire).run(append_many(appends, self._retry))
+
     def tail_many(
         self,
         *streams: str,
@@ -369,6 +377,19 @@ class AsyncClient:
             whole=whole_records,
         )
         return AsyncManyReader(self._wire, place, self._retry)
+
+    async def mint_token(
+        self,
+        *,
+        stream: str | None = None,
+        prefix: str | None = None,
+        verbs: Sequence[str] = ("read",),
+        expires_in_seconds: float = 600.0,
+    ) -> ShortToken:
+        """Mint a token for a page, for one stream or one prefix, with `read`, `append` or `create`
+        as far as this client's own token has them. It ends within the hour."""
+        wanted = tokens.Wanted(stream, prefix, tuple(verbs), expires_in_seconds)
+        return await AsyncDriver(self._wire).run(tokens.mint(wanted, self._retry))
 
     async def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
         """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""

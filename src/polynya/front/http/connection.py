@@ -9,7 +9,7 @@ from typing import cast
 from polynya.base.limits import HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
 from polynya.front.common.pipeline import IdleClock, ReadPressure, ResponseQueue
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
-from polynya.front.http.protocol.exchange import Context, Exchange
+from polynya.front.http.protocol.exchange import Context, Exchange, OtherFraming
 from polynya.front.http.protocol.incoming_body import IncomingBody, check_size
 from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.responses import CLOSE, COMMON, STATUS_LINES
@@ -29,6 +29,7 @@ from polynya.wire.http.http1 import BadRequest, Head, find_head
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX
 # of one connection per loop pass: immediate responses would otherwise starve other connections
 REQUESTS_PER_PASS = 64
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"  # of HTTP/2, as a request would end
 _NO_HOST = "/"  # differs from every parsed Host
 
 
@@ -78,6 +79,9 @@ class Connection(asyncio.Protocol):
         ):  # accepted before the listeners closed; `stop` does not wait for it
             self._finished = True
             made.abort()
+            return
+        if context.http2 is not None and context.http2.is_negotiated(made):
+            self._give(context.http2, b"")
             return
         context.connections.add(self)
         context.counters.connections_opened += 1
@@ -191,9 +195,35 @@ class Connection(asyncio.Protocol):
                 if length > 0 and begin == 0 and position == size and head.method == "POST":
                     learn(self.peer, head, data[: size - length - 4])
         except BadRequest as bad:
-            self.refuse(bad.code, bad.message)
+            if bad.code != "HTTP_VERSION" or not self._switch(data[position:]):
+                self.refuse(bad.code, bad.message)
             return
         self._buffer = data[position:] if position < size and not self._finished else b""
+
+    def _switch(self, data: bytes) -> bool:
+        """Give a connection that begins with the preface of HTTP/2 away. Return False if it may not
+        begin so."""
+        http2, transport = self._context.http2, self._responses.transport
+        if (
+            http2 is None
+            or transport is None
+            or self._responses.next  # it has spoken HTTP/1.1
+            or not data.startswith(_PREFACE)
+            or not http2.may_begin(transport)
+        ):
+            return False
+        self._context.connections.discard(self)
+        self._context.counters.connections_opened -= 1  # it is counted again
+        self._give(http2, data)
+        return True
+
+    def _give(self, http2: OtherFraming, data: bytes) -> None:
+        transport = self._responses.transport
+        assert transport is not None
+        self._finished = True
+        self._pressure.transport = None
+        self.peer.lose()
+        http2.take(transport, data)
 
     def _check_host_and_origin(self, head: Head) -> bool:
         """Check the Host and the Origin, which web pages cannot forge. A rejected request gets its

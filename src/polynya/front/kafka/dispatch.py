@@ -18,8 +18,9 @@ from polynya.front.kafka.auth.handlers import (
 )
 from polynya.front.kafka.call import FETCH, PRODUCE, Call, RepeatedRequest, in_thread
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.features import add_features
 from polynya.front.kafka.groups import admin as group_admin
-from polynya.front.kafka.groups import coordinators, membership
+from polynya.front.kafka.groups import consumer_protocol, coordinators, membership
 from polynya.front.kafka.groups import offsets as group_offsets
 from polynya.wire.kafka.generated import api_versions
 from polynya.wire.kafka.messages import (
@@ -65,6 +66,8 @@ _HANDLERS: dict[int, Handler] = {
     45: placement.alter_reassignments,
     47: group_offsets.offset_delete,
     60: cluster.cluster,
+    68: consumer_protocol.heartbeat,
+    69: consumer_protocol.describe_groups,
     74: settings.list_config_resources,
     75: partitions.describe_topic_partitions,
     **dict.fromkeys(refused.REFUSED, refused.refuse),
@@ -167,6 +170,7 @@ def _api_versions(call: Call) -> list[Bytes]:
         for versions in (ADVERTISED.get(each.key, each.versions),)
     ]
     response = api_versions.ApiVersionsResponse(Error.NONE, listed)
+    add_features(response, call.context.service.level)
     encode = partial(encode_response, api)
     if header.version not in api.versions:
         response.error_code = Error.UNSUPPORTED_VERSION

@@ -25,6 +25,19 @@ SERVING = (
         "counter",
         "Connections closed because the client read nothing of its response for 30 seconds.",
     ),
+    Metric("polynya_http2_connections_total", "counter", "HTTP/2 connections accepted."),
+    Metric(
+        "polynya_http2_streams_total",
+        "counter",
+        "Requests over HTTP/2. Each counts as an HTTP connection, too.",
+    ),
+    Metric(
+        "polynya_http2_refused_total",
+        "counter",
+        "HTTP/2 connections closed because of their client: a flood of resets, of control frames, "
+        "of tiny frames or of headers, a breach of the protocol, or unread responses.",
+        ("reason",),
+    ),
     Metric("polynya_kafka_requests_total", "counter", "Requests of Kafka clients."),
     Metric(
         "polynya_kafka_malformed_total",

@@ -304,6 +304,8 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
     directory.add(stream)
     if stream.extras is not None and stream.extras.retention is not None:
         directory.retaining[stream.uid] = stream
+    if stream.extras is not None and stream.extras.compaction is not None:
+        directory.note_compacted(stream)
     if stream.extras is not None and stream.extras.segments is not None:
         directory.leased[stream.uid] = stream
     if stream.extras is not None and stream.extras.attributes is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from polynya.base.errors import OutcomeUnknown, Unavailable, UpgradePending
 from polynya.stream.replies import Code
 
 REFUSED = "refused"
@@ -461,6 +462,19 @@ REFUSALS: dict[int, str] = {
     Code.NO_SNAPSHOT: "NO_SNAPSHOT",
     Code.NOT_A_BOUNDARY: "INVALID_OFFSET",
 }
+
+
+def expected_failure(error: BaseException) -> Failure | None:
+    """Return the error response to an exception that tells of no defect; None for others."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, UpgradePending):
+        return Failure("UPGRADE_PENDING")
+    if isinstance(error, Unavailable):
+        return Failure("UNAVAILABLE", str(error))
+    if isinstance(error, OutcomeUnknown):
+        return Failure("OUTCOME_UNKNOWN", str(error))
+    return None
 
 
 class Failure(Exception):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.access import Principal
-from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable, UpgradePending
+from polynya.base.errors import CorruptData
 from polynya.base.histogram import Histogram
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.client_traffic import ClientTraffic
@@ -26,7 +26,7 @@ from polynya.front.common.pipeline import Response
 from polynya.front.common.response_memory import ResponseMemory
 from polynya.front.common.tls_handshakes import HANDSHAKES_MAX
 from polynya.front.http.protocol.cors import Cors
-from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
+from polynya.front.http.protocol.errors import ERRORS, error_body, expected_failure
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.incoming_body import BodyBudget
 from polynya.front.http.protocol.live_readers import LiveReaders
@@ -87,6 +87,22 @@ class Authorization(Protocol):
         ...
 
 
+class OtherFraming(Protocol):
+    """The switch of a front to HTTP/2."""
+
+    def is_negotiated(self, transport: asyncio.Transport) -> bool:
+        """Report whether the handshake of TLS chose it."""
+        ...
+
+    def may_begin(self, transport: asyncio.Transport) -> bool:
+        """Report whether a connection may begin with it unasked."""
+        ...
+
+    def take(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Serve a connection from here on; `data` is all that it has sent."""
+        ...
+
+
 class MarkedRequests(Protocol):
     """The gate of requests that the web console marks by the header `CONSOLE`."""
 
@@ -136,6 +152,7 @@ class Context:
         self.memory = ResponseMemory()
         self.readers = LiveReaders(self.connections.spawn)
         self.live: LiveStreams | None = None  # for readers of many streams
+        self.http2: OtherFraming | None = None  # None: this front speaks HTTP/1.1 alone
         self.now = time.monotonic
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self._log_throttle = LogThrottle()
@@ -282,7 +299,7 @@ class Exchange:
     def head_lines(self, status: int, headers: Headers) -> bytes:
         """Return the status line and all headers but Content-Length."""
         if self.principal is not None:
-            headers = _for_one(headers)
+            headers = _for_one(headers, by_cookie="cookie" in self.head.headers)
         parts = [STATUS_LINES[status], header_lines(headers), COMMON]
         if self.context.service.hint is not None and (owner := self._owner()):
             parts.append(owner_line(owner))
@@ -336,14 +353,8 @@ class Exchange:
 
     def fault(self, error: BaseException) -> None:
         """Respond to an exception, or to the failure of a proposal."""
-        if isinstance(error, Failure):
-            self.fail(error.code, error.message, list(error.headers))
-        elif isinstance(error, UpgradePending):
-            self.fail("UPGRADE_PENDING")
-        elif isinstance(error, Unavailable):
-            self.fail("UNAVAILABLE", str(error))
-        elif isinstance(error, OutcomeUnknown):
-            self.fail("OUTCOME_UNKNOWN", str(error))
+        if (failure := expected_failure(error)) is not None:
+            self.fail(failure.code, failure.message, list(failure.headers))
         elif isinstance(error, CorruptData):
             self.fail("DATA_DAMAGED", f"{error}; run 'polynya store verify' for details")
             log.error(
@@ -389,13 +400,14 @@ class Exchange:
                 self.peer.waiting_task = None
 
 
-def _for_one(headers: Headers) -> Headers:
+def _for_one(headers: Headers, *, by_cookie: bool) -> Headers:
     """Replace `public` in Cache-Control: a cache must not share a response that needed a token (RFC
     9111 3.5)."""
     found: Headers = []
+    varies = "Authorization, Cookie" if by_cookie else "Authorization"
     for name, value in headers:
         if name == "Cache-Control" and value.startswith("public"):
-            found += [(name, value.replace("public", "private", 1)), ("Vary", "Authorization")]
+            found += [(name, value.replace("public", "private", 1)), ("Vary", varies)]
         else:
             found.append((name, value))
     return found

@@ -45,6 +45,8 @@ class RouteKind:
     SNAPSHOT = 9
     SNAPSHOTS = 10
     BOOTSTRAP = 11
+    APPEND_BATCH = 12
+    APPEND_MANY = 13
 
 
 _PARTS = {
@@ -53,6 +55,7 @@ _PARTS = {
     "/snapshots": RouteKind.SNAPSHOTS,
     "/snapshot": RouteKind.SNAPSHOT,
     "/bootstrap": RouteKind.BOOTSTRAP,
+    "/append-batch": RouteKind.APPEND_BATCH,
 }
 OF_STREAMS = frozenset((RouteKind.STREAM, *_PARTS.values()))  # whose name is a stream's
 _SPELLED = (RouteKind.SNAPSHOTS, RouteKind.SNAPSHOT, RouteKind.BOOTSTRAP)
@@ -130,6 +133,8 @@ class Router:
             return Route(RouteKind.LIST, path)
         if path == "/v1/live":
             return Route(RouteKind.LIVE, path)
+        if path == "/v1/append":
+            return Route(RouteKind.APPEND_MANY, path)
         route = self._part(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()

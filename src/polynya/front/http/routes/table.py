@@ -10,6 +10,8 @@ from polynya.front.http.attributes import (
     put_attributes,
     show_attributes,
 )
+from polynya.front.http.batches.append_batch import append_batch
+from polynya.front.http.batches.append_many import append_many
 from polynya.front.http.live.reader import live
 from polynya.front.http.protocol.errors import REFUSED, Failure
 from polynya.front.http.protocol.exchange import CONSOLE, Exchange
@@ -110,6 +112,8 @@ METHODS: dict[int, Methods] = {
         "DELETE": clear_attributes,
         "OPTIONS": options,
     },
+    RouteKind.APPEND_BATCH: {"POST": append_batch, "OPTIONS": options},
+    RouteKind.APPEND_MANY: {"POST": append_many, "OPTIONS": options},
     RouteKind.SNAPSHOTS: {"GET": list_snapshots, "HEAD": list_snapshots, "OPTIONS": options},
     RouteKind.BOOTSTRAP: {"GET": bootstrap, "OPTIONS": options},
     RouteKind.HANDLER: _ANY | {"OPTIONS": options},

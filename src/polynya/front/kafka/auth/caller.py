@@ -17,7 +17,9 @@ from polynya.service.api import Service
 
 _DESCRIBING = (Verb.READ, Verb.APPEND, Verb.CREATE, Verb.DELETE)
 # keys whose handlers check each topic, each group, or the verb of the whole request, or refuse all
-CHECKED = frozenset((*range(4), *range(8, 17), *range(19, 24), 32, 33, 37, 42, 44, 47, 60, 68, 75))
+CHECKED = frozenset(
+    (*range(4), *range(8, 17), *range(19, 24), 32, 33, 37, 42, 44, 47, 60, 68, 69, 75)
+)
 # ACLs, log directories, elections, reassignments, quotas and the list of what has configs: of the
 # cluster, not of a topic
 ADMINISTRATIVE = frozenset((29, 30, 31, 34, 35, 43, 45, 46, 48, 74))
@@ -51,6 +53,10 @@ class Caller:
     def may_use_group(self, group: str) -> bool:
         """Report whether the caller may join a consumer group, and read and change its offsets."""
         return True
+
+    def readable(self) -> list[str] | None:
+        """Return the prefixes of the streams that the caller may read; None: all."""
+        return None
 
     def may_somewhere(self, verb: str) -> bool:
         """Report whether the verb is allowed on any prefix: for requests that name nothing."""
@@ -134,6 +140,10 @@ class TokenCaller(Caller):
 
     def may_use_group(self, group: str) -> bool:
         return self._allows(Verb.SUBSCRIBE, consumer_group_folder(group))
+
+    def readable(self) -> list[str] | None:
+        prefixes = [] if self.principal is None else self.principal.prefixes(Verb.READ)
+        return None if "" in prefixes else prefixes
 
     def may_somewhere(self, verb: str) -> bool:
         return self._counted(self.principal is not None and self.principal.may_somewhere(verb))

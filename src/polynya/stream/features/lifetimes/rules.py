@@ -179,6 +179,7 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     release_past(machine, stream, now_ms)
     directory.retaining.pop(stream.uid, None)
     directory.leased.pop(stream.uid, None)
+    directory.compacted.pop(stream.uid, None)
     machine.diskless.remove(stream)
     fork = stream.fork
     if fork is None:

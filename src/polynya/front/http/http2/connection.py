@@ -1,0 +1,408 @@
+"""One HTTP/2 connection: frames in, virtual connections of HTTP/1.1, and frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any, cast
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
+
+from polynya.base.limits import (
+    H2_CONNECTION_WINDOW_BYTES,
+    H2_STREAM_WINDOW_BYTES,
+    H2_STREAMS_MAX,
+    H2_UNSENT_BYTES_MAX,
+    HEADER_BLOCK_BYTES_MAX,
+    KIB,
+)
+from polynya.front.common.pipeline import IdleClock, ResponseQueue
+from polynya.front.http.connection import Connection
+from polynya.front.http.http2.virtual import VirtualTransport
+from polynya.front.http.protocol.exchange import Context
+from polynya.front.http.protocol.peer import Peer
+from polynya.front.http.protocol.settings import HEAD_SECONDS, IDLE_SECONDS, STALL_SECONDS
+from polynya.wire.http.http2_floods import Flood, FrameCounter
+from polynya.wire.http.http2_heads import MalformedHead, virtual_head
+from polynya.wire.http.response_parts import Buffer
+
+_FRAME_HEAD = struct.Struct(">HBBBI")  # 24 bits of length, type, flags, stream
+_DEFAULT_WINDOW_BYTES = 65_535
+_ENCODER_TABLE_BYTES = 4096  # whatever the client allows: it is memory of this node
+_TINY_INCREMENT_BYTES = KIB  # of a window that opens in steps that cost more than they carry
+_CONTROL_PER_FRAME = 2  # a client opens the windows of the stream and of the connection
+
+
+class Http2Connection(asyncio.Protocol):
+    """An HTTP/2 connection, over TLS or with prior knowledge."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._clock = IdleClock(context.ticks)
+        self.peer = Peer(ResponseQueue(lambda: None))
+        self._h2 = _library_connection()
+        self._frames = FrameCounter()
+        self._streams: dict[int, VirtualTransport] = {}
+        self._ready: dict[VirtualTransport, None] = {}  # with something to send, in turns
+        self._unsent = 0
+        self._is_scheduled = self._is_paused = False
+        self._finished = False  # no further frame is read
+        self._leaving = False  # no further stream is opened
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The transport of all streams; None after the connection is lost."""
+        return self.peer.responses.transport
+
+    # --- transport callbacks ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        context = self._context
+        made = cast("asyncio.Transport", transport)
+        self.peer.responses.transport = made
+        context.connections.add(self)
+        context.counters.connections_opened += 1
+        context.counters.http2_connections += 1
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(H2_CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
+        if len(context.connections) > context.settings.connections_max - context.handshakes_max:
+            context.counters.connections_refused += 1
+            self._end(ErrorCodes.ENHANCE_YOUR_CALM)
+        else:
+            self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        if self._finished:
+            return
+        try:
+            self._frames.feed(data, self._context.ticks.now)
+            for event in self._h2.receive_data(data):
+                found = _HANDLERS.get(type(event))
+                if found is not None:
+                    found(self, event)
+        except Flood as flood:
+            self._refuse(flood.reason, ErrorCodes.ENHANCE_YOUR_CALM)
+        except ProtocolError as error:
+            is_flood = getattr(error, "error_code", None) == ErrorCodes.ENHANCE_YOUR_CALM
+            self._refuse("headers" if is_flood else "protocol", None)
+        else:
+            self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._finished = True
+        self.peer.lose()
+        self._ready.clear()
+        for stream in tuple(self._streams.values()):
+            self._forget(stream)
+        self._context.connections.discard(self)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._flush()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _on_request(self, event: RequestReceived) -> None:
+        number, has_body = event.stream_id, event.stream_ended is None
+        self._clock.touch()
+        self._context.counters.http2_streams += 1
+        flow = self._h2.streams.get(number)
+        if flow is None or flow.closed:
+            return  # the client has reset it already
+        if self._leaving:
+            self._h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
+            return
+        try:
+            head = virtual_head(cast("Any", event.headers), has_body=has_body)
+        except MalformedHead:
+            self._h2.reset_stream(number, ErrorCodes.PROTOCOL_ERROR)
+            self._frames.reset()
+            return
+        stream = VirtualTransport(self, number, head.method, is_chunked=head.is_chunked)
+        stream.flow = flow
+        self._streams[number] = stream
+        stream.protocol = Connection(self._context)
+        stream.protocol.connection_made(stream)
+        stream.protocol.data_received(head.block)
+
+    def _on_data(self, event: DataReceived) -> None:
+        size = event.flow_controlled_length
+        if size:
+            self._h2.acknowledge_received_data(size, event.stream_id)
+        if not event.data:
+            if event.stream_ended is None:
+                self._frames.control()  # padding alone
+            return
+        self._clock.touch()
+        stream = self._streams.get(event.stream_id)
+        if stream is not None and stream.protocol is not None:
+            data = event.data
+            stream.protocol.data_received(
+                b"%x\r\n%b\r\n" % (len(data), data) if stream.is_chunked else data
+            )
+
+    def _on_end(self, event: StreamEnded) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is None or stream.protocol is None:
+            return
+        stream.is_whole = True
+        if stream.is_chunked:
+            stream.protocol.data_received(b"0\r\n\r\n")
+
+    def _on_reset(self, event: StreamReset) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            self._forget(stream)
+        if not event.remote_reset:
+            self._frames.reset()  # the library refused what the client sent (CVE-2025-8671)
+
+    def _on_window(self, event: WindowUpdated) -> None:
+        if (event.delta or 0) < _TINY_INCREMENT_BYTES:
+            self._frames.control()
+        if event.stream_id:
+            stream = self._streams.get(event.stream_id)
+            if stream is not None:
+                self._ready[stream] = None
+        else:
+            self._ready |= dict.fromkeys(self._streams.values())
+
+    def _on_settings(self, event: RemoteSettingsChanged) -> None:
+        encoder = self._h2.encoder
+        if encoder.header_table_size > _ENCODER_TABLE_BYTES:
+            encoder.header_table_size = _ENCODER_TABLE_BYTES
+        if SettingCodes.INITIAL_WINDOW_SIZE in event.changed_settings:
+            self._ready |= dict.fromkeys(self._streams.values())
+
+    def _on_goodbye(self, event: ConnectionTerminated) -> None:
+        """Answer what the client has requested before it leaves."""
+        self._leaving = True
+
+    # --- responses --------------------------------------------------------------------------------
+
+    def wake(self, stream: VirtualTransport) -> None:
+        """Send for a stream, in a later pass of the loop."""
+        self._ready[stream] = None
+        if not self._is_scheduled and not self._is_paused:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def wrote(self, size: int) -> None:
+        """Count unsent bytes of a stream."""
+        self._unsent += size
+        if self._unsent > H2_UNSENT_BYTES_MAX and not self._finished:
+            self._finished = True
+            asyncio.get_running_loop().call_soon(
+                self._refuse, "unsent", ErrorCodes.ENHANCE_YOUR_CALM
+            )
+
+    def _flush(self) -> None:
+        """Send what the streams have and their windows allow, one frame each and round and round,
+        until the transport is full."""
+        self._is_scheduled = False
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        while self._ready and not self._is_paused:
+            frames: list[Buffer] = []
+            for stream in tuple(self._ready):
+                if not self._send_step(stream, frames):
+                    self._ready.pop(stream, None)
+            self._write(frames)
+        self._write([])
+        if self._leaving and not self._streams and not self._finished:
+            self._end(ErrorCodes.NO_ERROR)
+
+    def _write(self, frames: list[Buffer]) -> None:
+        """Write the library's frames, and DATA behind them."""
+        transport, control = self.transport, self._h2.data_to_send()
+        if transport is not None and (control or frames):
+            transport.writelines([control, *frames] if control else frames)
+
+    def _send_step(self, stream: VirtualTransport, frames: list[Buffer]) -> bool:
+        """Send the heads and one frame of a stream. Return True if it has more that may be sent."""
+        if self._streams.get(stream.number) is not stream:
+            return False
+        if stream.aborted or (stream.closing and not stream.is_complete):
+            self._reset(stream)
+            return False
+        if self._send_heads(stream):
+            self._forget(stream)
+            return False
+        if not stream.size:
+            if stream.closing:
+                self._end_stream(stream, frames, b"")
+            return False
+        flow, h2 = stream.flow, self._h2
+        window = min(flow.outbound_flow_control_window, h2.outbound_flow_control_window)
+        size = min(window, stream.size, h2.max_outbound_frame_size)
+        if size <= 0:
+            return False  # until the client opens the window
+        flow.outbound_flow_control_window -= size
+        h2.outbound_flow_control_window -= size
+        self._unsent -= size
+        self._frames.allow(_CONTROL_PER_FRAME)
+        pieces = stream.take(size)
+        if stream.closing and not stream.size:
+            self._end_stream(stream, frames, b"".join(pieces))
+            return False
+        frames.append(_frame_head(size, stream.number))
+        frames += pieces
+        stream.drained()
+        return stream.size > 0 or stream.closing
+
+    def _send_heads(self, stream: VirtualTransport) -> bool:
+        """Send the heads of a stream. Return True if the last one ends it."""
+        heads = stream.heads[:]
+        stream.heads.clear()
+        is_end = False
+        for head in heads:
+            is_end = stream.closing and not stream.size and head is heads[-1] and stream.began
+            self._h2.send_headers(stream.number, cast("Any", head), end_stream=is_end)
+        if is_end and not stream.is_whole:
+            self._h2.reset_stream(stream.number, ErrorCodes.NO_ERROR)
+        return is_end
+
+    def _end_stream(self, stream: VirtualTransport, frames: list[Buffer], data: bytes) -> None:
+        """End a stream with its last DATA. The library counts bytes that were counted here, and
+        gets them back."""
+        if frames:
+            self._write(frames)
+            frames.clear()
+        stream.flow.outbound_flow_control_window += len(data)
+        self._h2.outbound_flow_control_window += len(data)
+        self._h2.send_data(stream.number, data, end_stream=True)
+        if not stream.is_whole:  # the response came early: the rest of the request is of no use
+            self._h2.reset_stream(stream.number, ErrorCodes.NO_ERROR)
+        self._forget(stream)
+
+    def _reset(self, stream: VirtualTransport) -> None:
+        """Reset a stream. One without a response was not processed, and may be sent again."""
+        code = ErrorCodes.CANCEL if stream.began or stream.aborted else ErrorCodes.REFUSED_STREAM
+        self._h2.reset_stream(stream.number, code)
+        self._forget(stream)
+
+    def _forget(self, stream: VirtualTransport) -> None:
+        """End the virtual connection of a stream that is over."""
+        self._streams.pop(stream.number, None)
+        self._unsent -= stream.size
+        stream.size = 0
+        stream.pieces.clear()
+        protocol, stream.protocol = stream.protocol, None
+        stream.closing = True
+        if protocol is not None:
+            protocol.connection_lost(None)
+        self._clock.touch()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _refuse(self, reason: str, code: ErrorCodes | None) -> None:
+        """Refuse a connection: count it, and close it. `code` None: the library has said why."""
+        counters = self._context.counters
+        counters.http2_refused[reason] = counters.http2_refused.get(reason, 0) + 1
+        self._context.log_rate_limited(f"refused an HTTP/2 connection: {reason}", "", self.peer)
+        self._end(code)
+
+    def _end(self, code: ErrorCodes | None) -> None:
+        """Close the connection behind a GOAWAY, and end its streams."""
+        self._finished = True
+        for stream in tuple(self._streams.values()):
+            self._forget(stream)
+        if code is not None:
+            self._write([self._goodbye(code)])
+        else:
+            self._write([])
+        if self.transport is not None:
+            self.transport.close()
+
+    def _goodbye(self, code: ErrorCodes) -> bytes:
+        """Return a GOAWAY. The library would send nothing behind its own, but the streams go on."""
+        frame = GoAwayFrame(0, last_stream_id=self._h2.highest_inbound_stream_id, error_code=code)
+        return frame.serialize()
+
+    def stop(self) -> None:
+        """End with the front, after the responses in flight."""
+        if self._finished or self._leaving:
+            return
+        self._leaving = True
+        asyncio.get_running_loop().call_soon(self._leave)
+
+    def _leave(self) -> None:
+        """Say goodbye behind what the streams have by now: some clients read nothing behind it."""
+        if not self._finished and self._streams:
+            self._flush()
+            self._write([self._goodbye(ErrorCodes.NO_ERROR)])
+        self._flush()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def sweep(self, tick: int) -> None:
+        """Enforce the timeouts of the connection, every other second. Those of its requests are
+        their virtual connections'."""
+        waited = self._clock.waited(tick, self.peer.responses)
+        if self.peer.unread_bytes or self._finished:
+            if waited > STALL_SECONDS:
+                self._context.counters.stalled += 1
+                self.abort()
+        elif not self._streams:
+            is_new = not self._h2.highest_inbound_stream_id
+            if waited > (HEAD_SECONDS if is_new else IDLE_SECONDS):
+                self._end(ErrorCodes.NO_ERROR)
+
+
+def _library_connection() -> H2Connection:
+    """Return the state of a connection, with this server's settings."""
+    config = H2Configuration(
+        client_side=False,
+        header_encoding=None,
+        validate_outbound_headers=False,
+        normalize_outbound_headers=False,
+    )
+    found = H2Connection(config)
+    found.local_settings = Settings(
+        client=False,
+        initial_values={
+            SettingCodes.MAX_CONCURRENT_STREAMS: H2_STREAMS_MAX,
+            SettingCodes.INITIAL_WINDOW_SIZE: H2_STREAM_WINDOW_BYTES,
+            SettingCodes.MAX_HEADER_LIST_SIZE: HEADER_BLOCK_BYTES_MAX,
+        },
+    )
+    found.decoder.max_header_list_size = HEADER_BLOCK_BYTES_MAX
+    return found
+
+
+def _frame_head(size: int, number: int) -> bytes:
+    """Return the header of a DATA frame."""
+    return _FRAME_HEAD.pack(size >> 8, size & 0xFF, 0, 0, number)
+
+
+_HANDLERS: dict[type[Event], Callable[[Http2Connection, Any], None]] = {
+    RequestReceived: Http2Connection._on_request,
+    DataReceived: Http2Connection._on_data,
+    StreamEnded: Http2Connection._on_end,
+    StreamReset: Http2Connection._on_reset,
+    WindowUpdated: Http2Connection._on_window,
+    RemoteSettingsChanged: Http2Connection._on_settings,
+    ConnectionTerminated: Http2Connection._on_goodbye,
+}
