@@ -104,3 +104,16 @@ def test_one_is_deleted_and_a_stream_begins_at_the_newest() -> None:
     assert (gone.exit_code, gone.stderr) == (0, f"deleted the snapshot at {AT}\n")
     assert begun.stdout == '{"snapshot":1}\n'
     assert server.said[1].headers["accept"] == "application/json"
+
+
+def test_a_retention_goes_by_them() -> None:
+    answer = b'{"age_seconds":null,"bytes":1024,"snapshot":"any","snapshots_kept":2}'
+    with scripted((200, {}, answer), (200, {}, answer)) as server:
+        done = ran(server.url, "retention", "set", "a/b", "--snapshots", "--keep-bytes", "1KiB")
+        alone = ran(server.url, "retention", "set", "a/b", "--snapshots")
+        wrong = ran(server.url, "retention", "set", "a/b", "--snapshots", "--forever")
+    assert done.stderr == "a/b keeps the newest 1.0 KiB, records since the oldest snapshot\n"
+    assert alone.exit_code == 0 and wrong.exit_code == exits.USAGE
+    first, second = (json.loads(each.body) for each in server.said)
+    assert first == {"age_seconds": None, "bytes": 1024, "snapshot": "any"}
+    assert second == {"age_seconds": None, "bytes": None, "snapshot": "any"}

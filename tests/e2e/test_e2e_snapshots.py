@@ -1,5 +1,5 @@
-"""Snapshots of streams on a real node: nobody sees the streams with their bodies, and a kill loses
-none that was acknowledged."""
+"""Snapshots of streams on a real node: no client sees the streams with their bodies, and a kill
+loses none that was acknowledged."""
 
 from __future__ import annotations
 
@@ -188,6 +188,9 @@ def test_an_acknowledged_snapshot_outlives_a_kill(tmp_path: Path) -> None:
         counter.join()
     with running_node(data, "--cores", "2") as node, Client(node.url) as client:
         stream = client.stream("sum")
+        flushed = httpx.post(f"http://{_admin(node)}/v1/admin/flush", timeout=30)
+        assert flushed.status_code < 300, flushed.text
+        _check_wrong_byte(node.url, counter.acknowledged[-1][0])
         begun = stream.bootstrap()
         assert begun.snapshot is not None and begun.snapshot.offset >= counter.acknowledged[-1][0]
         for at, total in counter.acknowledged[-2:]:
@@ -202,6 +205,14 @@ def test_an_acknowledged_snapshot_outlives_a_kill(tmp_path: Path) -> None:
         events = followed(node.url, last_id)
         kind, data_of = next((kind, found) for _, kind, found in events if kind != "control")
         assert (kind, data_of[-1]) == ("data", -1), "no second snapshot"
+
+
+def _check_wrong_byte(url: str, at: str) -> None:
+    """Check that an offset inside a record of a cold slice is refused."""
+    record, byte = at.split("_")
+    wrong = f"{record}_{int(byte) + 1:016d}"
+    answer = httpx.put(f"{url}/v1/stream/sum/snapshot/{wrong}", content=b"1", timeout=30)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_OFFSET")
 
 
 def _begin_live(url: str, known: dict[str, int]) -> str:

@@ -537,3 +537,25 @@ def test_a_read_of_a_snapshot_extends_a_sliding_ttl() -> None:
         assert (await world.ask("GET", target)).error == "NOT_FOUND"
 
     run(story)
+
+
+@pytest.mark.parametrize("style", ["ursula", "durable"])
+def test_the_steps_of_the_benchmark_of_ursula(style: str) -> None:
+    """Events of equal size, a snapshot in the middle at a byte position, then many bootstraps."""
+
+    async def story(world: World) -> None:
+        raw = {"content_type": "application/octet-stream"}
+        url = "/bench-bootstrap/doc" if style == "ursula" else "/v1/stream/doc"
+        if style == "ursula":
+            assert (await world.ask("PUT", "/bench-bootstrap")).status == 201
+        assert (await world.ask("PUT", url, **raw)).status == 201
+        events = [bytes([number]) * 128 for number in range(10)]
+        for event in events:
+            assert (await world.ask("POST", url, event, **raw)).status == 204
+        state = b"s" * 4096
+        assert (await world.ask("PUT", f"{url}/snapshot/640", state, **raw)).status == 201
+        found = parts_of(await world.ask("GET", f"{url}/bootstrap"))
+        assert [body for _, body in found] == [state, b"".join(events[5:])]
+        assert (await world.ask("GET", f"{url}?offset=-1")).body == b"".join(events)
+
+    run(story)

@@ -169,7 +169,7 @@ def test_a_recovery_drops_a_snapshot_whose_body_is_lost() -> None:
 
 
 def test_a_recovery_drops_the_bodies_of_a_lost_stream() -> None:
-    """Its creation came after the copy, and no slice of it is in the store."""
+    """The stream was created after the copy, and no slice of it is in the store."""
     world = World(1)
     image = image_of(world)
     published(world)

@@ -32,7 +32,7 @@ _TYPE = "application/octet-stream"
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What is known of the body of a new snapshot."""
+    """The facts of the body of a new snapshot."""
 
     sha256: bytes
     content_type: str
@@ -49,7 +49,7 @@ class Staged(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the part begins."""
+        """The position where the part begins."""
         return self.record, self.byte
 
 

@@ -156,7 +156,7 @@ class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 @bounded({"trims": (0, 1), "kept": (SNAPSHOTS_KEPT_MIN, SNAPSHOTS_KEPT_MAX)})
 class SnapshotRule(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a retention says of snapshots. `trims` 1: each publish of a client trims the stream to the
+    """The rule of a retention for snapshots. `trims` 1: each publish of a client trims the stream to the
     oldest snapshot that can still be read. `kept`: the newest ones of an origin to keep."""
 
     record_time: bool = False  # that of the retention
