@@ -38,13 +38,13 @@ from polynya.front.http.http2.virtual import VirtualTransport
 from polynya.front.http.protocol.exchange import Context
 from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.settings import HEAD_SECONDS, IDLE_SECONDS, STALL_SECONDS
+from polynya.wire.http.http2_fields import LiteralEncoder
 from polynya.wire.http.http2_floods import Flood, FrameCounter
 from polynya.wire.http.http2_heads import MalformedHead, virtual_head
 from polynya.wire.http.response_parts import Buffer
 
 _FRAME_HEAD = struct.Struct(">HBBBI")  # 24 bits of length, type, flags, stream
 _DEFAULT_WINDOW_BYTES = 65_535
-_ENCODER_TABLE_BYTES = 4096  # whatever the client allows: it is memory of this node
 _TINY_INCREMENT_BYTES = KIB  # of a window that opens in steps that cost more than they carry
 _CONTROL_PER_FRAME = 2  # a client opens the windows of the stream and of the connection
 
@@ -186,9 +186,6 @@ class Http2Connection(asyncio.Protocol):
             self._ready |= dict.fromkeys(self._streams.values())
 
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
-        encoder = self._h2.encoder
-        if encoder.header_table_size > _ENCODER_TABLE_BYTES:
-            encoder.header_table_size = _ENCODER_TABLE_BYTES
         if SettingCodes.INITIAL_WINDOW_SIZE in event.changed_settings:
             self._ready |= dict.fromkeys(self._streams.values())
 
@@ -376,10 +373,13 @@ def _library_connection() -> H2Connection:
     config = H2Configuration(
         client_side=False,
         header_encoding=None,
+        validate_inbound_headers=False,  # `virtual_head` does, and resets the stream alone
+        normalize_inbound_headers=False,
         validate_outbound_headers=False,
         normalize_outbound_headers=False,
     )
     found = H2Connection(config)
+    found.encoder = cast("Any", LiteralEncoder())
     found.local_settings = Settings(
         client=False,
         initial_values={
