@@ -19,7 +19,7 @@ from polynya.base.limits import (
     H2_STREAMS_MAX,
     H2_TINY_FRAMES_MAX,
 )
-from polynya.front.http.http2 import connection as http2_connection
+from polynya.front.http.http2 import sender as http2_sender
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
@@ -310,7 +310,7 @@ def test_the_guard_against_dns_rebinding_reads_the_authority() -> None:
 def test_a_client_that_reads_none_of_many_answers_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http2_connection, "H2_UNSENT_BYTES_MAX", 500_000)
+    monkeypatch.setattr(http2_sender, "H2_UNSENT_BYTES_MAX", 500_000)
 
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
