@@ -9,6 +9,7 @@ from typing import Any
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, placement, refused, settings, topics
+from polynya.front.kafka.admin.features import add_features
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, TokenCaller
 from polynya.front.kafka.auth.handlers import (
     admit,
@@ -18,7 +19,6 @@ from polynya.front.kafka.auth.handlers import (
 )
 from polynya.front.kafka.call import FETCH, PRODUCE, Call, RepeatedRequest, in_thread
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.features import add_features
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import consumer_protocol, coordinators, membership
 from polynya.front.kafka.groups import offsets as group_offsets

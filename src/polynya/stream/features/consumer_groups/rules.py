@@ -5,6 +5,7 @@ A coordinator that was deposed may still believe in its members; its commits fai
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from polynya.base.limits import (
@@ -22,6 +23,7 @@ from polynya.stream.features.consumer_groups.commands import (
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
+    OffsetEntry,
     TxnOffsets,
 )
 from polynya.stream.features.consumer_groups.modern_records import Holdings, may_commit
@@ -138,24 +140,25 @@ def judge_member(group: ConsumerGroup | None, command: CommitOffsets | TxnOffset
     if group is None:
         return Code.NOT_FOUND
     if group.kind == CONSUMER:
-        return _judge_consumer(group, command)
+        return judge_consumer(group, command.member, command.generation, command.offsets)
     if not any(member.id == command.member for member in group.members):
         return Code.NOT_FOUND
     return Code.FENCED if command.generation != group.generation else None
 
 
-def _judge_consumer(group: ConsumerGroup, command: CommitOffsets | TxnOffsets) -> Code | None:
-    """Return the refusal of a commit by a member of the consumer protocol, whose generation is its
-    epoch."""
-    member = next((each for each in group.members if each.id == command.member), None)
+def judge_consumer(
+    group: ConsumerGroup, member_id: str, epoch: int, offsets: Iterable[OffsetEntry]
+) -> Code | None:
+    """Return the refusal of a commit by a member of the consumer protocol."""
+    member = next((each for each in group.members if each.id == member_id), None)
     if member is None:
         return Code.NOT_FOUND
     holdings = Holdings.unpacked(member.assignment)
-    if command.generation == holdings.epoch:
+    if epoch == holdings.epoch:
         return None
     assigned = holdings.assigned()
-    places = [(each.topic, each.partition) for each in command.offsets]
-    valid = (may_commit(command.generation, holdings.epoch, assigned.get(each)) for each in places)
+    places = [(each.topic, each.partition) for each in offsets]
+    valid = (may_commit(epoch, holdings.epoch, assigned.get(place)) for place in places)
     return None if all(valid) else Code.FENCED
 
 
