@@ -14,6 +14,7 @@ from polynya.stream.features.consumer_groups import rules as consumer_groups
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
 from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.markers import decisions
 from polynya.stream.features.markers import rules as markers
 from polynya.stream.features.marks import rules as marks
 from polynya.stream.features.packs import rules as packs
@@ -39,6 +40,7 @@ FEATURES = (
     kafka,
     mirror,
     markers,
+    decisions,
     attributes,
     compaction,
     creation,
