@@ -131,8 +131,11 @@ def test_the_default_profile_of_a_bucket_is_shown_set_and_cleared() -> None:
 
 
 def test_the_notes_of_a_topic_are_printed() -> None:
-    noted = {**TOPIC, "notes": ["cleanup.policy=compact: keys are not compacted yet"]}
-    said = "note: cleanup.policy=compact: keys are not compacted yet\n"
+    noted = {
+        **TOPIC,
+        "notes": ["cleanup.policy=compact: keys are compacted in the object store alone"],
+    }
+    said = "note: cleanup.policy=compact: keys are compacted in the object store alone\n"
     described = {**noted, "details": [DETAIL]}
     answers = (answer(noted), answer(noted), answer(described), answer(described))
     with scripted(*answers) as server:

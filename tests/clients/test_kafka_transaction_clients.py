@@ -82,7 +82,7 @@ def test_the_java_client_speaks_the_newer_protocol(
 
 
 def test_kafka_streams_counts_each_word_once(node: RunningNode, tmp_path: Path) -> None:
-    """Its counters are in a topic with `cleanup.policy=compact`, of which the next instance reads all."""
+    """Count words in a store whose changelog, a compacted topic, the next instance reads again."""
     maven = needed_program("mvn")
     lines = 400
     create(node, "words", "counts")

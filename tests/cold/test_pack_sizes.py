@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from google_crc32c import value as crc32c
-from worlds.real_sets import SETS, records_of
+from worlds.real_sets import OF_NPM, OF_PYTHON, Records, records_of
 
 from polynya.cold.flusher import build_pack
 from polynya.cold.planner import Candidate, plan_packs
@@ -43,9 +43,19 @@ def batches_of(records: list[bytes]) -> list[HotBatch]:
     return found
 
 
-@pytest.mark.parametrize("package", SETS)
+@pytest.mark.parametrize("package", OF_PYTHON)
 def test_a_pack_takes_at_most_three_tenths_of_real_json(package: str) -> None:
-    records = records_of(package, BYTES)
+    assert_small(OF_PYTHON[package]())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("package", OF_NPM)
+def test_a_pack_takes_at_most_three_tenths_of_json_from_npm(package: str) -> None:
+    assert_small(OF_NPM[package]())
+
+
+def assert_small(whole: Records) -> None:
+    records = records_of(whole, BYTES)
     candidate = Candidate(
         1, 1, "docs/a", "application/json", first=True, batches=batches_of(records)
     )

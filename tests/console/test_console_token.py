@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from chromium import Browser, browser
+from chromium import Browser, Page, browser
 from polling import wait_until
 from product import polynya, running_node
 
@@ -43,6 +43,8 @@ class Guarded(BaseHTTPRequestHandler):
 
     assets = Assets()
     asked: list[tuple[str, str]] = []  # noqa: RUF012 (path and authorization of every request below /v1)
+    slow: tuple[str, str] | None = None  # path and authorization of requests that wait for `go_on`
+    go_on = threading.Event()
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
@@ -60,6 +62,8 @@ class Guarded(BaseHTTPRequestHandler):
     def _guarded(self, path: str, query: str) -> None:
         sent = self.headers.get("Authorization", "")
         self.asked.append((self.path, sent))
+        if (path, sent) == self.slow:
+            assert self.go_on.wait(60)
         if sent != f"Bearer {TOKEN}":
             body = json.dumps(
                 {
@@ -110,6 +114,8 @@ class Guarded(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[str]:
     Guarded.asked.clear()
+    Guarded.slow = None
+    Guarded.go_on.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -118,18 +124,39 @@ def server() -> Iterator[str]:
         thread.join()
 
 
+def enter(page: Page, token: str) -> None:
+    """Type a token into the dialog when it is open."""
+    page.wait("document.querySelector('#token-dialog').open")
+    page.run(
+        f"document.querySelector('#token-input').value = '{token}'; "
+        "document.querySelector('#token-form').requestSubmit()"
+    )
+
+
+def test_a_late_refusal_of_the_earlier_token_asks_for_no_other(
+    browser: Browser, server: str
+) -> None:
+    Guarded.slow = ("/v1/node", "Bearer wrong")
+    page = browser.open(f"{server}/console/")
+    enter(page, "wrong")
+    wait_until(
+        lambda: ("/v1/node", "Bearer wrong") in Guarded.asked, what="the request that is slow"
+    )
+    enter(page, TOKEN)
+    page.wait("document.querySelector('tbody .name')?.textContent === 'secret'")
+    refused = "performance.getEntriesByType('resource').filter((each) => each.responseStatus === 401 && each.name.endsWith('/v1/node')).length"
+    before = page.run(refused)
+    Guarded.go_on.set()
+    page.wait(f"{refused} > {before}")
+    page.run("fetch('/readyz', { cache: 'no-store' }).then((answer) => answer.text())")
+    assert not page.run("document.querySelector('#token-dialog').open")
+    assert page.run("sessionStorage.getItem('polynya.token')") == TOKEN
+
+
 def test_a_token_is_asked_for_sent_and_forgotten(browser: Browser, server: str) -> None:
     page = browser.open(f"{server}/console/")
-    page.wait("document.querySelector('#token-dialog').open")
-    page.run(
-        "document.querySelector('#token-input').value = 'wrong'; "
-        "document.querySelector('#token-form').requestSubmit()"
-    )
-    page.wait("document.querySelector('#token-dialog').open")
-    page.run(
-        f"document.querySelector('#token-input').value = '{TOKEN}'; "
-        "document.querySelector('#token-form').requestSubmit()"
-    )
+    enter(page, "wrong")
+    enter(page, TOKEN)
     page.wait("document.querySelector('tbody .name')?.textContent === 'secret'")
     assert page.run("sessionStorage.getItem('polynya.token')") == TOKEN
     assert (
@@ -194,11 +221,7 @@ def test_a_node_shows_what_the_token_may_read(browser: Browser, tmp_path: Path) 
                 )
                 web.put(f"/v1/tables/{name.split('/')[0]}", json={"prefix": name[:-1]})
         page = browser.open(f"{node.url}/console/")
-        page.wait("document.querySelector('#token-dialog').open")
-        page.run(
-            f"document.querySelector('#token-input').value = '{reader}'; "
-            "document.querySelector('#token-form').requestSubmit()"
-        )
+        enter(page, reader)
         page.wait("document.querySelector('tbody .name')?.textContent === 'orders/1'")
         assert page.run("document.querySelectorAll('tbody tr').length") == 1
         page.run("location.hash = '#/tables'")

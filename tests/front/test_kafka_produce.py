@@ -15,6 +15,7 @@ import cramjam
 import pytest
 from front.test_kafka_front import compressed, fetch, offset_of, produce
 from google_crc32c import value as crc32c
+from worlds.compaction import with_codec
 from worlds.kafka import KafkaWorld, batch, made, play, produce_fields
 
 from polynya.front.kafka import produce as produces
@@ -26,6 +27,7 @@ from polynya.front.kafka.topics.producers import DeletedTopics
 from polynya.stream.command import Command
 from polynya.stream.replies import Reply
 from polynya.wire.kafka import batches
+from polynya.wire.kafka.batches import Record, build_batch
 
 FALSE = (
     ("a false gzip frame", b"no gzip at all, and long enough", 1, 1),
@@ -111,6 +113,25 @@ def test_small_compressed_batches_are_decoded_on_the_loop_unless_they_are_many()
                 *[(0, 0), refused] * 2,
             ]
             assert len(in_threads) == 1
+
+    play(story)
+
+
+def test_a_compacted_topic_refuses_records_without_a_key() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.front.context.topics.create("c", 1, [("cleanup.policy", "compact,delete")])
+        wire = await world.wire()
+        keyed = [Record(b"k%d" % at, b"v") for at in range(100)]
+        for codec in range(5):
+            whole = with_codec(build_batch(keyed), codec)
+            assert [code for code, _ in await produce(wire, "c", whole)] == [0]
+            for at in (0, 50, 99):
+                records = [*keyed[:at], Record(None, b"v"), *keyed[at + 1 :]]
+                batch = with_codec(build_batch(records), codec)
+                assert await produce(wire, "c", batch) == [(Error.INVALID_RECORD, -1)]
+        await world.front.context.topics.create("d", 1, [])
+        one = build_batch([Record(None, b"v")])
+        assert [code for code, _ in await produce(wire, "d", one)] == [0], "of other topics"
 
     play(story)
 

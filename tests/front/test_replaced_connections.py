@@ -17,7 +17,7 @@ async def opened(world: KafkaWorld) -> KafkaWire:
 
 
 def test_an_older_connection_cannot_end_the_next_transaction() -> None:
-    """In the older protocol both transactions have one epoch."""
+    """Both transactions have one epoch in the older protocol."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")

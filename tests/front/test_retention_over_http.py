@@ -253,3 +253,29 @@ def test_a_reader_that_is_overtaken_by_a_trim_while_it_catches_up_is_told() -> N
         assert (b"event: error" in said and b'"TRIMMED"' in said) or said.count(b"upToDate")
 
     play(story)
+
+
+def test_a_stream_keeps_the_newest_record_of_each_key_by_its_retention() -> None:
+    async def story(world: World) -> None:
+        await fill(world)
+        url = "/v1/stream/docs/a/retention"
+        before = (await world.get("docs/a", "?offset=-1")).headers["etag"]
+        put = await world.ask("PUT", url, b'{"age_seconds": 60, "compact": true}')
+        expected = {"age_seconds": 60, "bytes": None, "compact": True, "from": "stream"}
+        assert (put.status, json.loads(put.body)) == (200, expected)
+        assert json.loads((await world.ask("GET", url)).body)["compact"] is True
+        assert (await world.get("docs/a", "?offset=-1")).headers["etag"] == before
+        put = await world.ask("PUT", url, b'{"age_seconds": 60}')
+        assert "compact" not in json.loads(put.body)
+        assert "compact" not in json.loads((await world.ask("GET", url)).body)
+        await world.ask("PUT", url, b'{"compact": true}')
+        assert (await world.ask("DELETE", url)).status == 204
+        assert "compact" not in json.loads((await world.ask("GET", url)).body)
+        other = await world.ask("PUT", url, b'{"compact": true}', stream_incarnation="1")
+        assert other.status == 412
+        assert (await world.ask("PUT", url, b'{"compact": 1}')).status == 400
+        assert (
+            await world.ask("PUT", "/v1/stream/no/retention", b'{"compact": true}')
+        ).status == 404
+
+    play(story)

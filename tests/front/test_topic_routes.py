@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,15 +15,18 @@ from polynya.access.grants import Grant, Verb
 from polynya.front.http.api.topics import PATH, TopicRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
+from polynya.front.kafka.configs import NodeProfiles
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.parts import Encoding
 
 Send = Callable[..., Awaitable[tuple[int, Any]]]
 
 
-def sender(world: World) -> Send:
+def sender(world: World, profiles: NodeProfiles = NodeProfiles()) -> Send:  # noqa: B008
     ids = iter(range(1, 100))
-    routes = TopicRoutes(world.service, lambda: next(ids).to_bytes(16), partitions=2)
+    routes = TopicRoutes(
+        world.service, lambda: next(ids).to_bytes(16), partitions=2, profiles=profiles
+    )
 
     async def send(
         method: str, *segments: str, principal: Principal | None = None, **body: object
@@ -59,24 +61,17 @@ async def test_a_topic_is_created_changed_described_and_deleted(world: World) ->
 
 
 @story
-async def test_compaction_says_that_nothing_is_compacted(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "polynya.kafka")
-    send = sender(world)
+async def test_compaction_says_when_nothing_is_compacted(world: World) -> None:
+    send = sender(world, NodeProfiles(object_store=False))
     assert (await send("PUT", "plain"))[1]["notes"] == []
     made = (await send("PUT", "t", configs={"cleanup.policy": "compact"}))[1]
-    note = "cleanup.policy=compact: keys are not compacted yet; all records stay"
-    assert made["notes"] == (await send("GET", "t"))[1]["notes"] == [note]
-    assert caplog.messages == [note]
-    assert caplog.records[0].__dict__["topic"] == "t"
-    assert (await send("PUT", "t", configs={"cleanup.policy": "compact"}))[0] == 200
-    assert len(caplog.messages) == 1, "it exists"
+    assert made["notes"] == (await send("GET", "t"))[1]["notes"]
+    (note,) = made["notes"]
+    assert note.endswith("this node has none; all records stay. Set cold.backend")
     both = {"cleanup.policy": "compact,delete"}
     (note,) = (await send("PATCH", "plain", configs=both))[1]["notes"]
-    assert note.endswith("not compacted yet; retention applies")
-    await send("PATCH", "plain", configs={"retention.ms": "1000"})
-    assert caplog.messages[1:] == [note], "a change of another config says nothing"
+    assert note.endswith("retention applies. Set cold.backend")
+    assert (await sender(world)("GET", "t"))[1]["notes"] == []
 
 
 @story

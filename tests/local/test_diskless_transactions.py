@@ -175,6 +175,21 @@ async def test_markers_survive_a_crash_and_an_eviction(world: World) -> None:
 
 
 @story
+async def test_a_marker_brings_an_evicted_stream_back(world: World) -> None:
+    """Without its number a late batch would begin a transaction that has no end."""
+    made = await told(world)
+    await made.end(9)
+    uid = made.uid
+    assert await world.evict() == 1
+    assert NAME in world.evicted
+    markers = made.marker(200, commit=True, uid=uid)
+    assert (await world.send(markers, NAME)).code == Code.OK
+    assert world.evicted == set()
+    kafka = stream_of(world).kafka
+    assert kafka is not None and kafka.ended[200][0] == 1
+
+
+@story
 async def test_pages_have_markers(world: World) -> None:
     made = await told(world)
     for number in range(6):

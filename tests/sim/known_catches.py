@@ -27,6 +27,8 @@ from sim.planned import run_planned
 from sim.slice_mutants import SLICE_STORIES
 from sim.swarm import run_swarm
 from sim.switched import run_switched
+from sim.transaction_mutants import TRANSACTION_CAUGHT_BY
+from sim.transactional import run_transactions
 from sim.world_mutants import WORLD_CAUGHT_BY
 
 RUN: dict[str, Callable[..., object]] = {
@@ -40,6 +42,7 @@ RUN: dict[str, Callable[..., object]] = {
     "coordinated": run_coordinated,
     "leased": run_leased,
     "switched": run_switched,
+    "transactions": run_transactions,
 }
 TRIED = ("plain", "swarm", "moves")
 SEEDS = 40  # of each kind
@@ -122,6 +125,7 @@ CAUGHT_BY = {
         | COPY_DELTA_CAUGHT_BY
         | WORLD_CAUGHT_BY
         | COORDINATOR_CAUGHT_BY
+        | TRANSACTION_CAUGHT_BY
     ).items()
 }
 

@@ -26,6 +26,7 @@ from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
 from sim.page_mutants import PAGE
 from sim.slice_mutants import SLICE
+from sim.transaction_mutants import TRANSACTION
 from sim.world_mutants import WORLD, WORLD_CAUGHT_BY
 
 from polynya.admin.backup_routes import Backups
@@ -412,6 +413,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
 }
 MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA | WORLD
 MUTANTS |= COORDINATOR
+MUTANTS |= TRANSACTION
 NOTICED: dict[
     str, tuple[Any, str, Any]
 ] = {  # by a test (`STORIES`), where a seed rarely comes upon them

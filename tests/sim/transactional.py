@@ -366,7 +366,8 @@ class TransactionEpisode(Episode):
             "markers are not taken though all is well"
         )
         self.late = True
-        await asyncio.wait(self._more)
+        if self._more:
+            await asyncio.wait(self._more)
         self.check()
         await self._ends()
         final = Final({name: await self._whole(name) for name in self.uids})

@@ -21,6 +21,7 @@ from polynya.stream.features.appends.commands import (
     TxnProduce,
 )
 from polynya.stream.features.attributes.commands import SetAttributes
+from polynya.stream.features.compaction.commands import NoteCompaction, SetCompaction
 from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
@@ -49,6 +50,7 @@ from polynya.stream.features.lifetimes.commands import (
 )
 from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
 from polynya.stream.features.markers.control_batch import control_batch
+from polynya.stream.features.marks.commands import DropSnapshot, PublishSnapshot
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -85,6 +87,7 @@ from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLe
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
+    ResetLinks,
     SubscriptionConfig,
     SubscriptionDelete,
     SubscriptionEvent,
@@ -260,7 +263,7 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (
         TxnProduce("kafka/t/0", 5, KAFKA_BATCH, Producer("4096", 2, 0, 2, 1), 7, 3, 9),
-        "9811a96b61666b612f742f3005980203c4053132333435cee3069283c40000010795a43430393602000201070309",
+        "9877a96b61666b612f742f3005980203c4053132333435cee3069283c40000010795a43430393602000201070309",
     ),
     (
         TxnMarkers(
@@ -301,6 +304,19 @@ GOLDEN: list[tuple[Command, str]] = [
         "dc001110a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c000ffc4077b2261223a317d",
     ),
     (
+        PublishSnapshot(
+            "docs/a", 7, 3, 9, 8, ((2, 40),), 5, b"d" * 32, "text/plain", "r@1", 2, ["r"], 6
+        ),
+        "9e11a6646f63732f61070309089192022805c420"
+        + "64" * 32
+        + "aa746578742f706c61696ea37240310291a17206",
+    ),
+    (
+        PublishSnapshot("docs/a", 7, 0, 0, 0, (), 0, b"d" * 32, "", "", 2, None, 6),
+        "9e11a6646f63732f61070000009000c420" + "64" * 32 + "a0a002c006",
+    ),
+    (DropSnapshot("docs/a", 7, "", -1, 2, None, 6), "9812a6646f63732f6107a0ff02c006"),
+    (
         PinSource("docs/a", "ab", "docs/b", 5, 1, 2, "text/plain", 3, True),
         "9a14a6646f63732f61a26162a6646f63732f62050102aa746578742f706c61696e03c3",
     ),
@@ -337,6 +353,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "9622b67061636b732f32303236303130312d30302f312d66660104919207dc001000000205b67061636b732f323032363031"
         "30312d30302f312d6666183dcee3069283080209010203040108",
     ),
+    (NoteCompaction(7, 100, 9, 3, 90, 4, 8), "9827076409035a0408"),
+    (SetCompaction("docs/a", True, 5, 7), "9513a6646f63732f61c30507"),
     (PackDeleted("packs/20260101-00/1-ff"), "9221b67061636b732f32303236303130312d30302f312d6666"),
     (
         SubscriptionPut("s", 14, CONFIG, "http://h:1"),
@@ -367,6 +385,7 @@ GOLDEN: list[tuple[Command, str]] = [
         SubscriptionRetry("s", 7, 17, 3, "w_1", "docs/a", 8, 64, 1017, "boom"),
         "9b31a173071103a3775f31a6646f63732f610840cd03f9a4626f6f6d",
     ),
+    (ResetLinks("s", 7, [("docs/a", 8, 3, 9)]), "9432a173079194a6646f63732f61080309"),
     (TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
     (TableOpen(3, 12), "933d030c"),
     (TablePlanned(3, 1), "933e0301"),
@@ -581,6 +600,8 @@ def test_levels_are_those_of_commands() -> None:
         AppendIf: 4,
         SetAttributes: 4,
         CreateWithAttributes: 4,
+        PublishSnapshot: 4,
+        DropSnapshot: 4,
         PageEntries: 3,
         ReleasePaged: 3,
         Produce: 3,
@@ -620,10 +641,13 @@ def test_levels_are_those_of_commands() -> None:
         TxnProduce: 4,
         TxnMarkers: 4,
         TxnSettle: 4,
+        NoteCompaction: 4,
+        SetCompaction: 4,
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
         AcknowledgeAll: 4,
         **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget), 4),
+        ResetLinks: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 

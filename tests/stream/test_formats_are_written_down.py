@@ -82,6 +82,7 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.SealedSegment,
         model.ProfileEpoch,
         model.Attributes,
+        model.Compaction,
         model.WriterState,
         model.KafkaState,
         model.OpenTransaction,

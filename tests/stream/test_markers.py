@@ -221,12 +221,12 @@ def test_the_open_transactions_are_bounded_and_shared() -> None:
     half = OPEN_TRANSACTIONS_MAX // 2
     opened = OpenTransaction(0, 0, 0, 1, 1, 5)
     here.kafka.open |= {100 + number: opened for number in range(half - 1)}
-    assert here.produce(1, id_=8, owner=5).code == Code.PRODUCER_LIMIT
+    assert here.produce(1, id_=8, owner=5).code == Code.TOO_MANY
     assert here.produce(1, id_=8, owner=6).code == Code.OK
     assert here.produce(1, id_=9).code == Code.OK
     assert here.produce(1, 1, owner=5).code == Code.OK, "what is open goes on"
     here.kafka.open |= {10_000 + number: opened for number in range(half)}
-    assert here.produce(1, id_=10, owner=9).code == Code.PRODUCER_LIMIT
+    assert here.produce(1, id_=10, owner=9).code == Code.TOO_MANY
 
 
 def test_old_numbers_are_dropped_unless_the_producer_is_known() -> None:

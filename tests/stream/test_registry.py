@@ -15,7 +15,7 @@ from polynya.stream.command_validation import NONE, TIME, WIDE, fault_of
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.replies import Code, Reply
 
-FREE = 19  # a tag that no command has
+FREE = 29  # a tag that no command has
 
 
 @pytest.fixture(autouse=True)

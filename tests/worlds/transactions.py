@@ -93,11 +93,17 @@ class Planter:
         """End the transaction: those of producers from 100 on abort, unless `commit`."""
         await self._done(self.marker(producer, commit=commit or producer < ABORTING))
 
-    def marker(self, producer: int, *, commit: bool) -> TxnMarkers:
-        """Return the command that ends the next transaction of a producer."""
+    @property
+    def uid(self) -> int:
+        """The uid of the stream."""
+        return self._stream().uid
+
+    def marker(self, producer: int, *, commit: bool, uid: int = 0) -> TxnMarkers:
+        """Return the command that ends the next transaction of a producer. `uid`: that of the
+        stream, if its state is not here."""
         number = self._numbers[producer] = self._numbers.get(producer, 0) + 1
         marker = control_batch(producer, 0, commit=commit, decided_ms=DECIDED_MS)
-        uids = [(self._stream().uid, self.name)]
+        uids = [(uid or self.uid, self.name)]
         return TxnMarkers(producer, 0, number, commit, marker, uids, [], self.now_ms)
 
     async def _done(self, command: Command) -> None:

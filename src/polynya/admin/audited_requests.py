@@ -53,6 +53,8 @@ def table_act(request: Request) -> str:
 def subscription_act(request: Request) -> str:
     """Return the audit name of a change of a subscription itself. Its links, claims and
     acknowledgements come from workers, by the thousand."""
+    if request.segments[2:] == ("reset",):
+        return "subscription.reset"
     if len(request.segments) != 2 or request.segments[0] != "subscriptions":
         return ""
     acts = {"PUT": "subscription.create", "DELETE": "subscription.delete"}

@@ -15,11 +15,10 @@ from polynya.front.http.auth.authorization import is_audited
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import Request
-from polynya.front.http.protocol.router import RouteKind
+from polynya.front.http.protocol.router import OF_STREAMS, RouteKind
 
 _READS = ("GET", "HEAD", "OPTIONS")
 _OF_STREAM = {"PUT": "stream.create", "POST": "stream.append", "DELETE": "stream.delete"}
-_OF_STREAMS = (RouteKind.STREAM, RouteKind.RETENTION, RouteKind.ATTRIBUTES)
 _MOUNTS: tuple[tuple[str, ActOf], ...] = (
     (f"{TOPICS}/", audited_requests.topic_act),
     (f"{GROUPS}/", audited_requests.group_act),
@@ -54,12 +53,12 @@ class ConsoleActs:
 
     def answered(self, exchange: Exchange, status: int) -> None:
         """Record a request on a stream, with its response."""
-        if exchange.route.kind in _OF_STREAMS and not is_audited(exchange):
+        if exchange.route.kind in OF_STREAMS and not is_audited(exchange):
             self._note(exchange, _stream_act(exchange), str(status))
 
     def refused(self, exchange: Exchange, error: BaseException) -> None:
         """Record a request on anything else that was refused before its handler began."""
-        if exchange.route.kind not in _OF_STREAMS:
+        if exchange.route.kind not in OF_STREAMS:
             outcome = error.code if isinstance(error, Failure) else "failed"
             self._note(exchange, _mount_act(exchange), outcome)
 
@@ -69,7 +68,7 @@ class ConsoleActs:
             return
         who = "anybody" if principal is None else f"{principal.id} {principal.name}"
         route = exchange.route
-        target = spelled_name(route.name) if route.kind in _OF_STREAMS else route.path
+        target = spelled_name(route.name) if route.kind in OF_STREAMS else route.path
         remote, request_id = exchange.peer.remote, exchange.request_id
         self._record(act, target, who, remote, outcome, request_id)
 
@@ -83,6 +82,8 @@ def _stream_act(exchange: Exchange) -> str:
         return "stream.trim" if head.method == "POST" else "stream.retention"
     if exchange.route.kind == RouteKind.ATTRIBUTES:
         return "stream.attrs"
+    if exchange.route.kind == RouteKind.SNAPSHOT:
+        return "stream.snapshot"
     if head.method == "PUT" and "stream-forked-from" in head.headers:
         return "stream.fork"
     if head.method == "POST" and head.length <= 0:

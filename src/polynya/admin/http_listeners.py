@@ -41,6 +41,8 @@ from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterRoutes
+from polynya.front.http.api.compaction import PREFIX as COMPACTION
+from polynya.front.http.api.compaction import CompactionRoute
 from polynya.front.http.api.cost import PATH as COST
 from polynya.front.http.api.cost import CostRoute
 from polynya.front.http.api.groups import GROUPS
@@ -89,6 +91,7 @@ class HttpListeners:
         self._start = start
         self._service = service = engine.service
         self._segments = SegmentRoute(engine.segments)
+        self._compaction = CompactionRoute(engine.compaction)
         object_store = start.config.cold.backend != "none"
         self._profiles = ProfileRoute(service, object_store=object_store)
         self._buckets = BucketRoutes(service, object_store=object_store)
@@ -105,6 +108,7 @@ class HttpListeners:
             partial(secrets.token_bytes, 16),
             partitions=start.kafka_partitions,
             profiles=node_profiles(start.config),
+            compaction=engine.compaction.find,
         )
         self._tables = self._audited(audited_requests.table_act, table_handler(behind.tables.user))
         self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
@@ -235,6 +239,7 @@ class HttpListeners:
             BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
             SEGMENTS: self._segments.handle,
+            COMPACTION: self._compaction.handle,
             MIRROR: MirrorRoutes(self._service, self._topics.topics).handle,
             PROFILES: self._audited(audited_requests.profile_act, self._profiles.handle),
             **console_mounts(),

@@ -38,6 +38,16 @@ MERGER = {
     "polynya_merge_failures_total": "failures",
     "polynya_merge_refused_total": "refused",
 }
+COMPACTOR = {
+    "polynya_compaction_passes_total": "passes",
+    "polynya_compaction_held_passes_total": "held_passes",
+    "polynya_compaction_read_bytes_total": "read_bytes",
+    "polynya_compaction_dropped_records_total": "dropped_records",
+    "polynya_compaction_dropped_bytes_total": "dropped_bytes",
+    "polynya_compaction_refused_total": "refused",
+    "polynya_compaction_failures_total": "failures",
+    "polynya_compaction_damaged_slices_total": "damaged",
+}
 PAGER = {"polynya_pages_total": "pages", "polynya_paged_slices_total": "entries"}
 DISKLESS_WRITER = {
     "polynya_diskless_appends_total": "appends",

@@ -102,6 +102,15 @@ SEGMENTS_KEPT_MAX = 1024
 ATTRS_BYTES_MAX = 16 * KIB  # the attributes of a stream, as compact JSON
 # the attributes of the streams of a group, which stay in memory; above it they get 507
 ATTRS_GROUP_BYTES = 64 * MIB
+# the body of a snapshot: one append, which every reader holds in memory
+SNAPSHOT_BYTES_MAX = 32 * MIB
+SNAPSHOT_EMBEDDED_BYTES = 1 * MIB  # a body inside an event or a JSON answer; a larger one is named
+SNAPSHOTS_KEPT_MAX = 8  # the newest snapshots of an origin, which are state in memory
+SNAPSHOTS_KEPT_DEFAULT = 2
+SNAPSHOT_ORIGINS_MAX = 4  # of the snapshots of a stream: clients, and reducers
+SNAPSHOTS_SUPERSEDED_MAX = 64  # of an origin, each for SNAPSHOT_GRACE_MS: state in memory
+SNAPSHOT_GRACE_MS = 600_000  # a superseded snapshot can be read: its reader has ten minutes
+BOOTSTRAP_BYTES_MAX = 8 * MIB  # the records behind a snapshot in one answer; reads get the rest
 ATTRS_LISTED_MAX = 100  # streams of a page of the list with their attributes
 SEGMENT_WAITING_BYTES_MAX = 32 * MIB  # appends of a core that wait for a rollover
 
@@ -129,6 +138,8 @@ SSE_BACKLOG_BYTES_MAX = 1 * MIB
 LONG_POLL_SECONDS_DEFAULT = 20.0
 SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
+BATCH_FRAMES_MAX = 512  # of one `append-batch`, as Ursula
+APPENDS_PER_REQUEST_MAX = 1000  # lines of one `POST /v1/append`: each is proposed alone
 LIVE_STREAMS_MAX = 1000  # streams of one list in `/v1/live`: each is attached and read
 # streams of one prefix or pattern there, closed ones included: the cursor has the place of each
 LIVE_MATCHES_MAX = 10_000
@@ -224,6 +235,7 @@ SUBSCRIPTIONS_PER_GROUP_MAX = 1024
 SUBSCRIPTION_STREAMS_MAX = 1000
 # streams in one wake, claim or page of a subscription; the rest follows in the next
 SUBSCRIPTION_LINKS_SHOWN = 1000
+SUBSCRIPTION_RESETS_MAX = 10_000  # streams of one reset: each is read to find its place
 SUBSCRIPTION_ID_BYTES_MAX = 256
 SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; responses contain them
 SUBSCRIPTION_ATTEMPTS_MAX = 1000  # the largest `max_attempts`: at a minute each, most of a day

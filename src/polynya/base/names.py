@@ -7,6 +7,9 @@ from polynya.base.limits import PATH_BYTES_MAX
 DEFAULT_BUCKET = "default"
 # streams of the product itself: no client can name them, and no pattern or table has them
 INTERNAL = "_"
+COMPANION = (
+    "_snapshots/"  # before the name of a stream: the stream with the bodies of its snapshots
+)
 FORMER_CURSORS = "walrus-cursors"  # where an earlier release kept the cursors of Walrus topics
 RESERVED_FIRST = frozenset(
     [
@@ -24,7 +27,17 @@ RESERVED_FIRST = frozenset(
     ]
 )
 RESERVED_LATER = frozenset(
-    ["snapshot", "bootstrap", "attrs", "retention", "incarnation", "chunk", "parts", "append-batch"]
+    [
+        "snapshot",
+        "snapshots",
+        "bootstrap",
+        "attrs",
+        "retention",
+        "incarnation",
+        "chunk",
+        "parts",
+        "append-batch",
+    ]
 )
 REPLICATED, LEASED, DISKLESS = "replicated", "leased", "diskless"
 PROFILES = (REPLICATED, LEASED, DISKLESS)  # of streams
@@ -58,6 +71,16 @@ def is_reserved(segment: str) -> bool:
 def is_internal(name: str) -> bool:
     """Report whether a stream of this canonical name is one of the product itself."""
     return name.startswith(INTERNAL)
+
+
+def companion_of(name: str) -> str:
+    """Return the name of the stream that has the bodies of a stream's snapshots."""
+    return COMPANION + name
+
+
+def owner_of(name: str) -> str:
+    """Return the name of the stream whose snapshots a stream has; "": it is no companion."""
+    return name[len(COMPANION) :] if name.startswith(COMPANION) else ""
 
 
 def is_public(name: str) -> bool:
@@ -192,7 +215,8 @@ def group_of(name: str, groups: int) -> int:
 
     The hash is CRC-32 (ISO-HDLC, as in zlib) of the UTF-8 hash tag: stable, available in every
     language, and one C call here. The partitions of a Kafka topic, `kafka/TOPIC/N`, lie in
-    consecutive groups: a hash would crowd some of few."""
+    consecutive groups: a hash would crowd some of few. A companion is in the group of its owner."""
+    name = name.removeprefix(COMPANION)
     if name.startswith(KAFKA_PREFIX) and (found := partition_of(name)) is not None:
         topic, number = found
         return 1 + (crc32(topic.encode()) + number) % groups

@@ -47,6 +47,7 @@ from polynya.client.errors import (
     Trimmed,
     Unavailable,
 )
+from polynya.client.many_appends import AppendOutcome, StreamAppend
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
@@ -71,6 +72,7 @@ __all__ = [
     "START",
     "AccessDenied",
     "AnswerDamaged",
+    "AppendOutcome",
     "Appended",
     "AsyncClient",
     "AsyncManyReader",
@@ -110,6 +112,7 @@ __all__ = [
     "SequenceRegression",
     "SqlAnswer",
     "Stream",
+    "StreamAppend",
     "StreamClosed",
     "StreamEvent",
     "StreamExists",

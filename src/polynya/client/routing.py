@@ -126,7 +126,9 @@ class NodeRouter:
 
 def path_of(target: str) -> str:
     """Return the cache key of a stream's owner."""
-    return target.partition("?")[0].removesuffix("/retention").removesuffix("/attrs")
+    path = target.partition("?")[0]
+    stem, _, last = path.rpartition("/")
+    return stem if last in ("retention", "attrs", "append-batch") else path
 
 
 def server_list(text: str | Sequence[str]) -> list[str]:

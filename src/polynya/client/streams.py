@@ -124,6 +124,26 @@ def trim(
     return (yield from verbs.trim(stream.name, body, stream._retry))
 
 
+def set_retention(
+    stream: Subject,
+    *,
+    keep_seconds: int | None = None,
+    keep_bytes: int | None = None,
+    record_time: bool = False,
+    compact: bool = False,
+) -> Operation[None]:
+    """Keep the records of the last `keep_seconds`, and at most the newest `keep_bytes`; without a
+    limit all. With `record_time` the age goes by record times. With `compact` only the newest record
+    of each key is kept, as far as records are in the object store."""
+    body = {
+        "age_seconds": keep_seconds,
+        "bytes": keep_bytes,
+        "record_time": record_time,
+        "compact": compact,
+    }
+    yield from verbs.set_retention(stream.name, body, stream._retry)
+
+
 def head(stream: Subject, *, consistency: Consistency = "leader") -> Operation[Facts]:
     """Return the stream's properties and tail. Raises `StreamNotFound`, `StreamGone`.
 

@@ -202,6 +202,18 @@ def trim(name: str, body: dict[str, str | int], retry: Retry) -> Operation[Trimm
     return (yield from call(request, retry, what, _trimmed, repeatable=True))
 
 
+def set_retention(name: str, body: dict[str, int | bool | None], retry: Retry) -> Operation[None]:
+    """Set the retention of a stream."""
+    what = f"set the retention of '{name}'"
+    request = HttpRequest(
+        "PUT",
+        f"{stream_target(name)}/retention",
+        {"content-type": JSON_TYPE},
+        msgspec.json.encode(body),
+    )
+    yield from call(request, retry, what, lambda answer: None, repeatable=True)
+
+
 def trim_body(**choices: str | int | None) -> dict[str, str | int]:
     """Return the body of a trim. Raises ValueError unless exactly one choice is given."""
     given = {name: value for name, value in choices.items() if value is not None}

@@ -26,6 +26,7 @@ import msgspec
 from polynya.base import limits
 from polynya.base.errors import CorruptData
 from polynya.cold.groups import Groups, survey
+from polynya.cold.in_hand import InHand
 from polynya.cold.merge_planner import (
     FAN_IN,
     PAGE_FULL_SHARE,
@@ -127,6 +128,7 @@ class Merger:
         self._settings = settings
         self._cluster_id = cluster_id
         self._in_flight = in_flight
+        self.in_hand = InHand(in_flight)  # shared with the compactor
         self._sleep = sleep
         self._looked: dict[
             int, int
@@ -182,7 +184,8 @@ class Merger:
                     max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took)
                 )
             for uid, group in self._long.items():
-                await self.pager.page_out(group, uid)
+                if uid not in self.in_hand.compacted:
+                    await self.pager.page_out(group, uid)
         return merged
 
     # --- scanning ---------------------------------------------------------------------------------
@@ -331,6 +334,15 @@ class Merger:
 
     async def _merge(self, runs: Sequence[MergeRun]) -> bool:
         """Merge runs into one pack. Return whether anything was replaced."""
+        runs = [run for run in runs if run.uid not in self.in_hand.uids]
+        uids = {run.uid for run in runs}
+        self.in_hand.uids |= uids
+        try:
+            return await self._merge_held(runs)
+        finally:
+            self.in_hand.uids -= uids
+
+    async def _merge_held(self, runs: Sequence[MergeRun]) -> bool:
         sources = [source for run in runs if (source := self._source(run)) is not None]
         data = await self._read(sources)
         if not sources:

@@ -49,12 +49,15 @@ from polynya.replica.log import ENTRY_BYTES_MAX, encode_command, encode_proposal
 from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.command import Command, level_for, level_of
 from polynya.stream.features.appends.commands import Append, Bundle
+from polynya.stream.features.compaction.commands import NoteCompaction
 from polynya.stream.features.packs.commands import PublishSlices, ReplaceSlices
 from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Done, Reply
 
 DRAIN_SECONDS = 2.0  # timeout for requests in flight at a stop
 
+# jobs that only the leader of their term may complete
+_PLANNED = PublishSlices | ReplaceSlices | NoteCompaction
 _BUNDLE_LEVEL = level_of(Bundle)
 
 
@@ -186,7 +189,7 @@ class ReplicatedEngine:
                 "Finish the upgrade"
             )
         # planned in an older term
-        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:
+        if isinstance(command, _PLANNED) and command.term != member.raft.term:
             return Unavailable("this job was planned in an older term; it will be planned again")
         return (
             self._commit_timeouts.refusal(member.group.number)

@@ -11,7 +11,7 @@ import msgspec
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Done, KnownCode
-from polynya.stream.state.model import Attributes, Stream
+from polynya.stream.state.model import Attributes, Mark, Stream
 from polynya.stream.state.profile_epochs import profile_of
 from polynya.stream.state.tails import stable_of
 
@@ -40,7 +40,10 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
     segment: int = 0  # epoch of the open segment of a leased stream; 0: it has none
     segment_writer: int = 0  # the node that appends to it
     profile: int = 0  # `Profile` that appends need now
-    attributes: Attributes | None = None  # only where they are asked for
+    attributes: Attributes | None = None  # only where they are asked for, as the snapshots are
+    compact: bool = False  # its keys are compacted, by its own setting
+    marks: list[Mark] | None = None
+    rewrites: int = 0  # slices that lost records by compaction
 
     @property
     def high_watermark(self) -> int:
@@ -51,10 +54,11 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
 def info_of(
     stream: Stream, history: int = 0, *, known: bool = True, attributes: bool = False
 ) -> StreamInfo:
-    """Return the current `StreamInfo` of a stream, with its attributes or without."""
+    """Return the current `StreamInfo` of a stream, with its attributes and snapshots or without."""
     record, byte = stable_of(stream)
     extras = stream.extras
     segments = None if extras is None else extras.segments
+    compaction = None if extras is None else extras.compaction
     return StreamInfo(
         stream.uid,
         stream.name,
@@ -77,6 +81,9 @@ def info_of(
         0 if segments is None else segments.writer,
         0 if extras is None else profile_of(stream),
         extras.attributes if attributes and extras is not None else None,
+        compaction is not None and compaction.is_wanted,
+        extras.marks if attributes and extras is not None else None,
+        0 if compaction is None else compaction.rewrites,
     )
 
 

@@ -48,6 +48,7 @@ class TierParts:
         engine.local.rehydration.states = tier.states
         engine.local.memory.store_is_full = lambda: tier.access.store.writes.full
         engine.service.flush_here = tier.flush_now
+        engine.compaction.compactor = tier.compactor
         engine.service.proposals.take_diskless(tier.writer)
         identity, grace_ms = start.identity, start.config.cold.delete_grace_ms
         whole = CompleteMark(identity.cluster_id, identity.history, identity.groups)
@@ -74,6 +75,7 @@ class TierParts:
             (tier.flusher.counters, metric_sources.FLUSHER),
             (tier.merger.counters, metric_sources.MERGER),
             (tier.merger.pager.counters, metric_sources.PAGER),
+            (tier.compactor.counters, metric_sources.COMPACTOR),
             (tier.writer.counters, metric_sources.DISKLESS_WRITER),
             (tier.writer.commits.counters, metric_sources.DISKLESS_COMMITS),
             (tier.evictor.counters, metric_sources.EVICTOR),
@@ -83,6 +85,7 @@ class TierParts:
         ):
             health.registry.add(metric_sources.counted(counters, names))
         health.registry.add(lambda: {"polynya_cache_bytes": tier.reader.cached_bytes})
+        health.registry.add(tier.compactor.samples)
         health.registry.add(
             lambda: {"polynya_object_store_waiting": int(tier.claim.reason is not None)}
         )

@@ -223,6 +223,19 @@ ALERTS = (
         "Administrative actions are missing from the audit log",
     ),
     Alert(
+        "CompactionLate",
+        "polynya_compaction_overdue_seconds > 3600",
+        "A compacted stream on {{ $labels.instance }} has waited an hour for its pass: see "
+        "polynya topic describe",
+        wait="10m",
+    ),
+    Alert(
+        "CompactionDamaged",
+        "increase(polynya_compaction_damaged_slices_total[1h]) > 0",
+        "A slice of a compacted stream cannot be decoded and stays as it is; the log of "
+        "{{ $labels.instance }} names it",
+    ),
+    Alert(
         "RetentionFails",
         "increase(polynya_retention_failures_total[1h]) > 0",
         "Expired records are still stored",

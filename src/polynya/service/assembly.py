@@ -26,6 +26,7 @@ from polynya.service.consumer_groups.coordinator import ConsumerGroupCoordinator
 from polynya.service.node_service import NodeService
 from polynya.service.outbox_sender import OutboxSender
 from polynya.service.retention_job import RetentionJob
+from polynya.service.stream_compaction import CompactionFinder
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
 from polynya.service.transactions.coordinator import TransactionService
@@ -117,14 +118,13 @@ class CoreRuntime:
             faulted=self.local.faulted,
         )
         self.segments = SegmentFinder(self.service)
+        self.compaction = CompactionFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
         self.transactions = TransactionService(self.service)
         self.transaction_jobs = TransactionJobs(self.service)
-        node = 0 if locations is None else locations.node
-        self.kafka_transactions = KafkaTransactions.of(
-            self.service, self.transactions, self.transaction_jobs, node
-        )
+        of_transactions = (self.transactions, self.transaction_jobs)
+        self.kafka_transactions = KafkaTransactions.of(self.service, *of_transactions, locations)
         self.groups = CoreGroups(
             self._term,
             self.service,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from polynya.cold import FaultedStreams
+from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.engine.repair import Repairer
 from polynya.engine.snapshots.snapshotter import Snapshotter
+from polynya.service.compaction_policies import CompactionPolicies
 from polynya.service.node_service import NodeService
 from polynya.stream.command import Command
 from polynya.stream.machine import Machine
@@ -31,6 +33,7 @@ class CoreGroups:
         self._is_replicated = is_replicated
         self.term = term
         self._service = service
+        self._compaction = CompactionPolicies(service)
         self._snapshotter = snapshotter
         self._repairer = repairer
 
@@ -67,6 +70,10 @@ class CoreGroups:
 
     def may_log(self, machine: Machine, level: int) -> bool:
         return not self._is_replicated or machine.counters.level >= level
+
+    async def compaction_policies(self) -> dict[str, CompactionPolicy]:
+        """Return the policies of the streams whose keys are compacted, by their names."""
+        return await self._compaction.named()
 
     def may_commit(self, group: int, level: int) -> bool:
         """Report whether the group's log may have what this feature level added. Of a group that is

@@ -9,12 +9,14 @@ from polynya.stream.command import COMMANDS, RULES, Command
 from polynya.stream.features.appends import conditions, kafka, mirror
 from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.attributes import rules as attributes
+from polynya.stream.features.compaction import rules as compaction
 from polynya.stream.features.consumer_groups import rules as consumer_groups
 from polynya.stream.features.consumer_groups import transactions as group_transactions
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
 from polynya.stream.features.lifetimes import rules as lifetimes
 from polynya.stream.features.markers import rules as markers
+from polynya.stream.features.marks import rules as marks
 from polynya.stream.features.packs import rules as packs
 from polynya.stream.features.pages import eviction
 from polynya.stream.features.pages import rules as pages
@@ -40,10 +42,12 @@ FEATURES = (
     mirror,
     markers,
     attributes,
+    compaction,
     creation,
     lifetimes,
     retention,
     trimming,
+    marks,
     forks,
     segments,
     profiles,

@@ -44,7 +44,7 @@ class Code(enum.IntEnum):
     # a wake of an earlier generation, or an event that the subscription's state does not allow
     FENCED = 41
     HELD = 42  # another worker holds the lease
-    TOO_MANY = 43  # the limit of subscriptions, or of their streams
+    TOO_MANY = 43  # the limit of subscriptions, of their streams, or of open transactions
     # more than may ever be hot at once; the reply's `byte` is that bound
     APPEND_EXCEEDS_MEMORY_LIMIT = 44
     REFUSED = 45  # the change does not fit the cluster map: `detail` says why
@@ -61,9 +61,17 @@ class Code(enum.IntEnum):
     UNSTABLE = 52
     PRODUCER_CONFLICT = 53  # a producer's sequence that was applied with another body
     ATTRS_FULL = 54  # the attributes of the group's streams have all of their memory
-    TXN_ENDED = 55  # the stream has ended the transaction of this number, or a later one
-    TXN_STATE = 56  # the state of the transaction, or of its producer, does not allow it
-    TXN_CONCURRENT = 57  # the transaction is about to end: wait for it, then repeat
+    SNAPSHOT_OLDER = 55  # the origin has a newer snapshot; `detail`: its (record, byte)
+    SNAPSHOT_CONFLICT = 56  # the origin's snapshot at that record is another one; likewise
+    SNAPSHOT_NEEDED = 57  # the records before it are gone, and no other snapshot covers them
+    SNAPSHOT_ORIGINS = 58  # the stream has snapshots of as many origins as it may
+    SNAPSHOT_TOO_SOON = 59  # too many superseded snapshots; `detail`: ms until one of them is gone
+    PARTS_GONE = 60  # a part of the body is none of the companion's records
+    NO_SNAPSHOT = 61
+    NOT_A_BOUNDARY = 62  # no record begins there
+    TXN_ENDED = 63  # the stream has ended the transaction of this number, or a later one
+    TXN_STATE = 64  # the state of the transaction, or of its producer, does not allow it
+    TXN_CONCURRENT = 65  # the transaction is about to end: wait for it, then repeat
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]

@@ -23,7 +23,10 @@ from polynya.cold import (
     PackVerifier,
     StateReader,
 )
+from polynya.cold.compaction.child import ChildWorker
+from polynya.cold.compaction.compactor import Compactor
 from polynya.cold.settings import ZSTD_LEVEL
+from polynya.cold.steps import Steps
 from polynya.config.core_start import CoreStart
 from polynya.config.sections import ColdConfig, DisklessConfig
 from polynya.diskless import DisklessSettings, Writer
@@ -129,6 +132,14 @@ class Tier:
             self.flusher.in_flight,
             eviction=settings,
         )
+        self.compactor = Compactor(
+            Steps(groups, store.of("merge"), asyncio.sleep),
+            merge_settings(start.config.cold),
+            cluster,
+            self.merger.in_hand,
+            policies=groups.compaction_policies,
+            worker=ChildWorker(),
+        )
         self.evictor = Evictor(
             groups, store.of("state"), settings, cluster, in_flight=self.flusher.in_flight
         )
@@ -149,7 +160,13 @@ class Tier:
             self.access.run(),
             *(
                 self.once_claimed(run)
-                for run in (self.flusher.run, self.merger.run, self.evictor.run, self.collector.run)
+                for run in (
+                    self.flusher.run,
+                    self.merger.run,
+                    self.compactor.run,
+                    self.evictor.run,
+                    self.collector.run,
+                )
             ),
         ]
 

@@ -8,6 +8,7 @@ import click
 
 from polynya.base.offsets import parse_token
 from polynya.cli.remote.client import Client, bucket_path, server_option, stream_path
+from polynya.cli.streams import compaction
 from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
@@ -91,6 +92,7 @@ def retention_command() -> None:
 @options.flag(
     "--by-record-time", help="Count the age by the times that clients gave their records."
 )
+@options.flag("--compact", help="Keep only the newest record of each key.")
 @options.as_json
 @server_option
 def set_command(
@@ -101,6 +103,7 @@ def set_command(
     keep_bytes: int | None,
     forever: bool,
     by_record_time: bool,
+    compact: bool,
     as_json: bool,
 ) -> None:
     """Set the retention of STREAM, or of all streams in a bucket. With both limits, records beyond
@@ -108,14 +111,18 @@ def set_command(
 
     A stream's own retention replaces its bucket's. Deletion works on pieces of about 4 MiB, so
     slightly more may be kept. By age, records that share a piece with younger ones are deleted up
-    to a quarter of the age late.
+    to a quarter of the age late. With --compact the older records of each key go within packs;
+    records without a key stay.
 
     \b
     polynya retention set orders --keep-age 30d
     polynya retention set --bucket logs --keep-age 7d --keep-bytes 50GiB
     """
-    if forever == (keep_age is not None or keep_bytes is not None):
-        raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever")
+    has_limit = keep_age is not None or keep_bytes is not None
+    if forever == has_limit and (forever or not compact):
+        raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever, or --compact")
+    if compact and bucket is not None:
+        raise click.UsageError("--compact is for a stream, not for a bucket")
     if by_record_time and keep_age is None:
         raise click.UsageError("--by-record-time needs --keep-age")
     if 0 in (keep_age, keep_bytes):
@@ -126,6 +133,8 @@ def set_command(
     body: dict[str, Any] = {"age_seconds": keep_age, "bytes": keep_bytes}
     if by_record_time:
         body["record_time"] = True
+    if compact:
+        body["compact"] = True
     path = _path(stream, bucket)
     answer = client.call("PUT", path, body=body, stream=stream or "").json()
     output.outcome(
@@ -184,6 +193,26 @@ def clear_command(client: Client, stream: str | None, bucket: str | None) -> Non
     output.notice(f"{_named(stream, bucket)} no longer has its own retention")
 
 
+@retention_command.command("compact")
+@click.argument("stream", shell_complete=complete_stream)
+@options.as_json
+@server_option
+def compact_command(client: Client, stream: str, as_json: bool) -> None:
+    """Begin a pass of key compaction on STREAM now, due or not. It has 'retention set --compact', or is
+    a partition of a topic with cleanup.policy=compact.
+
+    \b
+    polynya retention compact orders
+    """
+    found = compaction.begin_pass(client, stream)
+    dirty, cleaned, _, held = compaction.row_of(found)
+    output.outcome(
+        found,
+        f"a pass begins on {stream}: {dirty} dirty, cleaned to {cleaned}, held by {held}",
+        as_json=as_json,
+    )
+
+
 def _path(stream: str | None, bucket: str | None) -> str:
     if (stream is None) == (bucket is None):
         raise click.UsageError("pass a stream, or a bucket with --bucket")
@@ -200,6 +229,7 @@ def spelled_retention(retention: dict[str, Any]) -> str:
     by = " by their record times" if retention.get("record_time") else ""
     parts = [] if age is None else [f"records for {_duration(age)}{by}"]
     parts += [] if size is None else [f"the newest {output.size(size)}"]
+    parts += ["the newest record of each key"] if retention.get("compact") else []
     return ", ".join(parts) or "everything"
 
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import click
 
 from polynya.cli.remote.client import Client, server_option
+from polynya.cli.streams import compaction
 from polynya.cli.terminal import options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream, complete_topic
@@ -138,9 +139,37 @@ def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
             for each in shown["details"]
         ],
     )
+    compacted = [each for each in shown["details"] if "compaction" in each]
+    if compacted:
+        click.echo()
+        output.table(
+            compaction.HEADS,
+            [(each["partition"], *compaction.row_of(each["compaction"])) for each in compacted],
+        )
     if len(shown["details"]) < shown["partitions"]:
         output.notice(f"only the first {output.counted(len(shown['details']), 'partition')}")
     _say_notes(shown, as_json=as_json)
+
+
+@topic_command.command("compact")
+@click.argument("topic", shell_complete=complete_topic)
+@options.as_json
+@server_option
+def topic_compact_command(client: Client, topic: str, as_json: bool) -> None:
+    """Begin a pass of key compaction on all partitions of TOPIC now, due or not.
+
+    The topic needs cleanup.policy=compact. Records in memory are written to the object store first.
+    'polynya topic describe' shows how far the passes are.
+
+    \b
+    polynya topic compact orders
+    """
+    shown = client.call("GET", _path(topic)).json()
+    begun = [compaction.begin_pass(client, each["stream"]) for each in shown["details"]]
+    count = output.counted(len(begun), "partition")
+    output.outcome(
+        {"name": topic, "partitions": begun}, f"a pass begins on {count}", as_json=as_json
+    )
 
 
 @topic_command.command("alter")

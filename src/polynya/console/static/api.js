@@ -12,7 +12,7 @@ const LIVE_SILENCE_MS = 40_000; // the server sends a comment every 15 seconds
 const SILENT = "the node does not respond";
 
 let memory = ""; // fallback where the tab has no storage
-export const denied = new EventTarget(); // event "token": the server requires a token, or rejected this one
+export const denied = new EventTarget(); // event "token": the server requires a token, or rejected the current one
 export const trouble = new EventTarget(); // event "silent": the node did not respond to a request
 
 export function accessToken() {
@@ -78,7 +78,7 @@ export async function ask(target, { method = "GET", headers = {}, body, signal, 
     .catch((error) => silent(error, quiet))
     .finally(() => clearTimeout(timer));
   if (answer.ok || allow.includes(answer.status)) return answer;
-  throw await refusal(answer);
+  throw await refusal(answer, secret);
 }
 
 /** Browsers word a network error differently: "Failed to fetch", "Load failed", "NetworkError …". */
@@ -92,7 +92,7 @@ export async function askJson(path, query, options) {
   return (await ask(url(path, query), options)).json();
 }
 
-async function refusal(answer) {
+async function refusal(answer, secret) {
   let code = `HTTP ${answer.status}`;
   let message = answer.statusText || "the server gave no reason";
   try {
@@ -102,7 +102,8 @@ async function refusal(answer) {
   } catch {
     // not an error of this server, perhaps a proxy's
   }
-  if (answer.status === 401) denied.dispatchEvent(new Event("token"));
+  const isOfToken = secret === accessToken(); // a late response to a request with an earlier token denies nothing
+  if (answer.status === 401 && isOfToken) denied.dispatchEvent(new Event("token"));
   return new ApiError(answer.status, code, message, answer.headers);
 }
 

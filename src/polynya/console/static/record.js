@@ -103,6 +103,39 @@ function hexOf(data) {
   return Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
+/** A page of a list of records beside their pane: it has `list`, `rows`, `pane` and `element`. */
+export class PanedView {
+  paneKeys() {
+    return {
+      j: () => this.walk(1),
+      k: () => this.walk(-1),
+      1: () => this.pane.mode("tree"),
+      2: () => this.pane.mode("text"),
+      3: () => this.pane.mode("hex"),
+    };
+  }
+
+  walk(step) {
+    const target = this.rows.move(step);
+    if (target && !this.pane.element.hidden) target.click();
+  }
+
+  openRecord(record, button) {
+    for (const other of this.list.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
+    button.setAttribute("aria-current", "true");
+    this.pane.show(record);
+    this.element.classList.add("with-pane");
+  }
+
+  closePane() {
+    this.pane.hide();
+    this.element.classList.remove("with-pane");
+    const row = this.list.querySelector("[aria-current]");
+    row?.removeAttribute("aria-current");
+    row?.focus();
+  }
+}
+
 /** The record pane. `show(record)` fills it; `mode(name)` switches between "tree", "text" and "hex". */
 export class Pane {
   #mode = null;

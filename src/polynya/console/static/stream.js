@@ -7,7 +7,7 @@ import { h, put } from "./dom.js";
 import { matcher } from "./filter.js";
 import { bytes, compact, count, instant, parsePlace, parseToken, token, visible } from "./format.js";
 import { Series } from "./rates.js";
-import { Pane, rowOf, timeOf, valueText } from "./record.js";
+import { Pane, PanedView, rowOf, timeOf, valueText } from "./record.js";
 import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
 import { appendTo, closeStream, deleteStream, forkStream, retainStream, trimStream } from "./stream_acts.js";
@@ -27,8 +27,9 @@ export function open(place, shell) {
   return view;
 }
 
-class StreamView {
+class StreamView extends PanedView {
   constructor(name, place, shell) {
+    super();
     this.name = name;
     this.title = visible(name);
     this.shell = shell;
@@ -49,17 +50,13 @@ class StreamView {
     this.keys = {
       "/": () => this.place.select(),
       f: () => this.filter.select(),
-      j: () => this.walk(1),
-      k: () => this.walk(-1),
       n: () => this.forth(),
       p: () => this.back(),
       l: () => this.follow(!this.tail),
       " ": () => this.tail && this.pause(!this.paused),
       c: () => this.copyCurl(),
       x: () => this.copyCommand(),
-      1: () => this.pane.mode("tree"),
-      2: () => this.pane.mode("text"),
-      3: () => this.pane.mode("hex"),
+      ...this.paneKeys(),
       Escape: () => this.leave(),
     };
   }
@@ -349,26 +346,6 @@ class StreamView {
     );
     this.list.classList.toggle("timed", shown.some((record) => timeOf(record) !== null));
     this.list.parentElement.hidden = !shown.length;
-  }
-
-  walk(step) {
-    const target = this.rows.move(step);
-    if (target && !this.pane.element.hidden) target.click();
-  }
-
-  openRecord(record, button) {
-    for (const other of this.list.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
-    button.setAttribute("aria-current", "true");
-    this.pane.show(record);
-    this.element.classList.add("with-pane");
-  }
-
-  closePane() {
-    this.pane.hide();
-    this.element.classList.remove("with-pane");
-    const row = this.list.querySelector("[aria-current]");
-    row?.removeAttribute("aria-current");
-    row?.focus();
   }
 
   leave() {

@@ -8,7 +8,7 @@ import { matcher } from "./filter.js";
 import { bytes, count, token, visible } from "./format.js";
 import { merged } from "./merge.js";
 import { curlButton, grid, page, titleOf } from "./page.js";
-import { Pane, rowOf, valueText } from "./record.js";
+import { Pane, PanedView, rowOf, valueText } from "./record.js";
 import { Rows } from "./rows.js";
 import { changeTopic, deleteTopic, produceTo } from "./topic_acts.js";
 
@@ -24,8 +24,9 @@ export function open(place, shell) {
   return view;
 }
 
-class TopicView {
+class TopicView extends PanedView {
   constructor(name, shell) {
+    super();
     this.name = name;
     this.title = visible(name);
     this.shell = shell;
@@ -38,13 +39,9 @@ class TopicView {
     this.build();
     this.keys = {
       f: () => this.filter.select(),
-      j: () => this.walk(1),
-      k: () => this.walk(-1),
       c: () => this.copyCurl(),
       x: () => this.copyCommand(),
-      1: () => this.pane.mode("tree"),
-      2: () => this.pane.mode("text"),
-      3: () => this.pane.mode("hex"),
+      ...this.paneKeys(),
       Escape: () => (this.pane.element.hidden ? shell.go("#/kafka") : this.closePane()),
     };
   }
@@ -189,26 +186,6 @@ class TopicView {
   tell(text, wrong = false) {
     if (this.note.textContent !== text) put(this.note, text);
     this.note.classList.toggle("wrong", wrong);
-  }
-
-  walk(step) {
-    const target = this.rows.move(step);
-    if (target && !this.pane.element.hidden) target.click();
-  }
-
-  openRecord(record, button) {
-    for (const other of this.list.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
-    button.setAttribute("aria-current", "true");
-    this.pane.show(record);
-    this.element.classList.add("with-pane");
-  }
-
-  closePane() {
-    this.pane.hide();
-    this.element.classList.remove("with-pane");
-    const row = this.list.querySelector("[aria-current]");
-    row?.removeAttribute("aria-current");
-    row?.focus();
   }
 
   /** Return the text of the newest record; null without one. */

@@ -20,6 +20,7 @@ from polynya.wire.kafka.record_checks import (
     check_decoded,
     check_records,
     is_compressed,
+    keyless_of,
     oldest_of,
     uncompressed_bytes_max,
 )
@@ -65,7 +66,8 @@ class SentBatch:
         self.work = uncompressed_bytes_max(data)
         if rules.is_decoded:
             compressed = is_compressed(data)
-            self.work = AT_ONCE_BYTES + 1 if compressed else self.work * (1 + rules.has_times)
+            passes = 1 + rules.has_times + rules.needs_keys
+            self.work = AT_ONCE_BYTES + 1 if compressed else self.work * passes
 
     def check(self) -> _Checked | InvalidBatch:
         """Check the batch: its bytes, the CRC of all of them, its header, its newest time. This is
@@ -83,6 +85,11 @@ class SentBatch:
             newest_ms = (check_decoded if rules.is_decoded else check_records)(payload, header)
             if rules.has_times:
                 self._oldest_ms = oldest_of(payload, header)
+            if rules.needs_keys and (keyless := keyless_of(payload, header)) >= 0:
+                raise InvalidBatch(
+                    f"record {keyless} of the batch has no key; topic {self._topic} is compacted "
+                    "(cleanup.policy), so each record needs one"
+                )
         except InvalidBatch as invalid:
             self._checked = invalid
             return invalid

@@ -193,19 +193,15 @@ class Call:
         self.connection.responses.send(self.number, pieces)
         key = self.header.key
         if key <= FETCH and self.began:
-            self._count_time(key)
+            counters = self.context.counters
+            found = counters.produce_seconds
+            if key == FETCH:
+                found = counters.woken_fetch_seconds if self.is_woken else counters.fetch_seconds
+            found.observe(perf_counter() - self.began)
 
     def waited(self, *, is_woken: bool) -> None:
         """Note that a Fetch waited: if records woke it, its time counts from now."""
         self.is_woken, self.began = is_woken, perf_counter() if is_woken else 0.0
-
-    def _count_time(self, key: int) -> None:
-        """Count the time of a Produce or a Fetch."""
-        counters = self.context.counters
-        found = counters.produce_seconds
-        if key == FETCH:
-            found = counters.woken_fetch_seconds if self.is_woken else counters.fetch_seconds
-        found.observe(perf_counter() - self.began)
 
     def drop(self) -> None:
         """Return the memory of the request."""

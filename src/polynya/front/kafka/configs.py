@@ -134,7 +134,7 @@ CONFIGS = {
     ),
     "compression.zstd.level": Config(INT, "3", _number(-131072, 22)),
     CONTENT_TYPE: Config(STRING, "", _content_type, effect=True),
-    "delete.retention.ms": Config(LONG, "86400000", _number(0, _LONG_MAX)),
+    "delete.retention.ms": Config(LONG, "86400000", _number(0, _LONG_MAX), effect=True),
     "file.delete.delay.ms": Config(LONG, "60000", _number(0, _LONG_MAX)),
     "flush.messages": Config(LONG, "1", _number(1, _LONG_MAX)),
     "flush.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
@@ -143,7 +143,7 @@ CONFIGS = {
     "leader.replication.throttled.replicas": Config(LIST, "", _throttled),
     "local.retention.bytes": Config(LONG, "-2", _number(-2, _LONG_MAX)),
     "local.retention.ms": Config(LONG, "-2", _number(-2, _LONG_MAX)),
-    "max.compaction.lag.ms": Config(LONG, str(_LONG_MAX), _number(1, _LONG_MAX)),
+    "max.compaction.lag.ms": Config(LONG, str(_LONG_MAX), _number(1, _LONG_MAX), effect=True),
     MAX_MESSAGE_BYTES: Config(
         INT, str(APPEND_BYTES_MAX), _number(0, APPEND_BYTES_MAX), effect=True
     ),
@@ -152,8 +152,8 @@ CONFIGS = {
     TIMESTAMP_TYPE: Config(
         STRING, "CreateTime", _one_of("CreateTime", LOG_APPEND_TIME), effect=True
     ),
-    "min.cleanable.dirty.ratio": Config(DOUBLE, "0.5", _ratio),
-    "min.compaction.lag.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
+    "min.cleanable.dirty.ratio": Config(DOUBLE, "0.5", _ratio, effect=True),
+    "min.compaction.lag.ms": Config(LONG, "0", _number(0, _LONG_MAX), effect=True),
     MIN_REPLICAS: Config(INT, "1", _number(1, _INT_MAX), effect=True),
     MIRROR_FROM: Config(STRING, "", _brokers, effect=True),
     PROFILE: Config(STRING, REPLICATED, _one_of(*PROFILES), effect=True),
@@ -281,13 +281,22 @@ def check_replicas(before: Mapping[str, str], wanted: Mapping[str, str], acks: i
         )
 
 
-def notes_of(configs: Mapping[str, str]) -> list[str]:
-    """Return what a topic's owner may expect of its configs and does not get, in sentences."""
-    policy = configs.get(CLEANUP_POLICY, "")
-    if "compact" not in list_of(policy):
+def is_compacted(configs: Mapping[str, str]) -> bool:
+    """Report whether of the records with one key only the newest is kept."""
+    return "compact" in list_of(configs.get(CLEANUP_POLICY, ""))
+
+
+def notes_of(configs: Mapping[str, str], *, object_store: bool = True) -> list[str]:
+    """Return what a topic's owner may expect of its configs and does not get, in sentences.
+    `object_store`: this node has one."""
+    if object_store or not is_compacted(configs):
         return []
+    policy = configs[CLEANUP_POLICY]
     kept = "retention applies" if "delete" in list_of(policy) else "all records stay"
-    return [f"{CLEANUP_POLICY}={policy}: keys are not compacted yet; {kept}"]
+    return [
+        f"{CLEANUP_POLICY}={policy}: keys are compacted in the object store alone, and this node has "
+        f"none; {kept}. Set cold.backend"
+    ]
 
 
 def segments_of(configs: Mapping[str, str]) -> SegmentLimits | None:
@@ -333,6 +342,7 @@ class ProduceRules(msgspec.Struct, frozen=True, gc=False):
     before_ms_max: int = _LONG_MAX  # how far a record's time may be before that of the server
     after_ms_max: int = _LONG_MAX  # and after it
     mirror_from: str = ""  # the brokers whose topic it mirrors: nothing else is appended
+    needs_keys: bool = False  # its keys are compacted, so each record has one
 
 
 DEFAULT_RULES = ProduceRules()
@@ -345,14 +355,16 @@ def rules_of(configs: Iterable[tuple[str, str]]) -> ProduceRules:
     is_stamped = known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME
     before, after = (int(known.get(each, _LONG_MAX)) for each in (TIMES_BEFORE, TIMES_AFTER))
     has_times = min(before, after) < _LONG_MAX and not is_stamped
+    needs_keys = is_compacted(known)
     found = ProduceRules(
         limit,
         is_stamped,
         known.get(PROFILE) == DISKLESS,
-        known.get(RECORDS_CHECK) == CHECK_FULL or has_times,
+        known.get(RECORDS_CHECK) == CHECK_FULL or has_times or needs_keys,
         has_times,
         before,
         after,
         known.get(MIRROR_FROM, ""),
+        needs_keys,
     )
     return DEFAULT_RULES if found == DEFAULT_RULES else found

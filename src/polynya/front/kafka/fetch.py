@@ -87,24 +87,16 @@ class _Wanted:
                 self.answer.error_code = Error.NONE if pieces else Error.CORRUPT_MESSAGE
                 break
         else:
-            self._close_gap(page, leader_epoch, pieces)
+            last = page.spans[-1] if page.spans else None
+            end = self.asked.fetch_offset if last is None else last.record + last.records
+            # no record is at the end of what the client may read, or on the page: without an empty
+            # batch it would never go on. Elsewhere a gap needs none, and many clients know none
+            if end < page.record and (last is None or (page.up_to_date and last.records)):
+                pieces.append(empty_batch(page.record - 1, leader_epoch))
+                self.size += HEADER_BYTES
         self.answer.records = pieces
         if is_committed:
             self.answer.aborted_transactions = aborted_in(page.spans)
-
-    def _close_gap(self, page: Page, leader_epoch: int, pieces: list[Bytes]) -> None:
-        """Add an empty batch where no record is at the end of what the client may read, or on a page
-        without one: else it would never go on. Elsewhere a gap needs none, and many clients know
-        none."""
-        last = page.spans[-1] if page.spans else None
-        end = self.asked.fetch_offset if last is None else last.record + last.records
-        if (
-            (page.up_to_date or last is None)
-            and end < page.record
-            and (last is None or last.records)
-        ):
-            pieces.append(empty_batch(page.record - 1, leader_epoch))
-            self.size += HEADER_BYTES
 
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes]:

@@ -152,6 +152,55 @@ UPKEEP = (
         "counter",
         "Merged slices rejected because the stream had changed in the meantime.",
     ),
+    Metric(
+        "polynya_compaction_passes_total",
+        "counter",
+        "Passes of key compaction after which no key has two records.",
+    ),
+    Metric(
+        "polynya_compaction_held_passes_total",
+        "counter",
+        "Passes that a fork, pages of the index or damage kept from some records.",
+    ),
+    Metric(
+        "polynya_compaction_read_bytes_total", "counter", "Payload that key compaction looked at."
+    ),
+    Metric(
+        "polynya_compaction_dropped_records_total",
+        "counter",
+        "Records that key compaction dropped.",
+    ),
+    Metric(
+        "polynya_compaction_dropped_bytes_total", "counter", "Payload that key compaction dropped."
+    ),
+    Metric(
+        "polynya_compaction_refused_total",
+        "counter",
+        "Compacted slices rejected because the stream had changed in the meantime.",
+    ),
+    Metric(
+        "polynya_compaction_failures_total", "counter", "Passes abandoned, to be planned again."
+    ),
+    Metric(
+        "polynya_compaction_damaged_slices_total",
+        "counter",
+        "Slices left as they are because a batch in them cannot be decoded; the log names them.",
+    ),
+    Metric(
+        "polynya_compaction_streams_due", "gauge", "Streams that wait for a pass of key compaction."
+    ),
+    Metric(
+        "polynya_compaction_dirty_ratio_max",
+        "gauge",
+        "Largest part of a waiting stream that no pass has compared.",
+        merge="max",
+    ),
+    Metric(
+        "polynya_compaction_overdue_seconds",
+        "gauge",
+        "Time for which the stream that waits longest has been due.",
+        merge="max",
+    ),
     Metric("polynya_pages_total", "counter", "Pages of stream indexes written to the store."),
     Metric("polynya_paged_slices_total", "counter", "Slices whose index entries are in pages."),
     Metric("polynya_collect_deleted_total", "counter", "Unreferenced packs deleted."),

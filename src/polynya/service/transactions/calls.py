@@ -7,7 +7,7 @@ import msgspec
 from polynya.stream.features.transactions.state import Transaction, TransactionState
 from polynya.stream.replies import Code
 
-TRANSACTIONS = 72  # messages between cores
+TRANSACTIONS = 76  # messages between cores
 
 STATE_NAMES = {  # as Kafka's tools show them
     TransactionState.EMPTY: "Empty",

@@ -23,7 +23,7 @@ from polynya.stream.features.transactions.state import TransactionState
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 
-ASK_SOON = 73  # message between cores
+ASK_SOON = 77  # message between cores
 ASK_MS = 5000  # until a coordinator is asked again for a producer
 ASKED_AT_ONCE = 64
 WANTED_MAX = 4096  # that are asked for at once; others wait until they are old

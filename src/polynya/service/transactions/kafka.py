@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from polynya.routing.group_locations import GroupLocations
 from polynya.service.node_service import NodeService
 from polynya.service.transactions.connections import TransactionConnections
 from polynya.service.transactions.coordinator import TransactionService
@@ -25,8 +26,9 @@ class KafkaTransactions(NamedTuple):
         service: NodeService,
         coordinators: TransactionService,
         jobs: TransactionJobs,
-        node: int,
+        locations: GroupLocations | None,
     ) -> KafkaTransactions:
         """Return those of a core of a node, beside its coordinators and their jobs."""
+        node = 0 if locations is None else locations.node
         connections = TransactionConnections(service, node)
         return cls(coordinators, connections, TransactionProducers(service), jobs)

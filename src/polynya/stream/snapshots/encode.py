@@ -313,12 +313,16 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
     directory.add(stream)
     if stream.extras is not None and stream.extras.retention is not None:
         directory.retaining[stream.uid] = stream
+    if stream.extras is not None and stream.extras.compaction is not None:
+        directory.note_compacted(stream)
     if stream.extras is not None and stream.extras.segments is not None:
         directory.leased[stream.uid] = stream
     if stream.extras is not None and stream.extras.attributes is not None:
         directory.attribute_bytes += len(stream.extras.attributes.value)
     if stream.kafka is not None and stream.kafka.open:
         directory.undecided[stream.uid] = stream
+    if stream.extras is not None and stream.extras.marks is not None:
+        directory.marked[stream.uid] = stream
     machine.diskless.update(stream)
     for attempt, pin in (stream.pins or {}).items():
         if not pin.confirmed:

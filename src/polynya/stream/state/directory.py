@@ -17,8 +17,9 @@ class StreamDirectory:
     `streams` and `by_uid` hold the same streams in the same order: that of their creation, until an
     evicted one returns (`disordered`). `hot` holds the streams with hot batches, and `hot_bytes` is
     the sum of their payloads. `retaining` holds the streams with their own retention policy,
-    `leased` those with segments, `undecided` those with open transactions. `attribute_bytes` is the
-    sum of their attributes."""
+    `leased` those with segments, `compacted` those that want key compaction themselves, `marked`
+    those with snapshots, `undecided` those with open transactions. `attribute_bytes` is the sum of
+    their attributes."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
@@ -31,6 +32,8 @@ class StreamDirectory:
         self.retaining: dict[int, Stream] = {}
         self.leased: dict[int, Stream] = {}
         self.undecided: dict[int, Stream] = {}
+        self.compacted: dict[int, Stream] = {}
+        self.marked: dict[int, Stream] = {}
         self.attribute_bytes = 0
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
 
@@ -75,6 +78,14 @@ class StreamDirectory:
         """Remove a stream without hot batches."""
         del self.streams[stream.name], self.by_uid[stream.uid]
         self.undecided.pop(stream.uid, None)
+
+    def note_compacted(self, stream: Stream) -> None:
+        """Note whether a stream wants key compaction now."""
+        progress = None if stream.extras is None else stream.extras.compaction
+        if progress is not None and progress.is_wanted:
+            self.compacted[stream.uid] = stream
+        else:
+            self.compacted.pop(stream.uid, None)
 
     def compact_dicts(self, gone: int) -> None:
         """Rebuild the stream dicts after `gone` removals if they are mostly empty: a dict never

@@ -14,12 +14,15 @@ from polynya.stream.parts import ColdSlice, Fork, Retention
 from polynya.stream.state.index import Entries
 
 __all__ = [
+    "AttributedExtras",
     "Attributes",
     "ColdSlice",
+    "Compaction",
     "DecodedBatches",
     "Evicted",
     "HotBatch",
     "KafkaState",
+    "Mark",
     "OpenTransaction",
     "Pack",
     "PackReference",
@@ -172,9 +175,36 @@ class Attributes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     value: bytes  # a JSON object with at least one member
 
 
+class Compaction(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The progress of key compaction on a stream. Before `cleaned` no key has two records."""
+
+    cleaned: int
+    # from then on a pass drops the tombstones before `tombstones`; 0: none wait
+    horizon_ms: int = 0
+    generation: int = 0  # of the passes that were completed
+    tombstones: int = 0
+    is_wanted: bool = False  # by the stream itself, not by a topic whose partition it is
+    rewrites: int = 0  # slices that lost records: a part of the ETags of pages
+
+
+class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A snapshot of a stream: the state after all records before `record`. Its body is records of
+    the companion."""
+
+    record: int
+    byte: int
+    parts: tuple[tuple[int, int], ...]  # (record, byte) of each part of the body
+    size: int  # bytes of the body
+    sha256: bytes
+    content_type: str
+    created_ms: int
+    origin: str = ""  # the clients', or `REDUCER@REVISION`
+    dropped_ms: int = 0  # 0: it is one of those kept; else the time since which it is superseded
+
+
 class PlainExtras(msgspec.Struct, array_like=True, gc=False):
-    """The extras of a stream without attributes, as they are written: so these states have the same
-    bytes as in releases that know none."""
+    """The extras of a stream with none of the newer fields, as they are written: so these states
+    have the same bytes as in releases that know none."""
 
     retention: Retention | None = None
     # packed slices before the first kept record that forks still need: see index.py
@@ -186,11 +216,19 @@ class PlainExtras(msgspec.Struct, array_like=True, gc=False):
     profile_epoch: ProfileEpoch | None = None  # None: replicated since its creation
 
 
-class StreamExtras(PlainExtras, array_like=True, gc=False):
-    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
-    and attributes."""
+class AttributedExtras(PlainExtras, array_like=True, gc=False):
+    """The extras of a stream without compaction and snapshots, as they are written."""
 
     attributes: Attributes | None = None
+
+
+class StreamExtras(AttributedExtras, array_like=True, gc=False):
+    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
+    attributes, the progress of key compaction, and snapshots."""
+
+    compaction: Compaction | None = None
+    # by record, and at one record the oldest first; never empty
+    marks: list[Mark] | None = None
 
 
 class OpenTransaction(msgspec.Struct, array_like=True, gc=False):

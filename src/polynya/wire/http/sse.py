@@ -41,6 +41,15 @@ def data_event(event_id: str, payload: bytes, encoding: int) -> bytes:
     return b"id:%s\nevent: data\n%s\n\n" % (event_id.encode(), lines)
 
 
+def whole_event(event_id: str, kind: str, value: bytes, encoding: int = SseEncoding.JSON) -> bytes:
+    """Format an event of another kind, with a value as it is: one of JSON, text, or bytes."""
+    if encoding == SseEncoding.BASE64:
+        value = b64encode(value)
+    elif not value.isascii():
+        value = value.decode("utf-8", "replace").encode()
+    return b"id:%s\nevent: %s\n%s\n\n" % (event_id.encode(), kind.encode(), data_lines(value))
+
+
 def control_event(
     event_id: str, offset: str, cursor: str | None, *, up_to_date: bool, closed: bool
 ) -> bytes:

@@ -1,6 +1,9 @@
-"""Decompress the records of Kafka batches, within bounds that a hostile batch cannot pass."""
+"""Decompress the records of Kafka batches, within bounds that a hostile batch cannot pass, and
+compress them again."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import cramjam
 
@@ -17,6 +20,12 @@ _FRAMED = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 XERIAL = b"\x82SNAPPY\0"  # snappy-java's framing: this, two versions, and blocks with their lengths
 XERIAL_BYTES = 16
+# versions of snappy-java's framing, and the bytes of a block
+_XERIAL_HEAD = XERIAL + bytes((0, 0, 0, 1, 0, 0, 0, 1))
+_XERIAL_BLOCK = 32 << 10
+# a frame of independent blocks of at most 64 KiB, as Java's clients want them, with its checksum
+_LZ4_HEAD = bytes.fromhex("04224d18604082")
+_LZ4_BLOCK, _LZ4_STORED, _LZ4_END = 64 << 10, 1 << 31, bytes(4)
 _FULL = "failed to write whole buffer"  # of cramjam: the bytes so far are right, and more follow
 
 
@@ -48,6 +57,33 @@ def decompressed(codec: int, data: bytes, most: int = 0) -> bytes | memoryview:
             f"{len(data)} bytes of {NAMES[codec]} are damaged or more than {allowed} bytes: {fault}"
         ) from None
     return memoryview(buffer)[:size]
+
+
+def compressed(codec: int, data: bytes) -> bytes:
+    """Return the records of a batch, compressed with one of the known codecs."""
+    if codec == NONE:
+        return data
+    if codec == SNAPPY:
+        return b"".join((_XERIAL_HEAD, *_snappy_blocks(data)))
+    if codec == LZ4:
+        return b"".join((_LZ4_HEAD, *_lz4_blocks(data), _LZ4_END))
+    return bytes(cramjam.gzip.compress(data) if codec == GZIP else cramjam.zstd.compress(data))
+
+
+def _snappy_blocks(data: bytes) -> Iterator[bytes]:
+    for begin in range(0, len(data), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(data[begin : begin + _XERIAL_BLOCK]))
+        yield len(block).to_bytes(4) + block
+
+
+def _lz4_blocks(data: bytes) -> Iterator[bytes]:
+    for begin in range(0, len(data), _LZ4_BLOCK):
+        plain = data[begin : begin + _LZ4_BLOCK]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            yield len(block).to_bytes(4, "little") + block
+        else:
+            yield (len(plain) | _LZ4_STORED).to_bytes(4, "little") + plain
 
 
 def _allowed(compressed: int) -> int:

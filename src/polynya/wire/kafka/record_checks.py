@@ -99,6 +99,23 @@ def oldest_of(batch: bytes, header: BatchHeader) -> int:
     return oldest
 
 
+def keyless_of(batch: bytes, header: BatchHeader) -> int:
+    """Return the offset delta of the first record without a key, in a batch whose records are
+    checked; -1: all have one."""
+    data: Bytes = batch
+    at = HEADER_BYTES
+    if header.codec != codecs.NONE:
+        data, at = codecs.decompressed(header.codec, batch[HEADER_BYTES:]), 0
+    for number in range(header.records):
+        size, at = _varint(data, at)
+        _, time_end = _varint(data, at + 1, _LONG_BITS)
+        _, delta_end = _varint(data, time_end)
+        if data[delta_end] & 1:  # a negative length
+            return number
+        at += size >> 1
+    return -1
+
+
 def uncompressed_bytes_max(data: Bytes) -> int:
     """Return the most bytes that `check_records` looks at in a batch, which may be damaged."""
     codec = data[_CODEC_AT] & codecs.MASK if len(data) >= HEADER_BYTES else codecs.NONE

@@ -21,6 +21,7 @@ from polynya.client.extras import extras_of
 from polynya.client.handles import ManyPlaces, Position
 from polynya.client.live.feeds import Feed
 from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
+from polynya.client.many_appends import AppendOutcome, StreamAppend, append_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
@@ -171,6 +172,7 @@ class Stream(Subject):
     create = _verb(streams.create)
     append = _verb(streams.append)
     trim = _verb(streams.trim)
+    set_retention = _verb(streams.set_retention)
     head = _verb(streams.head)
     known_type = _verb(streams.known_type)
     exists = _verb(streams.exists)
@@ -334,6 +336,11 @@ class Client:
     def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> Iterator[Facts]:
         """List the streams whose names start with `prefix`, sorted by name."""
         return Feed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
+
+    def append_many(self, appends: Sequence[StreamAppend]) -> list[AppendOutcome]:
+        """Append to up to 1,000 streams in one request, and return the outcome of each append, in
+        their order. One that is refused does not affect the others. Raises ValueError."""
+        return Driver(self._wire).run(append_many(appends, self._retry))
 
     def tail_many(
         self,

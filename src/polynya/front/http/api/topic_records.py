@@ -53,6 +53,12 @@ async def produce(service: TopicService, topic: Topic, request: Request) -> dict
             f"the records have {len(batch.payload):,} bytes, and max.message.bytes of topic "
             f"'{topic.name}' is {rules.batch_bytes_max:,}",
         )
+    if rules.needs_keys and any(each.key is None for each in records):
+        raise Failure(
+            "INVALID_REQUEST",
+            f"a record has no key; topic '{topic.name}' is compacted (cleanup.policy), so each record "
+            "needs one",
+        )
     partition = _partition(topic, posted.partition, records)
     name = topic.stream(partition)
     if rules.diskless:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_name, spelled_name
+from polynya.front.http.api.compaction import shown as shown_compaction
 from polynya.front.http.api.topic_records import produce
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
@@ -23,6 +24,7 @@ from polynya.front.kafka.configs import (
     check_change,
     check_config,
     check_replicas,
+    is_compacted,
     notes_of,
     with_profile,
 )
@@ -35,6 +37,7 @@ from polynya.front.kafka.topics.catalog import (
 )
 from polynya.front.kafka.topics.steps import TopicRefused, TopicService
 from polynya.local.api import StreamInfo
+from polynya.service.stream_compaction import StreamCompaction
 from polynya.stream.features.topics.state import Topic
 from polynya.stream.replies import Code
 from polynya.wire.headers import format_instant
@@ -71,12 +74,15 @@ class TopicRoutes:
         *,
         partitions: int,
         profiles: NodeProfiles = NodeProfiles(),  # noqa: B008 (frozen)
+        compaction: Callable[[str], Awaitable[StreamCompaction | None]] | None = None,
     ) -> None:
-        """`partitions`, `profiles`: of a topic whose creator leaves them open."""
+        """`partitions`, `profiles`: of a topic whose creator leaves them open. `compaction` finds how
+        far that of a stream is."""
         self._service = service
         self.topics = TopicCatalog(service, new_id)
         self._partitions = partitions
         self._profiles = profiles
+        self._compaction = compaction
 
     async def list(self, request: Request) -> Response:
         """List the topics that the caller may read, by name. Raises `Failure`."""
@@ -85,7 +91,7 @@ class TopicRoutes:
         await self.topics.refresh()
         names = [name for name in sorted(self.topics.names) if _may_read(name, request.principal)]
         known = [topic for name in names if (topic := self.topics.known(name)) is not None]
-        return _json({"topics": [_shown(topic) for topic in known]})
+        return _json({"topics": [self._shown(topic) for topic in known]})
 
     async def handle(self, request: Request) -> Response:
         """Get, create, change or delete a topic. Raises `Failure`."""
@@ -161,7 +167,7 @@ class TopicRoutes:
                 f"{_spelled(topic.settings)}; {partitions} partitions and "
                 f"{_spelled(configs)} were requested"
             )
-        return _json(_shown(topic), 201 if code == Code.CREATED else 200)
+        return _json(self._shown(topic), 201 if code == Code.CREATED else 200)
 
     async def _adopt(self, name: str, wanted: _Wanted, principal: Principal | None) -> Response:
         streams = _named(wanted.streams)
@@ -188,7 +194,7 @@ class TopicRoutes:
         if code != Code.CREATED and topic.streams != streams:
             held = ", ".join(map(spelled_name, topic.streams)) or "streams of its own"
             raise TopicRefused(f"topic '{name}' exists, with {held}")
-        return _json(_shown(topic), 201 if code == Code.CREATED else 200)
+        return _json(self._shown(topic), 201 if code == Code.CREATED else 200)
 
     async def _change(self, name: str, wanted: _Wanted) -> Response:
         if wanted.streams:
@@ -205,7 +211,7 @@ class TopicRoutes:
             await self.topics.alter(name, change)
         if wanted.partitions is not None and wanted.partitions != topic.partitions:
             await self.topics.grow(name, _counted(wanted.partitions))
-        return _json(_shown(await self._found(name)))
+        return _json(self._shown(await self._found(name)))
 
     async def _described(self, topic: Topic) -> dict[str, Any]:
         partitions = []
@@ -220,9 +226,29 @@ class TopicRoutes:
                         "first_offset": info.first_record,
                         "next_offset": info.record,
                         "bytes": info.byte - info.first_byte,
+                        **await self._compacted(topic, name),
                     }
                 )
-        return {**_shown(topic), "details": partitions}
+        return {**self._shown(topic), "details": partitions}
+
+    async def _compacted(self, topic: Topic, name: str) -> dict[str, Any]:
+        """Return how far the compaction of a partition is, if its topic has the policy."""
+        if self._compaction is None or not is_compacted(topic.settings):
+            return {}
+        found = await self._compaction(name)
+        return {"compaction": None if found is None else shown_compaction(found)}
+
+    def _shown(self, topic: Topic) -> dict[str, Any]:
+        return {
+            "name": topic.name,
+            "id": topic.id.hex(),
+            "partitions": topic.partitions,
+            "adopted": [spelled_name(stream) for stream in topic.streams],
+            "content_type": topic.settings.get(CONTENT_TYPE),
+            "configs": topic.settings,
+            "notes": notes_of(topic.settings, object_store=self._profiles.object_store),
+            "created_at": format_instant(topic.created_ms),
+        }
 
 
 def _named(streams: list[str]) -> list[str]:
@@ -264,19 +290,6 @@ def _changed(before: Mapping[str, str], steps: Mapping[str, str | None]) -> dict
 
 def _spelled(configs: dict[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in sorted(configs.items())) or "no configs"
-
-
-def _shown(topic: Topic) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "id": topic.id.hex(),
-        "partitions": topic.partitions,
-        "adopted": [spelled_name(stream) for stream in topic.streams],
-        "content_type": topic.settings.get(CONTENT_TYPE),
-        "configs": topic.settings,
-        "notes": notes_of(topic.settings),
-        "created_at": format_instant(topic.created_ms),
-    }
 
 
 def _may_read(name: str, principal: Principal | None) -> bool:

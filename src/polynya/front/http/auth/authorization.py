@@ -72,7 +72,7 @@ _HARMLESS = {
     RouteKind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"),
     RouteKind.RETENTION: ("GET", "HEAD"),
 }
-_OF_EVENTS = (RouteKind.STREAM, RouteKind.LIVE)
+_OF_EVENTS = (RouteKind.STREAM, RouteKind.LIVE, RouteKind.BOOTSTRAP)
 _CHALLENGE = (("WWW-Authenticate", "Bearer"),)
 _CHALLENGE_AGAIN = (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
 
@@ -271,8 +271,14 @@ class Authorizer:
             return Verb.READ, None
         if route.kind == RouteKind.RETENTION:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
-        if route.kind == RouteKind.ATTRIBUTES:
+        if route.kind in (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP):
+            return Verb.READ, route.name
+        if route.kind in (RouteKind.ATTRIBUTES, RouteKind.SNAPSHOT):
             return (Verb.READ if method in ("GET", "HEAD") else Verb.APPEND), route.name
+        if route.kind == RouteKind.APPEND_BATCH:
+            return Verb.APPEND, route.name
+        if route.kind == RouteKind.APPEND_MANY:  # which checks each stream
+            return Verb.APPEND, None
         return _asked_of_handler(route, method)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from polynya.base.errors import OutcomeUnknown, Unavailable, UpgradePending
 from polynya.stream.replies import Code
 
 REFUSED = "refused"
@@ -155,11 +156,13 @@ _TABLE = (
     ErrorCode("GROUP_NOT_FOUND", 404, "there is no such group"),
     ErrorCode("TRANSACTION_NOT_FOUND", 404, "there is no such transactional id"),
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
+    ErrorCode("NO_SNAPSHOT", 404, "the stream has no snapshot"),
     ErrorCode(
         "METHOD_NOT_ALLOWED",
         405,
         "this path does not allow this method; the header Allow lists those that it does",
     ),
+    ErrorCode("NOT_ACCEPTABLE", 406, "the answer has no form that Accept names"),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
     ErrorCode(
         "TRANSACTION_NOT_OPEN",
@@ -220,6 +223,29 @@ _TABLE = (
         "the operation is impossible or unsafe in the cluster's present state; the message has "
         "the reason",
     ),
+    ErrorCode(
+        "SNAPSHOT_OLDER",
+        409,
+        "the origin has a newer snapshot, which Stream-Snapshot-Offset names: publish a later one",
+    ),
+    ErrorCode(
+        "SNAPSHOT_CONFLICT",
+        409,
+        "the origin has another snapshot at this offset; Stream-Snapshot-Offset names its newest one",
+    ),
+    ErrorCode(
+        "SNAPSHOT_NEEDED",
+        409,
+        "the records before the snapshot are trimmed, and nothing else covers them: publish a newer "
+        "snapshot first",
+    ),
+    ErrorCode("SNAPSHOT_ORIGINS", 409, "the stream has snapshots of as many origins as it may"),
+    ErrorCode(
+        "PARTS_GONE",
+        409,
+        "the body of the snapshot is no longer stored: the stream was created again or the upload "
+        "took longer than ten minutes; send it again",
+    ),
     ErrorCode("GONE", 410, "the stream was deleted"),
     ErrorCode(
         "TRIMMED",
@@ -237,6 +263,7 @@ _TABLE = (
         "no node keeps this cursor any more; open the streams at the offsets of their last events: "
         "stream=NAME@OFFSET",
     ),
+    ErrorCode("SNAPSHOT_GONE", 410, "the snapshot was superseded and its grace is over"),
     ErrorCode(
         "INCARNATION_MISMATCH",
         412,
@@ -263,6 +290,7 @@ _TABLE = (
         415,
         "the Content-Encoding is not supported: send the body as gzip, deflate or uncompressed",
     ),
+    ErrorCode("RANGE_NOT_SATISFIABLE", 416, "the snapshot has nothing of this range"),
     ErrorCode("EXPECTATION", 417, "the only supported expectation is 100-continue"),
     ErrorCode(
         "HOST_NOT_ALLOWED",
@@ -298,6 +326,12 @@ _TABLE = (
         429,
         "the token has reached its limit of streams under its prefixes",
         retry_after=60,
+    ),
+    ErrorCode(
+        "SNAPSHOT_TOO_SOON",
+        429,
+        "too many superseded snapshots can still be read: publish less often",
+        retry_after=10,
     ),
     ErrorCode("HEADERS_TOO_LARGE", 431, "request line and headers exceed the size limit"),
     ErrorCode("INTERNAL", 500, "internal error; the server's log has the request id", UNKNOWN),
@@ -419,7 +453,28 @@ REFUSALS: dict[int, str] = {
     Code.PRECONDITION: "PRECONDITION",
     Code.UNSTABLE: "TRANSACTION_OPEN",
     Code.ATTRS_FULL: "ATTRS_FULL",
+    Code.SNAPSHOT_OLDER: "SNAPSHOT_OLDER",
+    Code.SNAPSHOT_CONFLICT: "SNAPSHOT_CONFLICT",
+    Code.SNAPSHOT_NEEDED: "SNAPSHOT_NEEDED",
+    Code.SNAPSHOT_ORIGINS: "SNAPSHOT_ORIGINS",
+    Code.SNAPSHOT_TOO_SOON: "SNAPSHOT_TOO_SOON",
+    Code.PARTS_GONE: "PARTS_GONE",
+    Code.NO_SNAPSHOT: "NO_SNAPSHOT",
+    Code.NOT_A_BOUNDARY: "INVALID_OFFSET",
 }
+
+
+def expected_failure(error: BaseException) -> Failure | None:
+    """Return the error response to an exception that tells of no defect; None for others."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, UpgradePending):
+        return Failure("UPGRADE_PENDING")
+    if isinstance(error, Unavailable):
+        return Failure("UNAVAILABLE", str(error))
+    if isinstance(error, OutcomeUnknown):
+        return Failure("OUTCOME_UNKNOWN", str(error))
+    return None
 
 
 class Failure(Exception):

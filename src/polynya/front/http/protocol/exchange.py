@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.access import Principal
-from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable, UpgradePending
+from polynya.base.errors import CorruptData
 from polynya.base.histogram import Histogram
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.client_traffic import ClientTraffic
@@ -26,7 +26,7 @@ from polynya.front.common.pipeline import Response
 from polynya.front.common.response_memory import ResponseMemory
 from polynya.front.common.tls_handshakes import HANDSHAKES_MAX
 from polynya.front.http.protocol.cors import Cors
-from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
+from polynya.front.http.protocol.errors import ERRORS, error_body, expected_failure
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.incoming_body import BodyBudget
 from polynya.front.http.protocol.live_readers import LiveReaders
@@ -40,7 +40,7 @@ from polynya.front.http.protocol.responses import (
     header_lines,
     owner_line,
 )
-from polynya.front.http.protocol.router import Route, RouteKind, Router
+from polynya.front.http.protocol.router import OF_STREAMS, Route, Router
 from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
 from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
@@ -284,9 +284,7 @@ class Exchange:
         hint = self.context.service.hint
         return (
             hint(route.name, self.head.headers.get("stream-zone", ""))
-            if hint is not None
-            and route is not None
-            and route.kind in (RouteKind.STREAM, RouteKind.RETENTION, RouteKind.ATTRIBUTES)
+            if hint is not None and route is not None and route.kind in OF_STREAMS
             else ""
         )
 
@@ -319,14 +317,8 @@ class Exchange:
 
     def fault(self, error: BaseException) -> None:
         """Respond to an exception, or to the failure of a proposal."""
-        if isinstance(error, Failure):
-            self.fail(error.code, error.message, list(error.headers))
-        elif isinstance(error, UpgradePending):
-            self.fail("UPGRADE_PENDING")
-        elif isinstance(error, Unavailable):
-            self.fail("UNAVAILABLE", str(error))
-        elif isinstance(error, OutcomeUnknown):
-            self.fail("OUTCOME_UNKNOWN", str(error))
+        if (failure := expected_failure(error)) is not None:
+            self.fail(failure.code, failure.message, list(failure.headers))
         elif isinstance(error, CorruptData):
             self.fail("DATA_DAMAGED", f"{error}; run 'polynya store verify' for details")
             log.error(

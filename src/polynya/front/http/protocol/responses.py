@@ -63,8 +63,10 @@ def owner_line(url: str) -> bytes:
 
 def etag_of(info: StreamInfo, begin: str, end: str, *, at_tail: bool, variant: str = "") -> str:
     """Return a strong ETag: the bytes of a stream incarnation between two offset tokens never
-    change. The tag includes whether they reach the tail (`:t`) or the end (`:c`). So a cached claim
-    to reach the tail expires with the next append. `at_tail`: they do. A replica that may lack
-    acknowledged records makes no such claim. `variant` is the rendering."""
+    change, unless key compaction has rewritten slices (`:r`). The tag includes whether they reach
+    the tail (`:t`) or the end (`:c`). So a cached claim to reach the tail expires with the next
+    append. `at_tail`: they do. A replica that may lack acknowledged records makes no such claim.
+    `variant` is the rendering."""
     state = (":c" if info.closed else ":t") if at_tail else ""
-    return f'"{info.uid:x}.{info.history:x}-{begin}-{end}{variant}{state}"'
+    rewritten = f":r{info.rewrites:x}" if info.rewrites else ""
+    return f'"{info.uid:x}.{info.history:x}-{begin}-{end}{variant}{rewritten}{state}"'

@@ -35,6 +35,23 @@ class RouteKind:
     RETENTION = 6
     LIVE = 7
     ATTRIBUTES = 8
+    SNAPSHOT = 9
+    SNAPSHOTS = 10
+    BOOTSTRAP = 11
+    APPEND_BATCH = 12
+    APPEND_MANY = 13
+
+
+_PARTS = {
+    "/retention": RouteKind.RETENTION,
+    "/attrs": RouteKind.ATTRIBUTES,
+    "/snapshots": RouteKind.SNAPSHOTS,
+    "/snapshot": RouteKind.SNAPSHOT,
+    "/bootstrap": RouteKind.BOOTSTRAP,
+    "/append-batch": RouteKind.APPEND_BATCH,
+}
+OF_STREAMS = frozenset((RouteKind.STREAM, *_PARTS.values()))  # whose name is a stream's
+_WITH_MORE = (RouteKind.RETENTION, RouteKind.SNAPSHOT)  # with segments behind it
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +125,9 @@ class Router:
             return Route(RouteKind.LIST, path)
         if path == "/v1/live":
             return Route(RouteKind.LIVE, path)
-        route = self._retention(path) or self._attributes(path) or self._stream(path)
+        if path == "/v1/append":
+            return Route(RouteKind.APPEND_MANY, path)
+        route = self._part(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()
         self._known[path] = route
@@ -130,33 +149,23 @@ class Router:
             return Route(RouteKind.BUCKET, path, bucket)
         return Route(RouteKind.STREAM, path, canonical_name(decoded), bare_offsets=True)
 
-    def _retention(self, path: str) -> Route | None:
-        """Resolve `STREAM/retention` and `STREAM/retention/OFFSET`, with either kind of URL; None
-        for other paths."""
-        stem, found, tail = path.rpartition("/retention")
-        if not found or stem + "/" in ("/", *_STREAM_PREFIXES) or (tail and tail[0] != "/"):
-            return None
-        stream = self._stream(stem)
-        if stream.kind != RouteKind.STREAM:
-            return None
-        segments = decode_segments(tail[1:]) if tail else ()
-        return Route(
-            RouteKind.RETENTION,
-            path,
-            stream.name,
-            bare_offsets=stream.bare_offsets,
-            segments=segments,
-        )
-
-    def _attributes(self, path: str) -> Route | None:
-        """Resolve `STREAM/attrs`, with either kind of URL; None for other paths."""
-        stem = path.removesuffix("/attrs")
-        if stem == path or stem + "/" in ("/", *_STREAM_PREFIXES):
-            return None
-        stream = self._stream(stem)
-        if stream.kind != RouteKind.STREAM:
-            return None
-        return Route(RouteKind.ATTRIBUTES, path, stream.name)
+    def _part(self, path: str) -> Route | None:
+        """Resolve the path of a part of a stream, with either kind of URL; None for other paths."""
+        for word, kind in _PARTS.items():
+            if word not in path:
+                continue
+            stem, _, rest = path.rpartition(word)
+            more = kind in _WITH_MORE and rest.startswith("/")
+            if stem + "/" in ("/", *_STREAM_PREFIXES) or (rest and not more):
+                continue
+            stream = self._stream(stem)
+            if stream.kind != RouteKind.STREAM:
+                continue
+            segments = decode_segments(rest[1:]) if rest else ()
+            return Route(
+                kind, path, stream.name, bare_offsets=stream.bare_offsets, segments=segments
+            )
+        return None
 
     def stream_of(self, path: str) -> str:
         """Return the canonical name of the stream at a path, as in `Stream-Forked-From`. Raises

@@ -15,6 +15,7 @@ from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
 from polynya.front.http.routes.pages import json_form, read_allowed, send_page
 from polynya.front.http.routes.read_request import ReadRequest, placed, record_numbers
 from polynya.front.http.routes.refusals import fail_refusal
+from polynya.front.http.snapshots.refused import fail_read
 from polynya.local.api import LiveEvent, Page, Position, Refusal
 from polynya.wire.http.cursor import next_cursor
 
@@ -104,7 +105,7 @@ async def _wait(exchange: Exchange, request: ReadRequest, cache: str) -> None:
 
 def _answer(exchange: Exchange, request: ReadRequest, page: Page | Refusal, cache: str) -> None:
     if isinstance(page, Refusal):
-        fail_refusal(exchange, page)
+        fail_read(exchange, page)
         return
     if is_other_incarnation(exchange, page.info):
         return

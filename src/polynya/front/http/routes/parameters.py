@@ -39,6 +39,11 @@ _BY_KIND: dict[int, frozenset[str]] = {
     RouteKind.BUCKET: _STREAMS,
     RouteKind.RETENTION: _STREAMS,
     RouteKind.ATTRIBUTES: _STREAMS,
+    RouteKind.APPEND_BATCH: _STREAMS,
+    RouteKind.APPEND_MANY: _ALWAYS,
+    RouteKind.SNAPSHOT: frozenset(("origin", *_STREAMS)),
+    RouteKind.SNAPSHOTS: _STREAMS,
+    RouteKind.BOOTSTRAP: frozenset(("origin", "live", "cursor", *_STREAMS)),
 }
 BY_PATH: dict[str, frozenset[str]] = {
     path: frozenset((*names, *_ALWAYS))

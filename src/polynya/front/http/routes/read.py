@@ -20,6 +20,7 @@ from polynya.front.http.routes.read_request import (
 )
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
+from polynya.front.http.snapshots.refused import fail_read
 from polynya.local.api import Page, Position, Refusal
 from polynya.stream.replies import Code
 
@@ -69,7 +70,7 @@ def _answer(exchange: Exchange, request: ReadRequest, page: Page | Refusal) -> N
     may change, and a page at the known tail, which may grow."""
     query = request.query
     if isinstance(page, Refusal):
-        fail_refusal(exchange, page)
+        fail_read(exchange, page)
         return
     if "stream-incarnation" in exchange.head.headers and is_other_incarnation(exchange, page.info):
         return

@@ -42,6 +42,7 @@ class ReadRequest(msgspec.Struct, frozen=True, gc=False):
     numbered: bool = False  # the answer names the numbers of its records
     tail_records: int = 0  # begin so many records before the tail; 0: where the query says
     records_max: int = 0  # of a page; 0: no limit
+    first_event: bytes = b""  # of an event stream, before all others
 
 
 def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) -> ReadRequest:
@@ -59,7 +60,7 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
                 "pages: use live=long-poll, or close the connection after enough records",
             )
         if live == "sse" and (last := exchange.head.headers.get("last-event-id")):
-            return _resumed(exchange, last)
+            return resumed(exchange, last)
         if query.keys().isdisjoint(_BEGINS):
             raise Failure("OFFSET_REQUIRED")
     record, byte = _begin(exchange, now_ms)
@@ -148,8 +149,9 @@ def record_numbers(request: ReadRequest, page: Page) -> list[tuple[str, str]]:
     return [("Stream-Record-Start", str(first)), ("Stream-Record-Next", str(page.record))]
 
 
-def _resumed(exchange: Exchange, last: str) -> ReadRequest:
-    """Parse the `Last-Event-ID` of an event stream, which takes precedence over `offset`."""
+def resumed(exchange: Exchange, last: str) -> ReadRequest:
+    """Parse the `Last-Event-ID` of an event stream, which takes precedence over `offset`. Raises
+    `Failure`."""
     try:
         record, byte, incarnation = parse_event_id(last.removesuffix(END_SUFFIX))
     except BadField as bad:

@@ -56,30 +56,34 @@ def tail_headers(reply: Reply) -> Headers:
 def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> None:
     """Respond with the error of a refused command. `creating`: a soft-deleted name is a
     conflict."""
-    code = _code(exchange, reply, creating=creating)
+    has_store = exchange.context.settings.object_store
+    code, message, headers = refusal_of(
+        reply, exchange.head.headers, has_store=has_store, creating=creating
+    )
+    if reply.code == Code.NOT_FOUND:
+        message = _missing(exchange, creating=creating)
+    exchange.fail(code, message, headers)
+
+
+def refusal_of(
+    reply: Reply, asked: Mapping[str, str], *, has_store: bool, creating: bool = False
+) -> tuple[str, str, Headers]:
+    """Return the error code, the message ("": the default of the code) and the headers of a refused
+    command. `asked`: the headers of its request."""
+    code = _code(reply, asked, has_store=has_store, creating=creating)
     if reply.code == Code.TRIMMED:
-        exchange.fail(
-            code,
-            trimmed_message(reply),
-            [("Stream-Retained-Offset", format_token(reply.record, reply.byte))],
-        )
-        return
+        retained = format_token(reply.record, reply.byte)
+        return code, trimmed_message(reply), [("Stream-Retained-Offset", retained)]
     headers = tail_headers(reply) if reply.code in _NAMES_TAIL else []
     if reply.code in (Code.PRECONDITION, Code.INCARNATION):
-        headers += tag_headers(exchange.head.headers, reply)
+        headers += tag_headers(asked, reply)
     if reply.code == Code.PRODUCER_STALE:
         headers = [(name, value) for name, value in headers if name != "Producer-Seq"]
     if reply.code == Code.PRODUCER_GAP:
         headers = [(name, value) for name, value in headers if not name.startswith("Producer-")]
         headers.append(("Producer-Expected-Seq", str(reply.expected_sequence)))
         headers.append(("Producer-Received-Seq", str(reply.received_sequence)))
-    exchange.fail(
-        code,
-        _missing(exchange, creating=creating)
-        if reply.code == Code.NOT_FOUND
-        else _message(exchange, reply),
-        headers,
-    )
+    return code, _message(asked, reply), headers
 
 
 def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
@@ -125,12 +129,12 @@ def _missing(exchange: Exchange, *, creating: bool = False) -> str:
     )
 
 
-def _message(exchange: Exchange, reply: Reply) -> str:
+def _message(asked: Mapping[str, str], reply: Reply) -> str:
     """Return the message for a refusal with details; "": the default of its code."""
     detail = reply.detail
     if reply.code == Code.PRECONDITION:
-        return refusal_message(exchange.head.headers, reply)
-    if reply.code == Code.INCARNATION and "stream-incarnation" not in exchange.head.headers:
+        return refusal_message(asked, reply)
+    if reply.code == Code.INCARNATION and "stream-incarnation" not in asked:
         return "the stream is not the incarnation of the ETag in If-Match: it was created again"
     if reply.code == Code.APPEND_EXCEEDS_MEMORY_LIMIT:
         return _over_hot_bound(reply)
@@ -139,7 +143,7 @@ def _message(exchange: Exchange, reply: Reply) -> str:
     if reply.code == Code.CONTENT_TYPE and str(detail).startswith(KAFKA_CONTENT_TYPE):
         return ""
     if reply.code == Code.CONTENT_TYPE and isinstance(detail, str):
-        given = exchange.head.headers.get("content-type", "")
+        given = asked.get("content-type", "")
         return (
             f"the stream holds {detail}, and the request's Content-Type is {given}: send "
             f"{detail}, or append to another stream"
@@ -165,7 +169,7 @@ def _message(exchange: Exchange, reply: Reply) -> str:
             "producer has taken over"
         )
     if reply.code == Code.EXISTS_DIFFERENT and isinstance(detail, list | tuple):
-        return _differences(exchange.head.headers, detail)
+        return _differences(asked, detail)
     return ""
 
 
@@ -235,16 +239,14 @@ def _over_hot_bound(reply: Reply) -> str:
     )
 
 
-def _code(exchange: Exchange, reply: Reply, *, creating: bool) -> str:
+def _code(reply: Reply, asked: Mapping[str, str], *, has_store: bool, creating: bool) -> str:
     code = reply.code
     if code == Code.CONTENT_TYPE and str(reply.detail).startswith(KAFKA_CONTENT_TYPE):
         return "KAFKA_PARTITION"
     if code == Code.PRECONDITION:
-        return refusal_code(exchange.head.headers)
+        return refusal_code(asked)
     if creating and code == Code.GONE:
         return "DELETED_IN_USE"
-    if code == Code.MEMORY_PRESSURE and (
-        reply.detail or not exchange.context.settings.object_store
-    ):
+    if code == Code.MEMORY_PRESSURE and (reply.detail or not has_store):
         return "MEMORY_FULL"
     return REFUSALS.get(code, "INTERNAL")

@@ -3,11 +3,13 @@ STREAM/retention/OFFSET)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 import msgspec
 
+from polynya.base.levels import COMPACTION_LEVEL
 from polynya.base.limits import RETENTION_BYTES_MAX, RETENTION_SECONDS_MAX
 from polynya.base.names import bucket_of
 from polynya.base.offsets import format_token
@@ -19,6 +21,8 @@ from polynya.front.http.routes.conditions import is_other_incarnation, refuse_co
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
+from polynya.stream.command import Command
+from polynya.stream.features.compaction.commands import SetCompaction
 from polynya.stream.features.retention.commands import SetRetention
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Code, Reply
@@ -37,6 +41,12 @@ class RetentionBody(msgspec.Struct, forbid_unknown_fields=True):
     record_time: bool = False  # the age is that of the times that clients gave their records
 
 
+class StreamRetentionBody(RetentionBody, forbid_unknown_fields=True):
+    """Body of a PUT of a stream."""
+
+    compact: bool = False  # of the records with one key only the newest is kept
+
+
 class TrimBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a POST: exactly one field is set."""
 
@@ -48,7 +58,10 @@ class TrimBody(msgspec.Struct, forbid_unknown_fields=True):
 
 def read_retention(body: bytes) -> Retention:
     """Return the retention of a request's body. Raises `Failure`."""
-    found = read_json(body, RetentionBody)
+    return _retention(read_json(body, RetentionBody))
+
+
+def _retention(found: RetentionBody) -> Retention:
     return Retention(found.age_seconds, found.bytes, found.record_time)
 
 
@@ -75,6 +88,7 @@ async def _show(exchange: Exchange) -> None:
     )
     answer = {
         **shown(retention),
+        **_compacted(info.compact),
         "from": None if retention is None else origin,
         "retained_offset": format_token(info.first_record, info.first_byte),
         "next_offset": format_token(info.record, info.byte),
@@ -88,8 +102,8 @@ def put_retention(exchange: Exchange) -> None:
     if exchange.route.segments:
         exchange.spawn(_trim_to(exchange))
         return
-    retention = read_retention(exchange.body)
-    _spawn(exchange, lambda: _set(exchange, retention))
+    body = read_json(exchange.body, StreamRetentionBody)
+    _spawn(exchange, lambda: _set(exchange, _retention(body), compact=body.compact))
 
 
 def clear_retention(exchange: Exchange) -> None:
@@ -98,21 +112,45 @@ def clear_retention(exchange: Exchange) -> None:
     _spawn(exchange, lambda: _set(exchange, None))
 
 
-async def _set(exchange: Exchange, retention: Retention | None) -> None:
-    name, now_ms = exchange.route.name, exchange.context.service.now_ms()
-    uid = _incarnation(exchange)
+async def _set(exchange: Exchange, retention: Retention | None, *, compact: bool = False) -> None:
+    """Set the retention, and then whether keys are compacted, if that changes."""
+    name, service = exchange.route.name, exchange.context.service
+    info = await _facts(exchange)
+    if info is None:
+        return
+    if compact and service.level < COMPACTION_LEVEL:
+        raise Failure("UPGRADE_PENDING")
+    uid = _incarnation(exchange) or info.uid
+    reply = await _proposed(exchange, SetRetention(name, retention, service.now_ms(), uid))
+    if reply.code < Code.NOT_FOUND and compact != info.compact:
+        reply = await _proposed(exchange, SetCompaction(name, compact, service.now_ms(), uid))
+    if reply.code >= Code.NOT_FOUND:
+        fail_reply(exchange, reply)
+    elif retention is None:
+        exchange.answer(204, [("Stream-Incarnation", str(reply.uid))])
+    else:
+        found = {**shown(retention), **_compacted(compact), "from": "stream"}
+        _answer(exchange, reply.uid, found)
+
+
+def _compacted(compact: bool) -> dict[str, Any]:
+    return {"compact": True} if compact else {}
+
+
+async def _proposed(exchange: Exchange, command: Command) -> Reply:
+    """Propose a command of the stream, and return the reply. Raises the fault."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def done(reply: Reply | BaseException) -> None:
+        if future.done():
+            return
         if isinstance(reply, BaseException):
-            exchange.fault(reply)
-        elif reply.code >= Code.NOT_FOUND:
-            fail_reply(exchange, reply)
-        elif retention is None:
-            exchange.answer(204, [("Stream-Incarnation", str(reply.uid))])
+            future.set_exception(reply)
         else:
-            _answer(exchange, reply.uid, {**shown(retention), "from": "stream"})
+            future.set_result(reply)
 
-    exchange.stream.propose(SetRetention(name, retention, now_ms, uid), done)
+    exchange.stream.propose(command, done)
+    return await future
 
 
 def trim_stream(exchange: Exchange) -> None:

@@ -30,6 +30,7 @@ from polynya.front.http.routes.live_response import LiveResponse
 from polynya.front.http.routes.pages import allowed_bytes
 from polynya.front.http.routes.read_request import ReadRequest, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
+from polynya.front.http.snapshots.refused import fail_trimmed
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
 from polynya.stream.replies import Code
 from polynya.wire.http.cursor import current_interval
@@ -79,7 +80,7 @@ async def _follow(exchange: Exchange, request: ReadRequest) -> None:
             query = request.query
             page = await subscriber.read(query.record, query.byte)
             if isinstance(page, Refusal):
-                fail_refusal(exchange, page)
+                await fail_trimmed(exchange, page)
             elif page.info.uid != info.uid:
                 exchange.fail("STREAM_RECREATED")
             else:
@@ -88,6 +89,8 @@ async def _follow(exchange: Exchange, request: ReadRequest) -> None:
                     page.info, [("Stream-Record-Start", str(first))] if request.numbered else []
                 )
                 opened = True
+                if request.first_event:
+                    subscriber.write(request.first_event)
                 await subscriber.run(page, asked=query.record)
     finally:
         if not opened:
@@ -164,6 +167,10 @@ class Subscriber:
         """Open the response, with more headers."""
         self._response.open(info, more, self._release)
         self._context.readers.add(self, is_metered=self._meter is not None)
+
+    def write(self, event: bytes) -> None:
+        """Write an event before those of the stream."""
+        self._response.write(event)
 
     def sweep(self, tick: int) -> None:
         """Send keep-alives, and end the response after its lifetime."""

@@ -10,12 +10,14 @@ from polynya.front.http.attributes import (
     put_attributes,
     show_attributes,
 )
+from polynya.front.http.batches.append_batch import append_batch
+from polynya.front.http.batches.append_many import append_many
 from polynya.front.http.live.reader import live
 from polynya.front.http.protocol.errors import REFUSED, Failure
 from polynya.front.http.protocol.exchange import CONSOLE, Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Request
 from polynya.front.http.protocol.responses import PREFLIGHT
-from polynya.front.http.protocol.router import RouteKind
+from polynya.front.http.protocol.router import OF_STREAMS, RouteKind
 from polynya.front.http.routes.append import append
 from polynya.front.http.routes.conditions import check_conditions
 from polynya.front.http.routes.create import create
@@ -30,6 +32,9 @@ from polynya.front.http.routes.retention import (
     show_retention,
     trim_stream,
 )
+from polynya.front.http.snapshots.bootstrap import bootstrap
+from polynya.front.http.snapshots.publish import delete_snapshot, put_snapshot
+from polynya.front.http.snapshots.show import list_snapshots, show_newest, show_snapshot
 
 Answerer = Callable[[Exchange], None]
 Methods = dict[str, Answerer]
@@ -106,12 +111,26 @@ METHODS: dict[int, Methods] = {
         "DELETE": clear_attributes,
         "OPTIONS": options,
     },
+    RouteKind.APPEND_BATCH: {"POST": append_batch, "OPTIONS": options},
+    RouteKind.APPEND_MANY: {"POST": append_many, "OPTIONS": options},
+    RouteKind.SNAPSHOTS: {"GET": list_snapshots, "HEAD": list_snapshots, "OPTIONS": options},
+    RouteKind.BOOTSTRAP: {"GET": bootstrap, "OPTIONS": options},
     RouteKind.HANDLER: _ANY | {"OPTIONS": options},
     RouteKind.MOUNT: _ANY | {"OPTIONS": options},
 }
 
 
-_OF_STREAMS = (RouteKind.STREAM, RouteKind.RETENTION, RouteKind.ATTRIBUTES)
+# of a snapshot, by the count of segments behind `/snapshot`
+SNAPSHOTS: dict[int, Methods] = {
+    0: {"GET": show_newest, "HEAD": show_newest, "OPTIONS": options},
+    1: {
+        "GET": show_snapshot,
+        "HEAD": show_snapshot,
+        "PUT": put_snapshot,
+        "DELETE": delete_snapshot,
+        "OPTIONS": options,
+    },
+}
 
 
 def handle(exchange: Exchange) -> None:
@@ -136,7 +155,10 @@ def handle(exchange: Exchange) -> None:
 
 def dispatch(exchange: Exchange) -> None:
     """Start the answer to a request. Raises `Failure`."""
-    methods = METHODS[exchange.route.kind]
+    route = exchange.route
+    methods = METHODS.get(route.kind) or SNAPSHOTS.get(len(route.segments))
+    if methods is None:
+        raise Failure("NO_ROUTE")
     answerer = methods.get(exchange.head.method)
     if answerer is None:
         allowed = ", ".join(methods)
@@ -149,6 +171,6 @@ def dispatch(exchange: Exchange) -> None:
         check_conditions(exchange)
     if exchange.query:
         check_parameters(exchange)
-    if exchange.route.kind in _OF_STREAMS:
+    if exchange.route.kind in OF_STREAMS:
         exchange.stream = exchange.context.service.open(exchange.route.name)
     answerer(exchange)

@@ -6,7 +6,7 @@ from polynya.front.kafka.configs import CONFIGS
 
 _INERT = "Kept and shown for Kafka's tools, without an effect here."
 _TEXTS = {
-    "cleanup.policy": "Retention deletes old records with `delete`; keys are not compacted yet.",
+    "cleanup.policy": "Retention deletes old records with `delete`; of each key the newest stays with `compact`.",
     "compression.gzip.level": "The level of gzip where the server compresses.",
     "compression.lz4.level": "The level of lz4 where the server compresses.",
     "compression.type": "Batches are stored as their producers compressed them.",

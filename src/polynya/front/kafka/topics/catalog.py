@@ -19,7 +19,6 @@ from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.names import partition_name
 from polynya.front.kafka.configs import (
     CONTENT_TYPE,
-    notes_of,
     profile_of,
     rules_of,
 )
@@ -29,7 +28,6 @@ from polynya.front.kafka.topics.steps import META_GROUP, TopicRefused, TopicServ
 from polynya.routing.handle import StreamHandle
 from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut
 from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
-from polynya.stream.replies import Code
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 # those that Kafka calls internal: what it keeps in them is in the nodes' logs here
@@ -248,8 +246,6 @@ class TopicCatalog:
         if topic is not None and topic.state != TopicState.READY:
             await self.finish(topic)
             await self.refresh()
-        if reply.code == Code.CREATED:
-            _log_notes(name, {}, dict(put.configs))
         return reply.code
 
     async def alter(
@@ -264,7 +260,6 @@ class TopicCatalog:
                 return wanted
             try:
                 if await self._altered(topic, wanted):
-                    _log_notes(name, topic.settings, wanted)
                     return wanted
             except NotChanged:
                 raise TopicRefused(
@@ -358,10 +353,3 @@ class TopicCatalog:
             except PolynyaError as fault:
                 log.info("a topic could not be finished; retrying", extra={"error": str(fault)})
             await asyncio.sleep(_FINISH_SECONDS)
-
-
-def _log_notes(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Log the configs that do less than their names say, once when they are set."""
-    for note in notes_of(after):
-        if note not in notes_of(before):
-            log.warning(note, extra={"topic": name})

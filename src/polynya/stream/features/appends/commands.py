@@ -1,4 +1,4 @@
-"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 17, and 99 for several of them in one
+"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 119, and 99 for several of them in one
 entry."""
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def fault_in_transaction(command: TxnProduce) -> str:
     check=_in_transaction,
     names=its_name,
 )
-class TxnProduce(Produce, tag=17, frozen=True):
+class TxnProduce(Produce, tag=119, frozen=True):
     """Append a batch of a transaction, the one of number `txn` of its producer. An older release
     refuses it: it must not pass as a `Produce`. Level 4."""
 

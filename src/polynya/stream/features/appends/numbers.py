@@ -27,7 +27,7 @@ def judge_number(stream: Stream, kafka: KafkaState, command: Produce) -> Reply |
 
     TXN_ENDED: the transaction has ended here. NOT_YET: another one of the producer is open, and its
     number is the detail. TXN_STATE: the producer has one open, and the batch is of none.
-    PRODUCER_LIMIT: too many are open."""
+    TOO_MANY: as many are open as may be, until some end."""
     producer = command.producer
     if producer is None or producer.kind != _KAFKA or not (kafka.open or kafka.ended):
         return None
@@ -39,7 +39,7 @@ def judge_number(stream: Stream, kafka: KafkaState, command: Produce) -> Reply |
     opened = kafka.open.get(id_)
     if opened is None:
         is_full = type(command) is TxnProduce and not _has_room(kafka, command.owner)
-        return tail_reply(Code.PRODUCER_LIMIT, stream) if is_full else None
+        return tail_reply(Code.TOO_MANY, stream) if is_full else None
     if opened.number == number:
         return None
     reply = tail_reply(Code.NOT_YET if number else Code.TXN_STATE, stream)

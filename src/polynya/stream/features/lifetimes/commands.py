@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polynya.base.levels import ATTRIBUTES_LEVEL, INTERNAL_LEVEL
 from polynya.base.limits import PATH_BYTES_MAX
-from polynya.base.names import is_internal
+from polynya.base.names import is_internal, owner_of
 from polynya.stream.command import Command, command, its_name
 from polynya.stream.command_validation import AMOUNT, DATE, TIME, WIDE, first_fault
 from polynya.stream.features.attributes.commands import fault_of_value
@@ -28,14 +28,18 @@ def _check(command: Create) -> str:
             f"the stream has encoding {command.encoding}, but its first batch has encoding "
             f"{command.batch.encoding}"
         )
-    if not 0 < len(command.name.encode("utf-8", "surrogatepass")) <= PATH_BYTES_MAX:
-        return (
-            f"the stream name has {len(command.name)} characters; a name has 1 to "
-            f"{PATH_BYTES_MAX} bytes"
-        )
+    name = owner_of(command.name) or command.name
+    if not 0 < len(name.encode("utf-8", "surrogatepass")) <= PATH_BYTES_MAX:
+        return f"the stream name has {len(name)} characters; a name has 1 to {PATH_BYTES_MAX} bytes"
     return first_fault(
         (command.batch, command.producer, command.fork, command.retention, command.segments)
     )
+
+
+def _names(command: Create) -> tuple[str, ...]:
+    """Return the streams that a creation names: that of a companion also its owner."""
+    owner = owner_of(command.name)
+    return (command.name, owner) if owner else (command.name,)
 
 
 def _level(command: Create) -> int:
@@ -66,7 +70,7 @@ _BOUNDS = {
     bounds=_BOUNDS,
     check=_check,
     level=_level,
-    names=its_name,
+    names=_names,
 )
 class Create(Command, tag=1, frozen=True):
     """Create a stream, optionally with an initial batch, closed at once, or as a fork."""

@@ -6,7 +6,7 @@ from sys import intern
 from typing import TYPE_CHECKING, TypeAlias
 
 from polynya.base.levels import INTERNAL_LEVEL
-from polynya.base.names import is_internal
+from polynya.base.names import is_internal, owner_of
 from polynya.base.offsets import format_token
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends.producers import (
@@ -106,6 +106,9 @@ def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
 
 def _judge_new(machine: Machine, command: Create) -> Reply | None:
     fork, producer = command.fork, command.producer
+    owner = owner_of(command.name)
+    if owner and (refusal := _judge_owner(machine, owner, command.now_ms)) is not None:
+        return refusal
     if fork is not None and fork.attempt in machine.forks.refused:
         return Reply(Code.ATTEMPT_REFUSED)
     if producer is not None and producer.sequence != 0:
@@ -117,6 +120,16 @@ def _judge_new(machine: Machine, command: Create) -> Reply | None:
         )
     if not has_room(machine, None, _attributes(command)):
         return Reply(Code.ATTRS_FULL)
+    return None
+
+
+def _judge_owner(machine: Machine, name: str, now_ms: int) -> Reply | None:
+    """Refuse a companion of a stream that does not live: nothing would release it."""
+    owner = machine.directory.streams.get(name)
+    if owner is None:
+        return machine.directory.absent(name)
+    if owner.deleted or is_expired(owner, now_ms):
+        return Reply(Code.NOT_FOUND)
     return None
 
 

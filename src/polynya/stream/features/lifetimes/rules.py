@@ -6,11 +6,17 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from polynya.base.names import companion_of
 from polynya.stream.command import applies
 from polynya.stream.features.attributes.held import hold
 from polynya.stream.features.forks.commands import Unpin
 from polynya.stream.features.lifetimes.commands import Delete, Expire, Touch
-from polynya.stream.features.retention.trimming import past_of, release_past, release_trimmed
+from polynya.stream.features.retention.trimming import (
+    past_of,
+    release_past,
+    release_trimmed,
+    tidy,
+)
 from polynya.stream.features.subscriptions.links import forget_stream
 from polynya.stream.features.tables.watches import count_lost, held_from
 from polynya.stream.replies import Code, Reply
@@ -111,6 +117,7 @@ def release(machine: Machine, stream: Stream, now_ms: int) -> None:
     machine.changes.streams.add(stream.uid)
     count_lost(machine, stream)
     hold(machine, stream, None)
+    _drop_snapshots(machine, stream, now_ms)
     if stream.links is not None:
         forget_stream(machine.subscriptions, stream)
     if stream.pins:
@@ -121,6 +128,19 @@ def release(machine: Machine, stream: Stream, now_ms: int) -> None:
         cut_to_pins(machine, stream, now_ms)
     else:
         remove(machine, stream, now_ms)
+
+
+def _drop_snapshots(machine: Machine, stream: Stream, now_ms: int) -> None:
+    """Drop the snapshots of a stream, and the companion that has their bodies."""
+    if stream.uid in machine.directory.marked:
+        del machine.directory.marked[stream.uid]
+        assert stream.extras is not None
+        stream.extras.marks = None
+        tidy(stream)
+    companion = machine.directory.streams.get(companion_of(stream.name))
+    if companion is not None:
+        machine.changes.streams.add(companion.uid)
+        remove(machine, companion, now_ms)
 
 
 def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
@@ -162,6 +182,7 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     release_past(machine, stream, now_ms)
     directory.retaining.pop(stream.uid, None)
     directory.leased.pop(stream.uid, None)
+    directory.compacted.pop(stream.uid, None)
     machine.diskless.remove(stream)
     fork = stream.fork
     if fork is None:

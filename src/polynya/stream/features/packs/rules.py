@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from polynya.base.levels import COMPRESSION_LEVEL, ENTRY_LEVEL
+from polynya.base.levels import COMPACTION_LEVEL, COMPRESSION_LEVEL, ENTRY_LEVEL
 from polynya.stream.command import applies
 from polynya.stream.features.appends.transactions import forget_aborted
+from polynya.stream.features.compaction.progress import note_rewrite
+from polynya.stream.features.forks.pinned import pinned_until
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -117,6 +119,9 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     if covered is None or crosses_a_claim(stream, cold.record, cold.record + cold.records):
         return False
     begin, end = covered
+    is_shorter = _records_in(stream, begin, end) > cold.records - cold.missing_records
+    if is_shorter and _is_held(stream, cold.record, cold.record + cold.records):
+        return False
     cold = structs.replace(cold, time_ms=machine.packs.index_of(stream)[begin].time_ms)
     largest_ms = index.time_ms_max(stream.cold, end - 1)
     old = index.pack_numbers(stream.cold, begin, end)
@@ -124,10 +129,28 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     machine.changes.streams.add(uid)
     stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number, largest_ms))
     _note_level(machine, cold)
+    if is_shorter:
+        machine.counters.raise_level(COMPACTION_LEVEL)
+        note_rewrite(stream)
     forget_aborted(stream, cold.record, cold.record + cold.records)
     for each in old:
         machine.packs.drop_slice(each, command.now_ms)
     return True
+
+
+def _records_in(stream: Stream, begin: int, end: int) -> int:
+    """Return the records of these entries, without missing numbers."""
+    assert stream.cold is not None
+    return index.records_in(index.cut(stream.cold, begin, end), 0)
+
+
+def _is_held(stream: Stream, begin: int, end: int) -> bool:
+    """Report whether a fork, or the running job of a table, may need all records of the range: key
+    compaction then leaves them."""
+    if begin < pinned_until(stream):
+        return True
+    claims = (stream.tables or {}).values()
+    return any(claim.published < end and begin < claim.claimed for claim in claims)
 
 
 def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int, int] | None:

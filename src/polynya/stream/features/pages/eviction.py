@@ -21,7 +21,7 @@ from google_crc32c import value as crc32c
 from msgspec import structs
 
 from polynya.base.errors import CorruptData
-from polynya.base.names import spelled_name
+from polynya.base.names import COMPANION, spelled_name
 from polynya.stream.command import NEEDS, Command, applies, level_of
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.tables.lifetimes import is_forgotten, without_forgotten
@@ -29,6 +29,8 @@ from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import (
+    AttributedExtras,
+    Compaction,
     Evicted,
     PlainExtras,
     ProfileEpoch,
@@ -48,6 +50,7 @@ _TYPES = (
     "application/x-ndjson",
     "text/plain; charset=utf-8",
 )
+_BARE = StreamExtras()
 _encode = msgspec.msgpack.encode
 
 
@@ -73,6 +76,7 @@ class EvictedView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     oldest: int | None
     table: int  # the uid of the table that has taken all of its records; 0: no table ever has
     profile_epoch: ProfileEpoch | None = None
+    horizon_ms: int = 0  # from then on key compaction drops tombstones; 0: none wait
 
 
 _stub = msgspec.msgpack.Decoder(EvictedView)
@@ -84,10 +88,10 @@ _state = msgspec.msgpack.Decoder(Stream)
 
 def is_evictable(stream: Stream) -> bool:
     """Report whether only requests can change the stream: no hot bytes, expiry, forks,
-    subscriptions or own retention, and no table that lags."""
+    subscriptions, snapshots or own retention, and no table that lags."""
     return (
         stream.hot is None
-        and (stream.extras is None or _has_only_a_profile_epoch(stream.extras))
+        and (stream.extras is None or _has_only_progress(stream.extras))
         and stream.ttl_seconds is None
         and stream.expires_at_ms is None
         and stream.links is None
@@ -95,17 +99,19 @@ def is_evictable(stream: Stream) -> bool:
         and stream.fork is None
         and not stream.deleted
         and is_stable(stream)
+        and not stream.name.startswith(COMPANION)  # its owner's commands need it
         and (stream.tables is None or _is_taken(stream))
     )
 
 
-def _has_only_a_profile_epoch(extras: StreamExtras) -> bool:
-    """Report whether a profile that does not change is all that there is."""
-    profile_epoch = extras.profile_epoch
-    return (
-        profile_epoch is not None
-        and not profile_epoch.changing_since_ms
-        and extras == StreamExtras(profile_epoch=profile_epoch)
+def _has_only_progress(extras: StreamExtras) -> bool:
+    """Report whether a profile that does not change, and the progress of key compaction, are all that
+    there is."""
+    profile_epoch, compaction = extras.profile_epoch, extras.compaction
+    if compaction is not None and compaction.is_wanted:
+        return False
+    return (profile_epoch is None or not profile_epoch.changing_since_ms) and (
+        extras == StreamExtras(profile_epoch=profile_epoch, compaction=compaction)
     )
 
 
@@ -132,9 +138,13 @@ def mark_of(stream: Stream) -> int:
         for table, claim in (stream.tables or {}).items()
     ]
     tail = (stream.next_record, stream.next_byte, stream.first_record, stream.first_byte)
-    profile_epoch = None if stream.extras is None else stream.extras.profile_epoch
+    extras = stream.extras or _BARE
+    rare: list[msgspec.Struct] = [
+        each for each in (extras.profile_epoch, extras.compaction) if each is not None
+    ]
     kafka = stream.kafka  # of transactions alone: releases before have none, and leave it out
-    transactions = None if kafka is None or not (kafka.ended or kafka.aborted) else kafka
+    if kafka is not None and (kafka.ended or kafka.aborted):
+        rare.append(kafka)
     return int(
         crc32c(
             _encode(
@@ -148,8 +158,7 @@ def mark_of(stream: Stream) -> int:
                     index.written(stream.cold),
                     stream.producers,
                     claims,
-                    *(() if profile_epoch is None else (profile_epoch,)),
-                    *(() if transactions is None else (transactions,)),
+                    *rare,
                 )
             )
         )
@@ -172,9 +181,9 @@ def as_written(stream: Stream) -> Stream:
 
 def _extras_as_written(extras: StreamExtras) -> PlainExtras:
     past = None if extras.past is None else index.written(extras.past)
-    if extras.attributes is not None:
+    if extras.compaction is not None or extras.marks is not None:
         return structs.replace(extras, past=past)
-    return PlainExtras(
+    plain = (
         extras.retention,
         past,
         extras.detached,
@@ -182,6 +191,9 @@ def _extras_as_written(extras: StreamExtras) -> PlainExtras:
         extras.segments,
         extras.profile_epoch,
     )
+    if extras.attributes is not None:
+        return AttributedExtras(*plain, extras.attributes)
+    return PlainExtras(*plain)
 
 
 def load_index(stream: Stream) -> None:
@@ -226,6 +238,7 @@ def _evict(machine: Machine, command: Evict, slot: tuple[int, int, int, int, int
 
 
 def _packed(stream: Stream, where: Evicted) -> bytes:
+    extras = stream.extras or _BARE
     created_ms, content_type = stream.created_ms, stream.content_type
     return _encode(
         EvictedView(
@@ -246,7 +259,8 @@ def _packed(stream: Stream, where: Evicted) -> bytes:
             where.crc,
             None if where.oldest_ms is None else where.oldest_ms - created_ms,
             next(reversed(stream.tables)) if stream.tables else 0,
-            None if stream.extras is None else stream.extras.profile_epoch,
+            extras.profile_epoch,
+            0 if extras.compaction is None else extras.compaction.horizon_ms,
         )
     )
 
@@ -300,6 +314,7 @@ def _view(name: str, stub: EvictedView) -> Stream:
         extras=StreamExtras(
             evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms),
             profile_epoch=stub.profile_epoch,
+            compaction=Compaction(0, stub.horizon_ms) if stub.horizon_ms else None,
         ),
     )
 

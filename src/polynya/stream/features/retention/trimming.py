@@ -43,7 +43,7 @@ def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
     return Reply(
         Code.OK,
         detail=[
-            _trim(machine, uid, (record, byte), command.now_ms)
+            trim_one(machine, uid, (record, byte), command.now_ms)
             for uid, record, byte in command.cuts
         ],
     )
@@ -56,12 +56,13 @@ def apply_trim_to(machine: Machine, command: TrimTo, place: int) -> Reply:
         return Reply(Code.EVICTED)
     machine.counters.raise_level(level_of(TrimTo))  # a standalone node gets no `SetLevel`
     cut = (command.record, command.byte)
-    return Reply(Code.OK, detail=[_trim(machine, command.uid, cut, command.now_ms, inside=True)])
+    return Reply(Code.OK, detail=[trim_one(machine, command.uid, cut, command.now_ms, inside=True)])
 
 
-def _trim(
+def trim_one(
     machine: Machine, uid: int, cut: Boundary, now_ms: int, *, inside: bool = False
 ) -> tuple[int, int, int, int] | None:
+    """Trim a stream. Return the detail of a `Trim` for one cut; `inside` as in `boundary`."""
     stream = machine.directory.by_uid.get(uid)
     if stream is None or stream.deleted:
         return None

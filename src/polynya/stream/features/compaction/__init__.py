@@ -1,0 +1,1 @@
+"""Key compaction: which streams want it, and how far it has come."""

@@ -1,0 +1,152 @@
+"""Compacted topics and streams of a real node: every reader gets the last value of each key, and
+reaches the end."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_kafka_clients
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from polling import wait_until
+from product import RunningNode, polynya
+from test_kafka_codecs import CODECS, HERE, called
+
+from polynya.client import Client, NewRecord
+from polynya.wire.headers import RECORDS
+
+pytestmark = pytest.mark.process
+libraries = test_kafka_clients.libraries
+KEYS, COUNT = 50, 1000
+LAST = {f"k{at % KEYS}": None if at % KEYS == 7 else f"v{at}" for at in range(COUNT)}
+SECONDS = 60.0
+TOPICS: dict[str, dict[str, str]] = {
+    **{codec: {} for codec in CODECS},
+    "diskless": {"profile": "diskless"},
+    "leased": {"profile": "leased"},
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    running = RunningNode(tmp_path_factory.mktemp("compaction") / "data", ("--cores", "1"))
+    try:
+        fill(running)
+        yield running
+    finally:
+        assert running.stop() == 0, "".join(running.log)
+
+
+def fill(node: RunningNode) -> None:
+    """Write a topic for each codec, and compact it. The first batches are small, the last large."""
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    topics = [
+        NewTopic(f"c-{topic}", 1, config={"cleanup.policy": "compact", **config})
+        for topic, config in TOPICS.items()
+    ]
+    for made in admin.create_topics(topics).values():
+        made.result(SECONDS)
+    errors: list[Any] = []
+    for topic in TOPICS:
+        codec = topic if topic in CODECS else "none"
+        producer = Producer({"bootstrap.servers": node.kafka, "compression.type": codec})
+        for at in range(COUNT):
+            value = None if at % KEYS == 7 else f"v{at}"
+            producer.produce(
+                f"c-{topic}", value, f"k{at % KEYS}", 0,
+                on_delivery=lambda error, message: errors.append(error) if error else None,
+            )  # fmt: skip
+            if at in (10, 300):
+                assert producer.flush(SECONDS) == 0
+        assert producer.flush(SECONDS) == 0
+    assert not errors
+    for topic in TOPICS:
+        compact(node, f"kafka/c-{topic}/0")
+
+
+def compact(node: RunningNode, stream: str) -> dict[str, Any]:
+    """Begin a pass, and wait until it has ended."""
+    path = f"{node.url}/v1/compaction/{stream}"
+    with urllib.request.urlopen(urllib.request.Request(path, method="POST")) as answer:
+        assert answer.status == 202
+
+    def ended() -> dict[str, Any] | None:
+        with urllib.request.urlopen(path) as found:
+            seen: dict[str, Any] = json.load(found)
+        return seen if seen["passes"] and not seen["dirty_bytes"] else None
+
+    return wait_until(ended, what=f"a pass of {stream}")
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_librdkafka_restores_a_compacted_topic(node: RunningNode, topic: str) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": node.kafka,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+        }
+    )
+    consumer.assign([TopicPartition(f"c-{topic}", 0, 0)])
+    found: dict[str, str | None] = {}
+    count = 0
+    while True:
+        message = consumer.poll(SECONDS)
+        assert message is not None, "the consumer does not reach the end"
+        if message.error():
+            break
+        count += 1
+        value, key = message.value(), message.key()
+        assert key is not None
+        found[key.decode()] = None if value is None else value.decode()
+    consumer.close()
+    assert (found, count) == (LAST, KEYS)
+
+
+def test_java_restores_a_compacted_topic(node: RunningNode, libraries: Path) -> None:
+    java = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*")
+    program = HERE / "kafka_java" / "Compacted.java"
+    found = called(*java, program, node.kafka, *(f"c-{codec}" for codec in CODECS))
+    assert found == [[KEYS, dict(sorted(LAST.items())), COUNT]] * len(CODECS)
+
+
+def test_http_reads_a_compacted_topic_and_a_compacted_stream(node: RunningNode) -> None:
+    request = urllib.request.Request(
+        f"{node.url}/v1/stream/kafka/c-zstd/0?offset=-1", headers={"Accept": RECORDS}
+    )
+    with urllib.request.urlopen(request) as answer:
+        records = json.load(answer)
+        assert answer.headers["Stream-Up-To-Date"] == "true"
+    assert {each["key"]: each["value"] for each in records} == LAST
+    with Client(node.url) as client:
+        stream = client.stream("settings")
+        stream.create()
+        for at in range(20):
+            stream.append(NewRecord(value={"n": at}, key=f"k{at % 3}"))
+        stream.set_retention(compact=True)
+        assert compact(node, "settings")["last_pass"]["dropped_records"] == 17
+        assert [record.value for record in stream.read()] == [{"n": at} for at in (17, 18, 19)]
+
+
+def test_the_command_line_shows_it_and_begins_passes(node: RunningNode) -> None:
+    shown = polynya("topic", "describe", "c-gzip", server=node.url).out
+    assert "cleaned offset" in shown and "dropped 950 records" in shown
+    begun = polynya("topic", "compact", "c-gzip", server=node.url)
+    assert (begun.code, begun.err) == (0, "a pass begins on 1 partition\n")
+    absent = polynya("retention", "compact", "absent", server=node.url)
+    assert absent.code and "there is no stream 'absent'" in absent.err
+    assert polynya("create", "plain", server=node.url).code == 0
+    plain = polynya("retention", "compact", "plain", server=node.url)
+    assert plain.code and "no keys are compacted in plain" in plain.err
+    both = polynya("retention", "set", "plain", "--compact", "--keep-age", "7d", server=node.url)
+    assert both.err == "plain keeps records for 7 d, the newest record of each key\n"
+    assert polynya("retention", "compact", "plain", server=node.url).code == 0
+    wrong = polynya("retention", "set", "--bucket", "b", "--compact", server=node.url)
+    assert wrong.code and "--compact is for a stream" in wrong.err
