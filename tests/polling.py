@@ -10,18 +10,22 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 Found = TypeVar("Found")
+PAUSES = (0.05, 0.25)  # seconds between two looks, at first and at last
 
 
 def wait_until(
-    look: Callable[[], Found | None], *, what: str, seconds: float = 60.0, pause: float = 0.05
+    look: Callable[[], Found | None], *, what: str, seconds: float = 60.0, pause: float = 0.0
 ) -> Found:
-    """The first truthy answer of `look`; AssertionError naming `what` after `seconds`."""
-    deadline = time.monotonic() + seconds
+    """The first truthy answer of `look`; AssertionError naming `what` after `seconds`. Without a
+    `pause`, looks grow rare: a look may be a command, and what it waits for needs the CPU."""
+    began = time.monotonic()
     while True:
         if found := look():
             return found
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for: {what}"
-        time.sleep(pause)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"waited {seconds:g} s in vain for: {what}"
+        least, most = PAUSES
+        time.sleep(pause or min(most, max(least, waited / 20)))
 
 
 async def wait_for(

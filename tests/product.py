@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 from polling import wait_until
-from warm_commands import WarmProcess, can_go_on, can_run, commands_of, go_on
+from warm_commands import TAG, WarmProcess, can_go_on, can_run, commands_of, go_on
 
 SOURCE = Path(__file__).parent.parent / "src"
 # a command behind it dies when this process is killed
@@ -25,7 +25,6 @@ WITH_US = (
     "polynya.config.core_start",
     str(os.getpid()),
 )
-TAG = "TEST_WORLD"  # in the environment of all processes of a world, and the name of its forks
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 

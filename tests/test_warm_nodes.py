@@ -16,6 +16,7 @@ from missing import left_out
 from polling import wait_until
 from product import TAG, ColdNode, RunningNode, alive, environment, polynya, processes_with
 from warm_commands import WarmProcess, can_go_on
+from worlds.dev_cluster import dev_cluster
 
 pytestmark = pytest.mark.process
 FLAGS = ("--cores", "2")
@@ -74,6 +75,18 @@ def test_it_stops_as_one_that_is_no_fork(kind: type[RunningNode], tmp_path: Path
         assert said.count("a core stopped") == 2 and "Traceback" not in said
     finally:
         node.close()
+
+
+def test_the_nodes_of_a_cluster_are_forks(tmp_path: Path) -> None:
+    with dev_cluster(tmp_path / "c", "--nodes", "2") as cluster:
+        for number in (1, 2):
+            pid = int((cluster.node(number) / "node.pid").read_text())
+            for each in (found := psutil.Process(pid), *found.children()):
+                assert "warm_commands" in each.cmdline(), "a new Python costs a second"
+        cluster.kill(2)
+        cluster.start(2)
+        cluster.wait_until_well(2)
+        assert cluster.stop() == 0
 
 
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ IMPORTED = (
 )
 HEAVY = {("compact",), ("demo",), ("lake",), ("table", "sync"), ("table", "merge")}
 NATIVE = {"backup", "restore", "store", "verify", "--local"}  # with threads of native libraries
+TAG = "TEST_WORLD"  # in the environment of all processes of a world, and the name of its forks
 PER_COMMAND = 4  # descriptors: the standard streams, and where its exit code is told
 
 
@@ -77,7 +78,8 @@ class WarmCommands:
             pipes = [[files.enter_context(each) for each in _pipe()] for _ in range(3)]
             (to_read, feed), (out, to_out), (err, to_err) = pipes
             theirs = (to_read, to_out, to_err)
-            process = self.start(arguments, environment, *(each.fileno() for each in theirs))
+            numbers = (each.fileno() for each in theirs)
+            process = self.start(arguments, environment, *numbers, tag=environment.get(TAG, ""))
             for each in theirs:
                 each.close()
             return _end_of(process, stdin, seconds, (feed, out, err))
@@ -272,6 +274,8 @@ def _watch(request: Request, descriptors: list[int]) -> NoReturn:
         if request.goes_on:
             _die_with(parent)
             _go_on(request)
+        if can_go_on(tuple(request.arguments), {}):
+            _fork_processes(request)
         _carry_out(request, streams)
     for each in streams:
         os.close(each)
@@ -285,13 +289,17 @@ def _die_with(parent: int) -> None:
 
 
 def _go_on(request: Request) -> None:
-    """Become the leader of a session that forks its nodes and cores."""
+    """Become the leader of a session."""
     os.setsid()
-    if request.tag:
-        Path("/proc/self/comm").write_text(request.tag)
     if request.priority != os.getpriority(os.PRIO_PROCESS, 0):
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, request.priority)
+
+
+def _fork_processes(request: Request) -> None:
+    """Fork the nodes and cores that the command starts."""
+    if request.tag:
+        Path("/proc/self/comm").write_text(request.tag)
     nodes = importlib.import_module("warm_nodes")
     nodes.fork_cores()
     nodes.fork_nodes()

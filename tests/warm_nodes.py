@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from typing import Any, NoReturn
 from warm_commands import serve_arguments
 
 from polynya.cli import main as run_command
-from polynya.cli.cluster import dev
+from polynya.cli.cluster import dev_nodes
 from polynya.config.core_start import die_with_parent
 from polynya.node import core_process
 from polynya.node.supervisor import ENTRY
@@ -38,18 +39,27 @@ def fork_cores() -> None:
     started = asyncio.create_subprocess_exec
 
     async def start(*command: str, **more: Any) -> Any:
-        return (
-            ForkedCore(**more) if command[1:] == ("-m", ENTRY) else await started(*command, **more)
-        )
+        forks = command[1:] == ("-m", ENTRY) and can_fork()
+        return ForkedCore(**more) if forks else await started(*command, **more)
 
     asyncio.create_subprocess_exec = start  # type: ignore[assignment]
 
 
 def fork_nodes() -> None:
     """Let the `cluster dev` that this process becomes fork its nodes."""
-    dev.subprocess = types.SimpleNamespace(  # type: ignore[attr-defined]
-        Popen=ForkedNode, DEVNULL=subprocess.DEVNULL
+
+    def start(command: list[str], **more: Any) -> Any:
+        return (ForkedNode if can_fork() else subprocess.Popen)(command, **more)
+
+    dev_nodes.subprocess = types.SimpleNamespace(  # type: ignore[assignment]
+        Popen=start, DEVNULL=subprocess.DEVNULL
     )
+
+
+def can_fork() -> bool:
+    """Return False where a native library has threads, as the client of S3 has: a fork would have
+    their locks and not them."""
+    return len(os.listdir("/proc/self/task")) == threading.active_count()
 
 
 class Forked:

@@ -29,9 +29,10 @@ from chaos.run import Outcome  # noqa: E402
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(2700)]
 ACTS = 0.09  # share of the episodes in which nodes join or leave, or groups move; 3 of 38
-ACTS_OF_SOME = 0.34  # of 3 to 5 episodes: a machine may lack what a fault needs
+ACTS_OF_SOME = 0.34  # of 3 or 4 episodes: a machine may lack what a fault needs
 SEED = 7  # `make hunt` draws others
-SOME = ("kill all", "cut a node off", "pause a node", "fsync fails", "power cut of all")
+# `test_e2e_cluster.py` lets a node stand still under writers
+SOME = ("kill all", "cut a node off", "fsync fails", "power cut of all")
 STORE = ("--s3", "--lose-all")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
 

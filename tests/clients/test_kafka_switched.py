@@ -248,7 +248,7 @@ def test_a_topic_changes_its_profile_while_java_and_http_use_it_and_nodes_die(
 ) -> None:
     with dev_cluster(tmp_path / "c", "--nodes", "3", "--cores", "1") as cluster:
         set_up(cluster)
-        check(cluster, tmp_path / "t", written(cluster, libraries, 4, 2))
+        check(cluster, tmp_path / "t", written(cluster, libraries, 2, 1))
 
 
 @pytest.mark.long

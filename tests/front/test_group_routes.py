@@ -201,7 +201,12 @@ def test_groups_are_listed_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
             await groups.coordinator.call(Commit(name, -1, "", None, []))
         first = await groups.ask("GET")
         assert [each["group"] for each in first["groups"]] == ["a", "b"]
-        assert first["groups"][0] == {"group": "a", "state": "Empty", "protocol_type": ""}
+        assert first["groups"][0] == {
+            "group": "a",
+            "state": "Empty",
+            "protocol_type": "",
+            "kind": "classic",
+        }
         second = await groups.ask("GET", after=first["next"])
         assert [each["group"] for each in second["groups"]] == ["c", "d"]
         assert (await groups.ask("GET", after=second["next"])) == {"groups": [], "next": None}

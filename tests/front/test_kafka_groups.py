@@ -18,6 +18,7 @@ from polynya.service.consumer_groups import coordinator
 from polynya.service.consumer_groups.running import RunningGroup
 from polynya.stream.features.consumer_groups.calls import (
     Commit,
+    CommitInTransaction,
     GroupError,
     Join,
     Joined,
@@ -25,6 +26,8 @@ from polynya.stream.features.consumer_groups.calls import (
     Sync,
     Synced,
 )
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
+from polynya.stream.features.consumer_groups.transactions import settle_offsets
 
 
 async def ask(wire: KafkaWire, name: str, version: int, **fields: Any) -> Any:
@@ -221,6 +224,41 @@ def test_offsets_of_a_group_without_members() -> None:
     play(story)
 
 
+def test_a_reader_of_stable_offsets_waits_for_open_transactions() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 3)
+        one = Consumer(await world.wire())
+        assert await one.commit("t", 5, 6) == [0, 0]
+        topic = world.front.context.topics.known("t")
+        assert topic is not None
+        entries = [OffsetEntry(topic.id, part, 9, -1, "") for part in (1, 2)]
+        made = CommitInTransaction("g", 1 << 47, 0, 1, -1, "", None, entries)
+        groups = world.core.engine.group_coordinator
+        assert await groups.call(made) == Outcomes([0])
+
+        async def fetched(*, stable: bool, numbers: list[int] | None = None) -> dict[int, Any]:
+            topics = None if numbers is None else [{"name": "t", "partition_indexes": numbers}]
+            asked = [{"group_id": "g", "topics": topics}]
+            answer = await ask(one.wire, "OffsetFetch", 8, groups=asked, require_stable=stable)
+            return {
+                part.partition_index: (part.committed_offset, part.error_code.value)
+                for part in answer.groups[0].topics[0].partitions
+            }
+
+        assert await fetched(stable=False) == {0: (5, 0), 1: (6, 0)}
+        unstable = (-1, Error.UNSTABLE_OFFSET_COMMIT)
+        assert await fetched(stable=True) == {0: (5, 0), 1: unstable, 2: unstable}
+        assert await fetched(stable=True, numbers=[0, 2]) == {0: (5, 0), 2: unstable}
+        answer = await ask(one.wire, "DeleteGroups", 1, groups_names=["g"])
+        assert answer.results[0].error_code.value == GroupError.NON_EMPTY_GROUP
+        machine = world.core.local.machines[groups.group_of("g")]
+        settle_offsets(machine, "g", 1 << 47, 1, commit=True, now_ms=5)
+        assert await fetched(stable=True) == {0: (5, 0), 1: (9, 0), 2: (9, 0)}
+        assert await groups.call(made) == Outcomes([GroupError.INVALID_TXN_STATE])
+
+    play(story)
+
+
 def test_groups_and_offsets_are_deleted() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
@@ -357,33 +395,6 @@ def test_coordinators_are_found_or_refused() -> None:
         found = await ask(wire, "FindCoordinator", 4, key_type=1, coordinator_keys=["txn"])
         assert found.coordinators[0].error_code.value == 0, "InitProducerId refuses, and says why"
         assert found.coordinators[0].port == 9092
-
-    play(story)
-
-
-def test_a_member_of_the_new_protocol_is_told_to_use_the_classic_one() -> None:
-    async def story(world: KafkaWorld) -> None:
-        wire = await world.wire()
-        listed = await ask(
-            wire, "ApiVersions", 3, client_software_name="t", client_software_version="1"
-        )
-        assert (68, 0, 1) in [(e.api_key, e.min_version, e.max_version) for e in listed.api_keys]
-        refused = await ask(
-            wire,
-            "ConsumerGroupHeartbeat",
-            1,
-            group_id="g",
-            member_id="m",
-            member_epoch=0,
-            instance_id=None,
-            rack_id=None,
-            subscribed_topic_names=("t",),
-            subscribed_topic_regex=None,
-            server_assignor=None,
-            topic_partitions=(),
-        )
-        assert refused.error_code.value == Error.UNSUPPORTED_VERSION
-        assert "group.protocol=classic" in refused.error_message
 
     play(story)
 

@@ -40,6 +40,7 @@ from polynya.stream.features.retention.commands import SetRetention, Trim
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
+    ResetLinks,
     SubscriptionConfig,
     SubscriptionDelete,
     SubscriptionEvent,
@@ -436,7 +437,8 @@ class Player:
                 self.random.randint(0, stream.next_record + 1),
                 self.random.randint(0, stream.next_byte),
             )
-            self.apply(AckLinks(home.id, home.uid, [(stream.name, stream.uid, *place)]))
+            kind = ResetLinks if self.chance(0.2) else AckLinks
+            self.apply(kind(home.id, home.uid, [(stream.name, stream.uid, *place)]))
 
     def forget(self) -> None:
         home = self.home

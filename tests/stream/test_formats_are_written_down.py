@@ -8,12 +8,14 @@ import pytest
 from polynya.stream.command import Command
 from polynya.stream.features.consumer_groups import state as consumer_groups
 from polynya.stream.features.consumer_groups.commands import ConsumerGroupMember, OffsetEntry
+from polynya.stream.features.consumer_groups.modern_records import Holdings, Subscription
 from polynya.stream.features.placement.cluster_map import ClusterMap
 from polynya.stream.features.placement.commands import NodeRecord, Placement
 from polynya.stream.features.profiles.commands import PackedAppend, PackedSlice
 from polynya.stream.features.subscriptions import state as subscriptions_model
 from polynya.stream.features.subscriptions.commands import SubscriptionConfig
 from polynya.stream.features.tables.state import Failure, Table, Watch
+from polynya.stream.features.transactions.state import Transaction, TransactionOutcome
 from polynya.stream.parts import Batch, ColdSlice, Fork, Producer, Retention, SegmentLimits
 from polynya.stream.registry import AnyCommand
 from polynya.stream.snapshots import deltas
@@ -60,6 +62,8 @@ def test_command_is_in_the_page(kind: type[Command]) -> None:
         SubscriptionConfig,
         ConsumerGroupMember,
         OffsetEntry,
+        Subscription,
+        Holdings,
         PackedAppend,
         PackedSlice,
     ],
@@ -92,6 +96,9 @@ def test_part_is_in_the_page(kind: type) -> None:
         Failure,
         Watch,
         consumer_groups.ConsumerGroup,
+        consumer_groups.PendingOffsets,
+        Transaction,
+        TransactionOutcome,
         ClusterMap,
     ],
 )

@@ -206,7 +206,7 @@ async def test_cursors_of_which_some_moved(node: Shell) -> None:
         await node.ask("POST", "subscriptions/s/ack", done, claim["token"])
     end()
     end = refuse(node, lambda group, command: not isinstance(command, AckLinks) or group == 1)
-    with pytest.raises(OutcomeUnknown, match="some cursors have advanced"):
+    with pytest.raises(OutcomeUnknown, match="some cursors have moved"):
         await node.ask("POST", "subscriptions/s/ack", done, claim["token"])
     end()
     end = refuse(

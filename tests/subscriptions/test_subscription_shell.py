@@ -340,7 +340,13 @@ def test_configuration_is_checked_and_confirmed() -> None:
             assert await node.ask("DELETE", "subscriptions/s/streams/c/d") == (204, None)
             shown = (await node.ask("GET", "subscriptions/s"))[1]
             assert shown["streams"] == [
-                {"path": "a", "link_type": "explicit", "acked_offset": START}
+                {
+                    "path": "a",
+                    "link_type": "explicit",
+                    "acked_offset": START,
+                    "tail_offset": START,
+                    "lag": 0,
+                }
             ]
             assert (await node.put("s", **good))[
                 0

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tiers.marked_files import OPTION, MarkedFiles, NoOtherMarks
 from tiers.outcome import OutcomeWriter
 from tiers.process_watch import ProcessWatch
 
@@ -14,6 +15,9 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption(
         "--outcome", type=Path, metavar="FILE", help="write the outcome of the run there, as JSON"
     )
+    parser.addoption(
+        OPTION, action="store_true", help="collect only files that name a mark for processes"
+    )
 
 
 def register_plugins(config: pytest.Config) -> None:
@@ -21,3 +25,4 @@ def register_plugins(config: pytest.Config) -> None:
     if (path := config.getoption("--outcome")) and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(OutcomeWriter(path))
     config.pluginmanager.register(ProcessWatch())
+    config.pluginmanager.register(MarkedFiles() if config.getoption(OPTION) else NoOtherMarks())

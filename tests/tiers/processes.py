@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from tiers.flakes import LOCAL, Flake, read_flakes, write_flakes
+from tiers.marked_files import OPTION
 from tiers.outcome import Failure, Outcome, read_outcome
 from tiers.quarantine import FILE, read_entries
 
@@ -25,6 +26,8 @@ REPEATS_MAX = 3
 REPORT = Path(".build/processes-outcome.json")
 AGAIN = Path(".build/repeated-outcome.json")
 TESTS_FAILED = 1  # pytest's exit code
+# a worker waits half of its time: for a process to start, a leader to be missed, a client's poll
+WORKERS_PER_CORE = 1.5
 
 
 class Unit(NamedTuple):
@@ -120,8 +123,9 @@ def tell(outcome: Outcome, verdict: Verdict) -> None:
 def run(arguments: list[str], wait_alone: Callable[[], object] = lambda: None) -> int:
     """Run the tier with these arguments of pytest; return the exit code."""
     REPORT.unlink(missing_ok=True)
-    workers = ["-n", str(os.cpu_count() or 1), "--dist", "loadfile", "--no-loadscope-reorder"]
-    status = run_pytest(REPORT, [*workers, "-m", EXPRESSION, *arguments])
+    count = int((os.cpu_count() or 1) * WORKERS_PER_CORE)
+    workers = ["-n", str(count), "--dist", "loadfile", "--no-loadscope-reorder"]
+    status = run_pytest(REPORT, [*workers, OPTION, "-m", EXPRESSION, *arguments])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not REPORT.exists():
         return status or 1
     outcome = read_outcome(REPORT)

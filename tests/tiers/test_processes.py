@@ -112,13 +112,13 @@ def test_a_flaky_test_of_processes_is_repeated_reported_and_passes(tmp_path: Pat
             "@pytest.mark.process\ndef test_broken():\n    {start}\n    assert 0",
             "1 failed, 0 skipped",
         ),
-        ("import no_such_module", "1 error"),
+        ("import no_such_module\npytestmark = pytest.mark.process", "1 error"),
     ],
     ids=["again", "uncollected"],
 )
 def test_what_fails_again_fails_the_run(tmp_path: Path, tests: str, expected: str) -> None:
     plant(tmp_path, tests.format(start=START))
-    done = run_python(tmp_path, "-m", "tiers.processes", "-q")
+    done = run_python(tmp_path, "-m", "tiers.processes", "-q", "-n0")
     assert done.returncode != 0, done.stdout
     assert not (tmp_path / LOCAL).exists()
     assert expected in done.stdout, done.stdout
@@ -134,3 +134,12 @@ def test_a_flaky_test_without_processes_fails_the_gate(tmp_path: Path) -> None:
     done = run_python(tmp_path, "-m", "pytest", "-q", "-m", expression)
     assert done.returncode == 1, done.stdout
     assert "1 failed" in done.stdout
+
+
+@pytest.mark.process
+def test_a_mark_that_the_tier_of_processes_would_not_see_fails_the_gate(tmp_path: Path) -> None:
+    plant(tmp_path, f"import helper\n@helper.MARK\ndef test_some():\n    {START}\n")
+    (tmp_path / "helper.py").write_text("import pytest\nMARK = pytest.mark.process\n")
+    done = run_python(tmp_path, "-m", "pytest", "-q", "-m", "not process")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "test_planted.py: tests have a mark for processes" in done.stderr + done.stdout

@@ -53,6 +53,8 @@ def table_act(request: Request) -> str:
 def subscription_act(request: Request) -> str:
     """Return the audit name of a change of a subscription itself. Its links, claims and
     acknowledgements come from workers, by the thousand."""
+    if request.segments[2:] == ("reset",):
+        return "subscription.reset"
     if len(request.segments) != 2 or request.segments[0] != "subscriptions":
         return ""
     acts = {"PUT": "subscription.create", "DELETE": "subscription.delete"}
@@ -111,6 +113,10 @@ def topic_act(request: Request) -> str:
         return "topic.produce" if CONSOLE in request.headers else ""
     acts = {"PUT": "topic.create", "PATCH": "topic.change", "DELETE": "topic.delete"}
     return acts.get(request.method, "")
+
+
+def transaction_act(request: Request) -> str:
+    return {"POST": "transaction.abort"}.get(request.method, "")
 
 
 def group_act(request: Request) -> str:

@@ -54,13 +54,17 @@ from polynya.front.http.api.ranges import PATH as RANGES
 from polynya.front.http.api.ranges import RangeRoute
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.segments import SegmentRoute
+from polynya.front.http.api.short_tokens import PATH as SHORT_TOKENS
+from polynya.front.http.api.short_tokens import mint_short_token
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.subscriptions import PREFIXES as SUBSCRIPTIONS
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.api.topics import PATH as TOPICS
 from polynya.front.http.api.topics import TopicRoutes
+from polynya.front.http.api.transactions import TRANSACTIONS
 from polynya.front.http.auth.authorization import Authorizer
+from polynya.front.http.auth.cookies import TokenCookie
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Protection
@@ -123,6 +127,7 @@ class HttpListeners:
             long_poll_seconds=self._start.config.long_poll_timeout,
             connections_max=connections.base,
             strict_parameters=self._start.config.strict_parameters,
+            http2=self._start.config.serves_http2,
             object_store=self._start.config.cold.backend != "none",
             default_profile=self._start.config.default_profile,
         )
@@ -160,12 +165,17 @@ class HttpListeners:
             RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
             BUCKETS: self._buckets.list,
             TOPICS: self._topics.list,
+            SHORT_TOKENS: mint_short_token,
             **console_handlers(),
         }
+        cookie = self._start.config.auth.cookie if guarded else ""
+        cors = Cors(self._start.config.origins, self._hosts, credentials=bool(cookie))
         protection = Protection(
-            authorizer=self._authorizer(self._keeper.access),
+            authorizer=self._authorizer(
+                self._keeper.access, cookie=TokenCookie(cookie, cors) if cookie else None
+            ),
             hosts=Hosts() if guarded else self._hosts,
-            cors=Cors(self._start.config.origins, self._hosts),
+            cors=cors,
             tls=self._keeper.tls_context,
             console=ConsoleActs(self._keeper.audit.record, enabled=self._start.config.console.acts),
         )
@@ -250,6 +260,9 @@ class HttpListeners:
                 for prefix in SUBSCRIPTIONS
             },
             GROUPS: self._audited(audited_requests.group_act, self._behind.mounts[GROUPS]),
+            TRANSACTIONS: self._audited(
+                audited_requests.transaction_act, self._behind.mounts[TRANSACTIONS]
+            ),
         }
 
     def _acts(self) -> Handlers:
@@ -283,11 +296,13 @@ class HttpListeners:
 
     # --- shared parts -----------------------------------------------------------------------------
 
-    def _authorizer(self, access: Access | None, *, admin_only: bool = False) -> Authorizer | None:
+    def _authorizer(
+        self, access: Access | None, *, admin_only: bool = False, cookie: TokenCookie | None = None
+    ) -> Authorizer | None:
         if access is None:
             return None
         record, cores = self._keeper.audit.record, self._start.cores
-        return Authorizer(access, audit=record, admin_only=admin_only, cores=cores)
+        return Authorizer(access, audit=record, admin_only=admin_only, cores=cores, cookie=cookie)
 
     def _audited(self, act_of: ActOf, handler: Handler) -> Handler:
         return audited(act_of, handler, self._keeper.audit.record)

@@ -52,7 +52,9 @@ from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.records import NewRecord
+from polynya.client.snapshots import Bootstrap, Snapshot, SnapshotInfo
 from polynya.client.tables import ResultColumn, SqlAnswer, TableInfo
+from polynya.client.tokens import ShortToken
 from polynya.client.values import (
     NOW,
     START,
@@ -83,6 +85,7 @@ __all__ = [
     "AsyncWork",
     "Attributes",
     "Batching",
+    "Bootstrap",
     "Client",
     "ClientError",
     "ConditionFailed",
@@ -110,6 +113,9 @@ __all__ = [
     "ResultColumn",
     "Retry",
     "SequenceRegression",
+    "ShortToken",
+    "Snapshot",
+    "SnapshotInfo",
     "SqlAnswer",
     "Stream",
     "StreamAppend",

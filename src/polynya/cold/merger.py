@@ -60,6 +60,7 @@ from polynya.stream.state import index, record_gaps
 from polynya.stream.state.aborted import aborted_of
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import is_stable, stable_of
+from polynya.wire.inline_markers import slice_of
 from polynya.wire.pack import PackBuilder, pack_key, pressed
 from polynya.wire.slice_batches import decided_flags
 from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
@@ -185,6 +186,12 @@ class Merger:
                 if uid not in self.in_hand.compacted:
                     await self.pager.page_out(group, uid)
         return merged
+
+    async def rewrite(self, runs: Sequence[MergeRun]) -> int:
+        """Write these runs into new packs, with the flags that are decided by now. Return the number
+        of packs. Raises StoreError, Unavailable, OutcomeUnknown."""
+        sound = [run for run in runs if run.uid not in self._damaged]
+        return sum([await self._merge(some) for some in plan_packs(sound, self._settings)])
 
     # --- scanning ---------------------------------------------------------------------------------
 
@@ -428,7 +435,8 @@ class Merger:
 
     async def _read(self, sources: Sequence[MergeSource]) -> dict[Place, memoryview]:
         """Return the stored bytes of all slices that exist. Raises StoreUnavailable."""
-        requests = cut_requests([cold for source in sources for cold in source.entries])
+        named = (cold for source in sources for cold in source.entries if not cold.is_inline)
+        requests = cut_requests([*named])
         found: dict[Place, memoryview] = {}
         for begin in range(0, len(requests), REQUESTS):
             await asyncio.gather(
@@ -551,9 +559,11 @@ def _parsed(entries: Sequence[ColdSlice], data: Mapping[Place, memoryview]) -> l
     slices: dict[Place, Slice] = {}
     for cold in entries:
         place = _place_of(cold)
-        if place not in slices:
+        if place not in slices and not cold.is_inline:
             slices[place] = parse_slice(bytes(data[place]), cold.crc)
-    return [slices[_place_of(cold)].run(cold) for cold in entries]
+    return [
+        slice_of(cold) if cold.is_inline else slices[_place_of(cold)].run(cold) for cold in entries
+    ]
 
 
 def _drop(

@@ -12,6 +12,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
 from polynya.base.offsets import parse_token
+from polynya.local.api import Page, ReadQuery, Refusal
 from polynya.local.local import LocalGroups
 from polynya.routing.directory import Leaders
 from polynya.routing.proposals import Proposals
@@ -20,6 +21,7 @@ from polynya.stream.command import Command
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
+    ResetLinks,
     SubscriptionLinked,
     UnlinkSubscription,
 )
@@ -51,6 +53,8 @@ class CoreService(Protocol):
     def now_ms(self) -> int: ...
 
     async def call(self, group: int, command: Command) -> Reply: ...
+
+    async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
 
 class SubscriptionLinks:
@@ -135,14 +139,17 @@ class SubscriptionLinks:
         found.sort(key=lambda info: spelled_name(info.name))
         return found[:limit]
 
+    async def named(self, subscription: Subscription, names: list[str]) -> list[LinkInfo]:
+        """Return the links among these streams. Raises Unavailable."""
+        question = LinksQuery(subscription.id, subscription.uid, len(names), names=names)
+        return await self._ask(question, sorted(set(map(self._service.group_of, names))))
+
     async def acknowledge(self, subscription: Subscription, acks: list[tuple[str, str]]) -> None:
         """Validate all acknowledgements, then apply them. Raises `BadAck` before any is applied."""
         if not acks:
             return
         names = list({name for name, _ in acks})
-        question = LinksQuery(subscription.id, subscription.uid, len(names), names=names)
-        found = await self._ask(question, sorted(set(map(self._service.group_of, names))))
-        links = {info.name: info for info in found}
+        links = {info.name: info for info in await self.named(subscription, names)}
         await self.advance(
             subscription, [_judged(links.get(name), name, offset) for name, offset in acks]
         )
@@ -152,8 +159,7 @@ class SubscriptionLinks:
     ) -> tuple[LinkInfo, tuple[str, int, int, int]]:
         """Return the cursor of a stream, and the acknowledgement of the record there, which ends at
         `offset`. Raises `BadAck`."""
-        question = LinksQuery(subscription.id, subscription.uid, 1, names=[stream])
-        found = await self._ask(question, [self._service.group_of(stream)])
+        found = await self.named(subscription, [stream])
         link = found[0] if found else None
         ack = _judged(link, stream, offset)
         if link is None or ack[2:] <= (link.record, link.byte):
@@ -168,23 +174,36 @@ class SubscriptionLinks:
     ) -> None:
         """Advance the cursors by `acks`: (name, uid of the stream, record, byte). Deleted links are
         skipped. Raises Unavailable if no cursor has moved, OutcomeUnknown if some may have."""
+        await self._move(subscription, AckLinks, acks)
+
+    async def reset(
+        self, subscription: Subscription, cursors: list[tuple[str, int, int, int]]
+    ) -> None:
+        """Set the cursors: (name, uid of the stream, record, byte). Raises as `advance`."""
+        await self._move(subscription, ResetLinks, cursors)
+
+    async def _move(
+        self,
+        subscription: Subscription,
+        kind: type[AckLinks | ResetLinks],
+        cursors: list[tuple[str, int, int, int]],
+    ) -> None:
         service = self._service
         groups: dict[int, list[tuple[str, int, int, int]]] = {}
-        for ack in acks:
-            if ack[1]:
-                groups.setdefault(service.group_of(ack[0]), []).append(ack)
-        commands = (
-            (group, AckLinks(subscription.id, subscription.uid, part))
-            for group, part in groups.items()
-        )
+        for cursor in cursors:
+            if cursor[1]:
+                groups.setdefault(service.group_of(cursor[0]), []).append(cursor)
         outcomes = await asyncio.gather(
-            *(service.call(group, command) for group, command in commands), return_exceptions=True
+            *(
+                service.call(group, kind(subscription.id, subscription.uid, part))
+                for group, part in groups.items()
+            ),
+            return_exceptions=True,
         )
         faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if faults and len(faults) < len(outcomes):
             raise OutcomeUnknown(
-                f"some cursors have advanced, others have not ({faults[0]}); repeat the "
-                "acknowledgement"
+                f"some cursors have moved, others have not ({faults[0]}); repeat the request"
             )
         if faults:
             raise faults[0]

@@ -79,7 +79,20 @@ class RetryWork(Operation, tag=7, frozen=True, gc=False):
     record: bytes  # JSON for the dead letter; b"": none
 
 
-AnyOperation = Put | Get | DeleteSubscription | Members | ClaimWork | Work | RetryWork
+class Reset(Operation, tag=8, frozen=True, gc=False):
+    """Set the cursors of the links in `streams` (canonical; empty: of all) to their first records,
+    to their tails, to the first record appended at `time_ms` or later, or to `offset` of the one
+    stream. `is_forced`: end a wake that a worker holds. `is_dry`: only tell what would change."""
+
+    streams: list[str]
+    to: str  # "earliest", "latest", "time" or "offset"
+    time_ms: int = 0
+    offset: str = ""
+    is_forced: bool = False
+    is_dry: bool = False
+
+
+AnyOperation = Put | Get | DeleteSubscription | Members | ClaimWork | Work | RetryWork | Reset
 
 
 class OperationResult(msgspec.Struct, array_like=True, gc=False):

@@ -34,10 +34,12 @@ from polynya.subscriptions.messages import (
     Members,
     OperationResult,
     Put,
+    Reset,
     RetryWork,
     Work,
     refuse,
 )
+from polynya.subscriptions.resets import Resets
 from polynya.subscriptions.shapes import dead_letter, failure_shape, link_shape, subscription_shape
 from polynya.subscriptions.wakes import Wakes, passed_failure, pause_before
 from polynya.subscriptions.webhooks import Rejected
@@ -59,6 +61,7 @@ class Operations:
         self._wakes = wakes
         self._links = wakes.links
         self._service = wakes.service
+        self._resets = Resets(wakes)
         self._handlers: dict[type[Any], Callable[[Any], Awaitable[OperationResult]]] = {
             Put: self._put,
             Get: self._get,
@@ -67,6 +70,7 @@ class Operations:
             ClaimWork: self._claim,
             Work: self._work,
             RetryWork: self._retry,
+            Reset: self._reset,
         }
 
     async def run(self, operation: AnyOperation) -> OperationResult:
@@ -161,6 +165,10 @@ class Operations:
             if subscription is None or not await self._wakes.complete(subscription):
                 return _NOT_FOUND
         return OperationResult(204)
+
+    async def _reset(self, asked: Reset) -> OperationResult:
+        subscription = self._wakes.find(asked.id)
+        return _NOT_FOUND if subscription is None else await self._resets.run(subscription, asked)
 
     async def _claim(self, asked: ClaimWork) -> OperationResult:
         """Grant the lease and return the pending links. The links are read before the lease is

@@ -44,6 +44,12 @@ def cursor_shape(info: LinkInfo) -> dict[str, Any]:
     }
 
 
+def shown_shape(info: LinkInfo) -> dict[str, Any]:
+    """Return a link as GET shows it."""
+    tail = format_token(info.tail_record, info.tail_byte)
+    return {**cursor_shape(info), "tail_offset": tail, "lag": info.lag}
+
+
 def subscription_shape(
     subscription: Subscription, base_url: str, links: list[LinkInfo], kid: str
 ) -> dict[str, Any]:
@@ -56,7 +62,7 @@ def subscription_shape(
     return {
         **listed_shape(subscription),
         "subscription_id": subscription.id,
-        "streams": [cursor_shape(info) for info in links],
+        "streams": [shown_shape(info) for info in links],
         "webhook": webhook,
     }
 

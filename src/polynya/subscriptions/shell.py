@@ -25,6 +25,7 @@ from polynya.subscriptions.messages import (
     News,
     OperationResult,
     Put,
+    Reset,
     RetryWork,
     Shapes,
 )
@@ -82,15 +83,19 @@ class Subscriptions:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._wakes.close()
 
+    def now_ms(self) -> int:
+        """Return the log time."""
+        return self._service.now_ms()
+
     async def operate(self, operation: AnyOperation) -> OperationResult:
         """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and
         `OutcomeUnknown`."""
-        needs_level = isinstance(operation, RetryWork) or (
+        needs_level = isinstance(operation, RetryWork | Reset) or (
             isinstance(operation, Put) and operation.max_attempts > 0
         )
         if needs_level and self._service.local.level < WORK_QUEUE_LEVEL:
             raise UpgradePending(
-                f"retries and dead letters need level {WORK_QUEUE_LEVEL}; some nodes run an older "
+                f"retries, dead letters and resets need level {WORK_QUEUE_LEVEL}; some nodes run an older "
                 "release. Finish the upgrade."
             )
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)

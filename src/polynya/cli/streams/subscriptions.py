@@ -189,12 +189,12 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
 @options.as_json
 @server_option
 def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None:  # noqa: A002
-    """Show the subscription ID: its state, its current worker, and the acknowledged offset of each
-    stream.
+    """Show the subscription ID: its state, its current worker, and the acknowledged offset and the
+    lag in records of each stream.
 
     \b
     polynya sub show workers
-    polynya sub show workers --json | jq '.streams[] | .acked_offset'
+    polynya sub show workers --json | jq '.streams[] | .lag'
     """
     shown = _asked(client, id, min(limit, PAGE))
     links, after = shown["streams"], shown.get("streams_after")
@@ -220,13 +220,71 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
     output.properties((name, value) for name, value in info if value not in (None, ""))
     click.echo()
     output.table(
-        ("stream", "linked by", "acknowledged up to"),
-        [(link["path"], link["link_type"], link["acked_offset"]) for link in links],
+        ("stream", "linked by", "acknowledged up to", "lag"),
+        [
+            (link["path"], link["link_type"], link["acked_offset"], str(link.get("lag", "")))
+            for link in links
+        ],
     )
     if after:
         output.notice(f"only the first {output.counted(len(links), 'stream')}; --limit shows more")
     elif not links:
         output.notice("no streams match yet")
+
+
+@sub_command.command("reset")
+@click.argument("id", shell_complete=complete_subscription)
+@options.value(
+    "--to WHERE",
+    required=True,
+    help="'earliest', 'latest', a time or an age ('10m'), or an offset of the one --stream.",
+)
+@options.value(
+    "--stream STREAM",
+    "streams",
+    multiple=True,
+    shell_complete=complete_stream,
+    help="Only this stream. Repeatable.",
+)
+@click.option("--force", is_flag=True, help="Take the work away from a worker that has it.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@options.as_json
+@server_option
+def sub_reset_command(
+    client: Client,
+    id: str,  # noqa: A002 (the name of the argument in the help)
+    to: str,
+    streams: tuple[str, ...],
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Set the cursors of the subscription ID, forward or back. Workers get the records from there
+    on, also those that they have handled.
+
+    \b
+    polynya sub reset workers --to 2h --dry-run
+    polynya sub reset workers --to earliest --stream jobs
+    """
+    body = {"to": to, "streams": list(streams), "force": force, "dry_run": dry_run}
+    _asked(client, id, 1)
+    answer = client.call("POST", f"{_path(id)}/reset", body=body).json()
+    if as_json:
+        output.json_line(answer)
+        return
+    moved = answer["streams"]
+    if moved:
+        output.table(
+            ("stream", "from", "to", "lag"),
+            [
+                (each["path"], each["from_offset"], each["to_offset"], str(each["to_lag"]))
+                for each in moved
+            ],
+        )
+    output.notice(
+        f"{output.counted(len(moved), 'cursor')} {'would move' if dry_run else 'moved'}, "
+        f"{answer['unchanged']} stayed"
+    )
 
 
 @sub_command.command("rm")

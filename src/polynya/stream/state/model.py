@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from polynya.stream.features.subscriptions.state import Link
-from polynya.stream.parts import ColdSlice, Fork, Retention
+from polynya.stream.parts import ColdSlice, Fork, Mark, Retention
 from polynya.stream.state.index import Entries
 
 __all__ = [
@@ -187,21 +187,6 @@ class Compaction(msgspec.Struct, array_like=True, frozen=True, gc=False):
     rewrites: int = 0  # slices that lost records: a part of the ETags of pages
 
 
-class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A snapshot of a stream: the state after all records before `record`. Its body is records of
-    the companion."""
-
-    record: int
-    byte: int
-    parts: tuple[tuple[int, int], ...]  # (record, byte) of each part of the body
-    size: int  # bytes of the body
-    sha256: bytes
-    content_type: str
-    created_ms: int
-    origin: str = ""  # the clients', or `REDUCER@REVISION`
-    dropped_ms: int = 0  # 0: it is one of those kept; else the time since which it is superseded
-
-
 class PlainExtras(msgspec.Struct, array_like=True, gc=False):
     """The extras of a stream with none of the newer fields, as they are written: so these states
     have the same bytes as in releases that know none."""
@@ -238,6 +223,8 @@ class OpenTransaction(msgspec.Struct, array_like=True, gc=False):
     byte: int
     epoch: int  # of the producer
     since_ms: int  # append time of that record
+    number: int = 0  # of the transaction
+    owner: int = 0  # a hash of the principal that writes it; 0: without access control
 
 
 class KafkaState(msgspec.Struct, array_like=True, gc=False):
@@ -248,8 +235,9 @@ class KafkaState(msgspec.Struct, array_like=True, gc=False):
     open: dict[int, OpenTransaction] = {}  # by producer id, in the order of their first records
     # rows of aborted transactions, by the record of the marker: see aborted.py
     aborted: bytes = b""
-    # producer id -> epoch of the coordinator whose marker came last
-    coordinators: dict[int, int] = {}
+    # producer id -> (number of the transaction that ended last here, time of its decision, log time
+    # of its end here), in the order of their ends
+    ended: dict[int, tuple[int, int, int]] = {}
 
 
 class Stream(msgspec.Struct, array_like=True, gc=False):

@@ -19,6 +19,7 @@ from polynya.base.limits import (
 )
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
+from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.stream.features.subscriptions.commands import SubscriptionConfig
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
@@ -32,11 +33,14 @@ from polynya.subscriptions.messages import (
     Members,
     OperationResult,
     Put,
+    Reset,
     RetryWork,
     Work,
     refuse,
 )
+from polynya.wire.headers import BadField
 from polynya.wire.json_records import valid_value
+from polynya.wire.times import parse_time_ms
 
 PREFIXES = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 LEASE_MS = 30_000
@@ -99,6 +103,15 @@ class _RetryBody(_WakeBody, kw_only=True):
     record: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _ResetBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A reset of cursors. It is not in the protocol."""
+
+    to: str
+    streams: list[str] = []
+    force: bool = False
+    dry_run: bool = False
+
+
 class _Refused(Exception):
     """An error that carries its response."""
 
@@ -132,7 +145,7 @@ class SubscriptionRoutes:
         return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
 
     async def _operate(self, request: Request) -> OperationResult:
-        operation = _operation(request)
+        operation = _operation(request, self._subscriptions.now_ms())
         # a request of a worker authenticates with the token of its wake
         if request.principal is not None and not isinstance(operation, Work | RetryWork):
             await self._check(request.principal, operation)
@@ -226,7 +239,7 @@ def _forbidden(what: str) -> _Refused:
     return _Refused(refuse(403, "FORBIDDEN", f"the token does not allow {what}"))
 
 
-def _operation(request: Request) -> AnyOperation:
+def _operation(request: Request, now_ms: int) -> AnyOperation:
     """Parse the request into an operation. Raises `_Refused`."""
     segments = request.segments
     if len(segments) < 2 or segments[0] != "subscriptions" or not segments[1]:
@@ -253,6 +266,9 @@ def _operation(request: Request) -> AnyOperation:
         return _base(request, key)
     if rest[0] == "streams":
         return _members(request, key, rest[1:])
+    if rest == ("reset",):
+        _only(request, "POST")
+        return _reset(request, key, now_ms)
     if len(rest) == 1 and rest[0] in ("callback", "claim", "ack", "release", "retry"):
         _only(request, "POST")
         if rest[0] == "retry":
@@ -262,7 +278,8 @@ def _operation(request: Request) -> AnyOperation:
         refuse(
             404,
             "SUBSCRIPTION_NOT_FOUND",
-            "the paths below a subscription are streams, callback, claim, ack, retry and release",
+            "the paths below a subscription are streams, callback, claim, ack, retry, release and "
+            "reset",
         )
     )
 
@@ -346,6 +363,28 @@ def _retry(request: Request, key: str) -> AnyOperation:
         body.error,
         record,
     )
+
+
+def _reset(request: Request, key: str, now_ms: int) -> AnyOperation:
+    body = _read(request, _ResetBody)
+    streams = _names(body.streams)
+    to, time_ms, offset = body.to, 0, ""
+    if to not in ("earliest", "latest"):
+        if parse_token(to) is not None:
+            to, offset = "offset", to
+            if len(streams) != 1:
+                raise _invalid(
+                    f"an offset is of one stream, and streams names {len(streams)}: name that one"
+                )
+        else:
+            try:
+                to, time_ms = "time", parse_time_ms(to, now_ms)
+            except BadField as bad:
+                raise _invalid(
+                    f"to is '{body.to[:64]}'; expected earliest, latest, an offset of one stream, or a "
+                    f"time: {bad}"
+                ) from None
+    return Reset(key, request.base_url, streams, to, time_ms, offset, body.force, body.dry_run)
 
 
 def _work(request: Request, key: str, verb: str) -> AnyOperation:

@@ -14,6 +14,7 @@ class GroupError(enum.IntEnum):
 
     UNKNOWN = -1
     NONE = 0
+    COORDINATOR_LOADING = 14
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     ILLEGAL_GENERATION = 22
@@ -24,6 +25,7 @@ class GroupError(enum.IntEnum):
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
     INVALID_REQUEST = 42
+    INVALID_TXN_STATE = 48
     POLICY_VIOLATION = 44
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -31,6 +33,11 @@ class GroupError(enum.IntEnum):
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     GROUP_SUBSCRIBED_TO_TOPIC = 86
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 class Join(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -87,10 +94,26 @@ class Commit(msgspec.Struct, array_like=True, tag=5, gc=False):
     offsets: list[OffsetEntry]
 
 
-class FetchOffsets(msgspec.Struct, array_like=True, tag=6, gc=False):
-    """Read the committed offsets: all of the group."""
+class CommitInTransaction(msgspec.Struct, array_like=True, tag=11, gc=False):
+    """Commit offsets at the end of a transaction of a producer."""
 
     group: str
+    producer: int
+    epoch: int
+    number: int  # of the transaction
+    generation: int
+    member: str
+    instance: str | None
+    offsets: list[OffsetEntry]
+
+
+class FetchOffsets(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """Read the committed offsets: all of the group. A member of the consumer protocol names itself
+    and its epoch."""
+
+    group: str
+    member: str = ""
+    epoch: int = -1
 
 
 class Describe(msgspec.Struct, array_like=True, tag=7, gc=False):
@@ -118,8 +141,44 @@ class ListAll(msgspec.Struct, array_like=True, tag=10, gc=False):
     raft_groups: list[int]
 
 
+class ConsumerHeartbeat(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """Join, keep the membership, confirm partitions, or leave: the consumer protocol (KIP-848).
+    None: as in the member's last heartbeat."""
+
+    group: str
+    member: str
+    epoch: int  # 0: join; -1: leave; -2: leave, and come back as this static member
+    instance: str | None
+    client_id: str
+    client_host: str
+    rack: str | None
+    rebalance_timeout_ms: int  # -1: as before
+    topics: list[str] | None
+    regex: str | None
+    reads: list[str] | None  # the prefixes that the caller may read; None: all
+    assignor: str | None
+    claim: list[tuple[bytes, list[int]]] | None  # the partitions that it has
+
+    @property
+    def is_full(self) -> bool:
+        """Report whether the member said all, as it does after a fault."""
+        has_topics = self.topics is not None or self.regex is not None
+        return self.rebalance_timeout_ms >= 0 and has_topics and self.claim is not None
+
+
 Call = (
-    Join | Sync | Heartbeat | Leave | Commit | FetchOffsets | Describe | Drop | DropPlaces | ListAll
+    Join
+    | Sync
+    | Heartbeat
+    | Leave
+    | Commit
+    | CommitInTransaction
+    | FetchOffsets
+    | Describe
+    | Drop
+    | DropPlaces
+    | ListAll
+    | ConsumerHeartbeat
 )
 
 
@@ -152,9 +211,11 @@ class Outcomes(msgspec.Struct, array_like=True, tag=3, gc=False):
 
 
 class Offsets(msgspec.Struct, array_like=True, tag=4, gc=False):
-    """The answer to `FetchOffsets`."""
+    """The answer to `FetchOffsets`. `unstable`: the partitions, by topic id and number, whose
+    offsets an open transaction may change."""
 
     entries: list[OffsetEntry]
+    unstable: list[tuple[bytes, int]] = []
 
 
 class DescribedMember(msgspec.Struct, array_like=True, gc=False):
@@ -166,6 +227,13 @@ class DescribedMember(msgspec.Struct, array_like=True, gc=False):
     client_host: str
     metadata: bytes
     assignment: bytes
+    # of a member of the consumer protocol; partitions by topic id
+    epoch: int = -1
+    rack: str | None = None
+    topics: list[str] = []
+    regex: str = ""
+    owned: list[tuple[bytes, list[int]]] = []
+    target: list[tuple[bytes, list[int]]] = []
 
 
 class Description(msgspec.Struct, array_like=True, tag=5, gc=False):
@@ -176,6 +244,8 @@ class Description(msgspec.Struct, array_like=True, tag=5, gc=False):
     protocol_type: str = ""
     protocol: str = ""
     members: list[DescribedMember] = []
+    kind: int = 0  # `state.CLASSIC` or `state.CONSUMER`
+    epoch: int = 0  # of the group, in the consumer protocol
 
 
 class Listing(msgspec.Struct, array_like=True, tag=6, gc=False):
@@ -184,4 +254,15 @@ class Listing(msgspec.Struct, array_like=True, tag=6, gc=False):
     groups: list[Description]
 
 
-Answer = Joined | Synced | Outcomes | Offsets | Description | Listing
+class HeartbeatAnswer(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """The answer to `ConsumerHeartbeat`. `assignment`: partitions by topic id; None: as before."""
+
+    error: int = 0
+    message: str | None = None
+    member: str = ""
+    epoch: int = 0
+    interval_ms: int = 0
+    assignment: list[tuple[bytes, list[int]]] | None = None
+
+
+Answer = Joined | Synced | Outcomes | Offsets | Description | Listing | HeartbeatAnswer

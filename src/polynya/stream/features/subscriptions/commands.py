@@ -1,4 +1,4 @@
-"""Commands of subscriptions: tags 40-49."""
+"""Commands of subscriptions: tags 40-50."""
 
 from __future__ import annotations
 
@@ -168,3 +168,16 @@ class SubscriptionRetry(Command, tag=49, frozen=True, gc=False):
     byte: int
     until_ms: int
     error: str
+
+
+@command(
+    since=WORK_QUEUE_LEVEL,
+    bounds={"uid": WIDE},
+    rows=("cursors", (None, WIDE, FROM_TAIL, FROM_TAIL)),
+)
+class ResetLinks(Command, tag=50, frozen=True, gc=False):
+    """Set cursors in a stream group, forward or back: (name, uid of the stream, record, byte)."""
+
+    id: str
+    uid: int
+    cursors: list[tuple[str, int, int, int]]

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.base.names import spelled_name
-from polynya.stream.command import applies, needs
+from polynya.stream.command import applies, level_of, needs
 from polynya.stream.features.pages.eviction import needed_by
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
     LinkSubscription,
+    ResetLinks,
     UnlinkSubscription,
 )
 from polynya.stream.features.subscriptions.globs import compile_pattern, first_segment
@@ -136,6 +137,36 @@ def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
             if record == tail[0]:
                 link.byte = tail[1]
                 watch.pending.pop(stream.uid, None)
+    return Reply(Code.OK, command.uid, detail=refused)
+
+
+@applies(ResetLinks)
+def apply_reset(machine: Machine, command: ResetLinks, place: int) -> Reply:
+    """Set cursors, within the records that a stream keeps. OK; the detail lists the refused names:
+    the link no longer exists, or the position is beyond the tail."""
+    machine.counters.raise_level(level_of(ResetLinks))  # a standalone node gets no `SetLevel`
+    watch = machine.subscriptions.watches.get(command.id)
+    if watch is None or watch.registration.uid != command.uid:
+        return Reply(Code.NOT_FOUND)
+    refused = []
+    for name, uid, record, byte in command.cursors:
+        stream = machine.directory.streams.get(name)
+        if stream is None or stream.uid != uid or command.id not in (stream.links or {}):
+            refused.append(name)
+            continue
+        tail = stable_of(stream)
+        if record > tail[0]:
+            refused.append(name)
+            continue
+        assert stream.links is not None
+        link = stream.links[command.id]
+        first = (stream.first_record, stream.first_byte)
+        place_at = max((record, min(byte, tail[1])), first)
+        link.record, link.byte = tail if record == tail[0] else place_at
+        machine.changes.streams.add(uid)
+        watch.pending.pop(uid, None)
+        if link.record < tail[0]:
+            watch.pending[uid] = None
     return Reply(Code.OK, command.uid, detail=refused)
 
 

@@ -108,6 +108,11 @@ class LinkInfo(msgspec.Struct, array_like=True, gc=False):
     def pending(self) -> bool:
         return self.tail_record > self.record
 
+    @property
+    def lag(self) -> int:
+        """The number of records that are not acknowledged."""
+        return max(0, self.tail_record - self.record)
+
 
 class Registration(msgspec.Struct, array_like=True, gc=False):
     """The streams that a subscription watches in one group."""
