@@ -59,7 +59,7 @@ NEVER = 2**62
 REFUSED_REST_MS = 60_000  # until a stream is due again, of which a group refused a slice, …
 DAMAGE_REST_MS = 3_600_000  # … or of which a slice cannot be decoded
 FORCED_MAX = 4096  # streams that wait for a pass that was asked for
-AT_ONCE = 256  # streams that are looked at before the loop runs
+AT_ONCE = 32  # streams that are looked at before the loop runs
 
 
 class CompactionCounters(msgspec.Struct):

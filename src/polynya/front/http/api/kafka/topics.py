@@ -233,7 +233,9 @@ class TopicRoutes:
 
     async def _compacted(self, topic: Topic, name: str) -> dict[str, Any]:
         """Return how far the compaction of a partition is, if its topic has the policy."""
-        if self._compaction is None or not is_compacted(topic.settings):
+        if self._compaction is None or not self._profiles.object_store:
+            return {}
+        if not is_compacted(topic.settings):
             return {}
         found = await self._compaction(name)
         return {"compaction": None if found is None else shown_compaction(found)}
