@@ -559,3 +559,21 @@ def test_the_steps_of_the_benchmark_of_ursula(style: str) -> None:
         assert (await world.ask("GET", f"{url}?offset=-1")).body == b"".join(events)
 
     run(story)
+
+
+def test_the_number_of_a_record_names_a_place() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        for number in (2, 5):
+            made = await world.ask("PUT", f"{URL}/snapshot?record={number}", b"%d" % number)
+            assert (made.status, made.headers["stream-snapshot-offset"]) == (201, places[number])
+            assert made.headers["location"].endswith(f"{URL}/snapshot/{places[number]}")
+        beyond = await world.ask("PUT", f"{URL}/snapshot?record=6", b"6")
+        assert beyond.error == "OFFSET_BEYOND_TAIL"
+        for query in ("", "?record=x", "?record=-1"):
+            answer = await world.ask("PUT", f"{URL}/snapshot{query}", b"1")
+            assert answer.error == "INVALID_OFFSET", query
+        origin = await publish(world, places[5], stream_snapshot_origin="r")
+        assert origin.error == "NOT_SUPPORTED" and "Stream-Snapshot-Origin" in message(origin)
+
+    run(story)
