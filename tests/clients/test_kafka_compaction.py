@@ -34,7 +34,7 @@ TOPICS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    running = RunningNode(tmp_path_factory.mktemp("compaction") / "data", ("--cores", "1"))
+    running = RunningNode(tmp_path_factory.mktemp("compaction") / "data", ("--cores", "2"))
     try:
         fill(running)
         yield running

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from msgspec import structs
 from stories.service import story
 from worlds.service import CLUSTER, World
-from worlds.transactions import Planter, plant_end
+from worlds.transactions import Planter
 
 from polynya.base import limits
 from polynya.cold.merger import Merger
@@ -23,11 +22,6 @@ from polynya.stream.state.model import Stream
 
 NAME = "kafka/t/0"
 AGE_MS = limits.FLUSH_MAX_AGE_MS
-
-
-@pytest.fixture(autouse=True)
-def ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_end(monkeypatch)
 
 
 def stream_of(world: World) -> Stream:

@@ -3,10 +3,12 @@ epochs, lists and descriptions, configs of groups, and the change of a group's p
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from front.test_group_routes import Groups
+from front.test_kafka_access import Gate, guarded
 from front.test_kafka_groups import Consumer, ask
 from polling import wait_for
 from worlds.kafka import KafkaWire, KafkaWorld, play
@@ -239,6 +241,44 @@ def test_a_new_topic_is_assigned_at_the_next_heartbeat(monkeypatch: pytest.Monke
     play(story)
 
 
+def test_a_token_is_kept_to_its_groups_and_topics(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        for name in ("mine-1", "mine-2", "other"):
+            await world.topic(name)
+        gate.token("mine", "read:kafka/mine-1", "subscribe:kafka/g/")
+        gate.token("all", "read:kafka/", "subscribe:kafka/", "delete:kafka/")
+        wire = await gate.wire(world, "mine")
+        strange = await Member(wire, "a", "mine-1", group="strange").beat()
+        assert strange.error_code.value == Error.GROUP_AUTHORIZATION_FAILED
+        denied = await Member(wire, "a", "mine-1", "other").beat()
+        assert denied.error_code.value == Error.TOPIC_AUTHORIZATION_FAILED
+        assert "topic 'other'" in denied.error_message
+        member = Member(wire, "a")
+        await member.beat(subscribed_topic_regex="mine.*|other")
+        assert len(member.owned) == 1, "names that it may not read do not match"
+        every = Member(await gate.wire(world, "all"), "b", "other")
+        await every.beat()
+        assert len(every.owned) == 1
+        (shown,) = await described(wire, "g")
+        assert shown.error_code.value == Error.TOPIC_AUTHORIZATION_FAILED
+        (shown,) = await described(every.wire, "g")
+        assert len(shown.members) == 2
+        (hidden,) = await described(wire, "strange")
+        assert hidden.error_code.value == Error.GROUP_AUTHORIZATION_FAILED
+        resource = {
+            "resource_type": GROUP_RESOURCE,
+            "resource_name": "strange",
+            "configuration_keys": None,
+        }
+        answer = await ask(
+            wire, "DescribeConfigs", 4, resources=[resource], include_synonyms=False,
+            include_documentation=False,
+        )  # fmt: skip
+        assert answer.results[0].error_code.value == Error.GROUP_AUTHORIZATION_FAILED
+
+    guarded(tmp_path, story)
+
+
 def test_people_see_the_members_and_reset_offsets() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
@@ -255,7 +295,7 @@ def test_people_see_the_members_and_reset_offsets() -> None:
         assert await groups.refused("POST", "g", "offsets", body=to_start) == "GROUP_NOT_EMPTY"
         await member.beat(epoch=-1)
         rows = (await groups.ask("POST", "g", "offsets", body=to_start))["offsets"]
-        assert [(row["before"], row["offset"]) for row in rows] == [(0, 0)]
+        assert [(row["before"], row["offset"]) for row in rows] == [(None, 0), (0, 0)]
 
     play(story)
 

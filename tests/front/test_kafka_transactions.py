@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from worlds.kafka import KafkaWire, KafkaWorld, fetch_fields, play
-from worlds.transactions import Planter, plant_end
+from worlds.transactions import Planter
 
 from polynya.base.names import partition_name
 from polynya.stream.state.model import Stream
@@ -16,11 +16,6 @@ from polynya.wire.kafka.batches import batches_of
 from polynya.wire.kafka.records import decoded_records
 
 Listed = list[tuple[int, int]]
-
-
-@pytest.fixture(autouse=True)
-def ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_end(monkeypatch)
 
 
 async def planter(world: KafkaWorld) -> Planter:

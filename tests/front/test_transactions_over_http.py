@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-import pytest
 from front_world import World, play, request
 from test_live import control
-from worlds.transactions import Planter, plant_end
+from worlds.transactions import Planter
 
 from polynya.base.names import group_of
 from polynya.stream.command import Command
@@ -21,11 +20,6 @@ from polynya.wire.kafka.values import partition_type
 
 NAME = "kafka/t/0"
 SEEN = [1, 2, 3]
-
-
-@pytest.fixture(autouse=True)
-def ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_end(monkeypatch)
 
 
 def send(world: World, command: Command, name: str) -> asyncio.Future[Reply | BaseException]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from front_world import World, play
-from worlds.transactions import Planter, plant_end
+from worlds.transactions import Planter
 
 from polynya.base.errors import Unavailable
 from polynya.base.levels import INTERNAL_LEVEL
@@ -100,11 +100,7 @@ def test_a_message_of_a_large_page_is_found_beside_the_loop(
     play(story)
 
 
-def test_readers_get_no_message_of_an_aborted_transaction(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plant_end(monkeypatch)
-
+def test_readers_get_no_message_of_an_aborted_transaction() -> None:
     async def story(world: World) -> None:
         topics = topics_of(world)
         await world.put("logs", JSON)

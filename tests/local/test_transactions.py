@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from stories.service import story
 from worlds.service import World
-from worlds.transactions import Planter, plant_end
+from worlds.transactions import Planter
 
 from polynya.local.api import Page, Position, ReadQuery, Trimmed, TrimQuery
 from polynya.stream.features.lifetimes.commands import Create
@@ -17,11 +17,6 @@ from polynya.wire.kafka.records import decoded_records
 
 NAME = "kafka/t/0"
 SEEN = [b"a", b"b", b"c", b"d", b"e"]  # by those that read rows
-
-
-@pytest.fixture(autouse=True)
-def ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_end(monkeypatch)
 
 
 def stream_of(world: World, name: str = NAME) -> Stream:

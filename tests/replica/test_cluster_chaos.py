@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from long_tests import every_nth, long
 from sim.chaos import run_episode
+from sim.coordinated import run_coordinated
 from sim.groups import run_groups
 from sim.kafka import run_kafka
 from sim.kafka_consumers import run_consumers
 from sim.knobs import Knobs
+from sim.modern_groups import run_members
 from sim.moves import run_moves
 from sim.planned import run_planned
 from sim.readers import run_readers
@@ -115,6 +117,11 @@ def test_kafka_batches_are_there_once_and_in_order(seed: int) -> None:
     run_kafka(seed)
 
 
+@pytest.mark.parametrize("seed", [2, *long((4, 5))])
+def test_transactions_are_whole_or_absent(seed: int) -> None:
+    run_coordinated(seed)
+
+
 @pytest.mark.parametrize("seed", [1, *long((0, 4, 10))])
 def test_kafka_consumers_get_each_batch_once_and_in_order(seed: int) -> None:
     run_consumers(seed)
@@ -133,6 +140,11 @@ def test_all_kinds_of_clients_go_on_while_profiles_change(seed: int) -> None:
 
 def test_no_acknowledged_commit_of_a_consumer_group_is_lost() -> None:
     run_groups(2)
+
+
+@pytest.mark.parametrize("seed", [3, *long((7, 10, 13, 25))])
+def test_no_partition_of_a_group_of_kip_848_is_read_by_two(seed: int) -> None:
+    run_members(seed)
 
 
 def test_a_snapshot_from_before_its_sender_knew_of_any_member_arrives() -> None:

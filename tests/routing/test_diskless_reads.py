@@ -10,7 +10,7 @@ import pytest
 from stories.service import node_story, story
 from worlds.packed_appends import PackedAppends
 from worlds.service import Code, Listener, Node, World, name_in
-from worlds.transactions import Planter, plant_end
+from worlds.transactions import Planter
 
 from polynya.cold import PackGone
 from polynya.local.api import Page, Position, ReadQuery, StreamInfo
@@ -135,7 +135,6 @@ async def test_aborted_batches_of_far_slices_are_left_out(
     node: Node, monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
     """The plan names the transactions whose marks a slice may lack."""
-    plant_end(monkeypatch)
     here, there = node.worlds
     await here.send(Create(THERE, here.clock.ms, "", Encoding.KAFKA))
     directory = there.local.machines[1].directory

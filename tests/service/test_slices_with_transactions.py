@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from stories.service import story
 from worlds.service import World
-from worlds.transactions import Planter, plant_end
+from worlds.transactions import Planter
 
 from polynya.front.http.api.ranges import _stream as as_ranges
 from polynya.front.http.api.tables import _range as as_range
@@ -25,11 +25,6 @@ from polynya.stream.state.model import Stream
 
 NAME = "kafka/t/0"
 SEEN = [0, 3, 6, 9]
-
-
-@pytest.fixture(autouse=True)
-def ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_end(monkeypatch)
 
 
 def stream_of(world: World) -> Stream:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from sim.chaos import run_episode
 from sim.commit_mutants import COMMIT_CAUGHT_BY, COMMIT_STORIES
+from sim.coordinated import run_coordinated
+from sim.coordinator_mutants import COORDINATOR_CAUGHT_BY
 from sim.copy_delta_mutants import COPY_DELTA_CAUGHT_BY, COPY_DELTA_STORIES
 from sim.diskless_writer_mutants import DISKLESS_WRITER_CAUGHT_BY, DISKLESS_WRITER_STORIES
 from sim.group_mutants import GROUP_CAUGHT_BY, GROUP_STORIES
@@ -19,12 +21,15 @@ from sim.kafka_consumers import run_consumers
 from sim.kafka_mutants import KAFKA_CAUGHT_BY, KAFKA_STORIES
 from sim.knobs import Knobs
 from sim.leased import run_leased
+from sim.modern_groups import run_members
 from sim.moves import run_moves
 from sim.page_mutants import PAGE_STORIES
 from sim.planned import run_planned
 from sim.slice_mutants import SLICE_STORIES
 from sim.swarm import run_swarm
 from sim.switched import run_switched
+from sim.transaction_mutants import TRANSACTION_CAUGHT_BY
+from sim.transactional import run_transactions
 from sim.world_mutants import WORLD_CAUGHT_BY
 
 RUN: dict[str, Callable[..., object]] = {
@@ -35,8 +40,11 @@ RUN: dict[str, Callable[..., object]] = {
     "kafka": run_kafka,
     "consumers": run_consumers,
     "groups": run_groups,
+    "coordinated": run_coordinated,
+    "members": run_members,
     "leased": run_leased,
     "switched": run_switched,
+    "transactions": run_transactions,
 }
 TRIED = ("plain", "swarm", "moves")
 SEEDS = 40  # of each kind
@@ -118,6 +126,8 @@ CAUGHT_BY = {
         | DISKLESS_WRITER_CAUGHT_BY
         | COPY_DELTA_CAUGHT_BY
         | WORLD_CAUGHT_BY
+        | COORDINATOR_CAUGHT_BY
+        | TRANSACTION_CAUGHT_BY
     ).items()
 }
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from sim.code_edits import Stale, edited_function
 from sim.commit_mutants import COMMIT
+from sim.coordinator_mutants import COORDINATOR
 from sim.copy_delta_mutants import COPY_DELTA
 from sim.disk import SimDisk
 from sim.diskless_writer_mutants import DISKLESS_WRITER
@@ -25,6 +26,7 @@ from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
 from sim.page_mutants import PAGE
 from sim.slice_mutants import SLICE
+from sim.transaction_mutants import TRANSACTION
 from sim.world_mutants import WORLD, WORLD_CAUGHT_BY
 
 from polynya.admin.backup_routes import Backups
@@ -410,6 +412,8 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     ),
 }
 MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA | WORLD
+MUTANTS |= COORDINATOR
+MUTANTS |= TRANSACTION
 NOTICED: dict[
     str, tuple[Any, str, Any]
 ] = {  # by a test (`STORIES`), where a seed rarely comes upon them

@@ -18,11 +18,13 @@ from time import perf_counter
 
 import msgspec
 from sim.chaos import Episode
+from sim.coordinated import CoordinatedEpisode
 from sim.copies import Copies
 from sim.diskless import DisklessSwarm
 from sim.groups import GroupEpisode
 from sim.kafka import KafkaEpisode
 from sim.leased import LeasedSwarm
+from sim.modern_groups import ModernEpisode
 from sim.moves import Moves
 from sim.planned import Planned
 from sim.readers import Readers
@@ -30,6 +32,7 @@ from sim.returns import Returns
 from sim.shrink import as_test, shrunk
 from sim.swarm import SwarmEpisode
 from sim.switched import SwitchedEpisode
+from sim.transactional import TransactionEpisode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -38,8 +41,9 @@ from chaos.results import Simulation  # noqa: E402  (not a part of the package)
 SHOWN = 25  # of the last events of an episode that failed
 KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by option
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
-    "kafka": KafkaEpisode, "groups": GroupEpisode, "leased": LeasedSwarm,
+    "kafka": KafkaEpisode, "groups": GroupEpisode, "members": ModernEpisode, "leased": LeasedSwarm,
     "switched": SwitchedEpisode, "diskless": DisklessSwarm,
+    "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
 }  # fmt: skip
 
 
@@ -110,13 +114,24 @@ def main() -> int:
     parser.add_argument("--kafka", action="store_true", help="Kafka's producers in the plain world")
     parser.add_argument("--groups", action="store_true", help="a consumer group in the plain world")
     parser.add_argument(
+        "--members", action="store_true", help="a group of KIP-848 in the plain world"
+    )
+    parser.add_argument(
         "--leased", action="store_true", help="leased streams in the swarm's worlds"
     )
     parser.add_argument(
         "--switched", action="store_true", help="profiles change under all kinds of clients"
     )
     parser.add_argument(
+        "--coordinated", action="store_true", help="transactions of Kafka and their coordinators"
+    )
+    parser.add_argument(
         "--diskless", action="store_true", help="all streams diskless in the swarm's worlds"
+    )
+    parser.add_argument(
+        "--transactions",
+        action="store_true",
+        help="transactions of Kafka, with a scripted coordinator",
     )
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(

@@ -18,6 +18,7 @@ from polynya.stream.features.appends.commands import (
     MirrorGap,
     Produce,
     ProducerIds,
+    TxnProduce,
 )
 from polynya.stream.features.attributes.commands import SetAttributes
 from polynya.stream.features.compaction.commands import NoteCompaction, SetCompaction
@@ -31,10 +32,12 @@ from polynya.stream.features.consumer_groups.commands import (
     ExpireOffsets,
     ForgetTopic,
     OffsetEntry,
+    TxnOffsets,
 )
 from polynya.stream.features.consumer_groups.modern_records import Holdings, Subscription
 from polynya.stream.features.forks.commands import (
     Acknowledge,
+    AcknowledgeAll,
     ConfirmPin,
     PinSource,
     RefuseAttempt,
@@ -47,6 +50,8 @@ from polynya.stream.features.lifetimes.commands import (
     Expire,
     Touch,
 )
+from polynya.stream.features.markers.commands import DecideEntries, TxnMarkers, TxnSettle
+from polynya.stream.features.markers.control_batch import control_batch
 from polynya.stream.features.marks.commands import DropSnapshot, PublishSnapshot
 from polynya.stream.features.packs.commands import (
     PackDeleted,
@@ -118,6 +123,14 @@ from polynya.stream.features.topics.commands import (
     TopicGone,
     TopicPut,
     TopicReady,
+)
+from polynya.stream.features.transactions.commands import (
+    TxnAdd,
+    TxnAsk,
+    TxnEnd,
+    TxnExpire,
+    TxnForget,
+    TxnInit,
 )
 from polynya.stream.parts import (
     COMPRESSED,
@@ -262,6 +275,25 @@ GOLDEN: list[tuple[Command, str]] = [
         MirrorBatch("kafka/t/0", 5, KAFKA_BATCH, None, 7, 300, 301),
         "980ca96b61666b612f742f3005980203c4053132333435cee3069283c400000107c007cd012ccd012d",
     ),
+    (
+        TxnProduce("kafka/t/0", 5, KAFKA_BATCH, Producer("4096", 2, 0, 2, 1), 7, 3, 9),
+        "9877a96b61666b612f742f3005980203c4053132333435cee3069283c40000010795a43430393602000201070309",
+    ),
+    (
+        TxnMarkers(
+            7,
+            2,
+            3,
+            True,
+            control_batch(7, 2, commit=True, decided_ms=1000),
+            [(9, "kafka/t/0")],
+            ["g"],
+            1001,
+        ),
+        "9972070203c3c44e0000000000000000000000420000000002a4ad982000300000000000000000000003e800000000000003e800000000000000070002ffffffff000000012000000008000000010c00000000000000919209a96b61666b612f742f3091a167cd03e9",
+    ),
+    (DecideEntries([(7, 3, 9)], 5), "937b919307030905"),
+    (TxnSettle(9, "", 7, 2, 3, False, 1000, 1001), "997609a0070203c2cd03e8cd03e9"),
     (MirrorGap("kafka/t/0", 5, 7, 300, 302, True), "970da96b61666b612f742f300507cd012ccd012ec3"),
     (ProducerIds(1000, 5), "9309cd03e805"),
     (Delete("docs/a", 3, 7), "9403a6646f63732f610307"),
@@ -307,6 +339,7 @@ GOLDEN: list[tuple[Command, str]] = [
     (Unpin(7, "ab", 6), "941607a2616206"),
     (RefuseAttempt("docs/b", "ab", 7), "9417a6646f63732f62a2616207"),
     (Acknowledge(9), "921809"),
+    (AcknowledgeAll([9, 300]), "92199209cd012c"),
     (
         PublishSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8),
         (
@@ -452,10 +485,24 @@ GOLDEN: list[tuple[Command, str]] = [
         CommitOffsets("g", 5, 2, "m", [OffsetEntry(bytes(16), 3, 7, -1, "x")]),
         "96cc83a1670502a16d9195c41" + "00" * 16 + "00307ffa178",
     ),
+    (TxnInit("t", 5, 60_000, 7, 2, 9), "976ea17405cdea60070209"),
+    (TxnInit("t", 5, 60_000), "976ea17405cdea60ffff00"),
+    (
+        TxnAdd("t", 7, 2, 5, [(3, 9, "kafka/t/0")], [(4, "g")], 2),
+        "986fa17407020591930309a96b61666b612f742f30919204a16702",
+    ),
+    (TxnEnd("t", 7, 2, True, 2, 5), "9770a1740702c30205"),
+    (TxnExpire("t", 3, 5, True), "9571a1740305c3"),
+    (TxnAsk(7, 3, 5), "9474070305"),
+    (TxnForget("t", 5), "9375a17405"),
     (ConsumerGroupDrop("g"), "92cc84a167"),
     (DropOffsets("g", [(bytes(16), 3)]), "93cc85a1679192c41" + "00" * 16 + "003"),
     (ExpireOffsets("g", 5), "93cc86a16705"),
     (ForgetTopic(bytes(16)), "92cc87c41" + "00" * 16 + "0"),
+    (
+        TxnOffsets("g", 5, 1 << 47, 2, 3, 4, "m", [OffsetEntry(bytes(16), 3, 7, -1, "x")]),
+        "9973a16705cf00008000000000000203" + "04a16d9195c41" + "00" * 16 + "00307ffa178",
+    ),
     (
         Bundle([Append("a", 2, "t", BATCH), Append("b", 3, "", None, close=True)]),
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
@@ -608,12 +655,19 @@ def test_levels_are_those_of_commands() -> None:
         **dict.fromkeys((CommitSlices, SetProfile, SealProfileEpoch), 3),
         ConsumerPut: 4,
         TrimTo: 4,
+        TxnOffsets: 4,
         MirrorBatch: 4,
         MirrorGap: 4,
+        TxnProduce: 4,
+        TxnMarkers: 4,
+        TxnSettle: 4,
+        DecideEntries: 4,
         NoteCompaction: 4,
         SetCompaction: 4,
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
+        AcknowledgeAll: 4,
+        **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget), 4),
         ResetLinks: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

@@ -48,6 +48,20 @@ def test_a_heartbeat_without_partitions_confirms_nothing() -> None:
         assert (b.ask().error, b.numbers) == (0, [])
 
 
+def test_a_member_that_gives_up_a_part_has_given_up_nothing() -> None:
+    group = Coordinated(t=4)
+    a, b = Client(group, "a"), Client(group, "b")
+    a.ask(), a.ask(), b.ask()
+    a.sent()
+    a.owned = {(topic_id("t"), number) for number in range(3)}
+    a.sent()
+    assert (b.ask().error, b.numbers) == (0, []), "at its epoch, it could still commit"
+    a.owned = {(topic_id("t"), number) for number in range(2)}
+    a.ask()
+    b.ask()
+    assert b.numbers == [2, 3]
+
+
 def test_a_lost_answer_is_repeated_at_the_epoch_before() -> None:
     group = Coordinated(t=2)
     a, b = Client(group, "a"), Client(group, "b")

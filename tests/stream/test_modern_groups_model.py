@@ -209,7 +209,9 @@ MUTANTS: dict[str, tuple[str, Callable[..., Any]]] = {
     ),
     "a member confirms what it was not told": (
         "_release",
-        edited_function(ModernGroup._release, "place in member.claim", "False"),
+        edited_function(
+            ModernGroup._release, "not member.claim.isdisjoint(member.revoking)", "False"
+        ),
     ),
 }
 

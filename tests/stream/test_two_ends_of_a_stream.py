@@ -8,7 +8,6 @@ import pytest
 from worlds.stream import World, json_batch
 from worlds.transactions import plant_end
 
-from polynya.base.errors import ConfigError
 from polynya.base.names import group_of
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.forks.commands import PinSource
@@ -25,7 +24,6 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding, Retention
 from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
@@ -178,23 +176,14 @@ def test_trims_and_retention_end_at_it() -> None:
     assert planted.world.apply(GROUP, Trim([(uid, 2, 4)], 9)).detail == [(2, 4, 2, 4)]
 
 
-GOLDEN_STATE = "940581079402040109c418" + "61" * 24 + "810703"
+GOLDEN_STATE = "940581079602040109030cc420" + "61" * 32 + "810793030809"
 
 
 def test_bytes_of_transactions_are_golden() -> None:
-    state = KafkaState(5, {7: OpenTransaction(2, 4, 1, 9)}, b"a" * 24, {7: 3})
+    state = KafkaState(5, {7: OpenTransaction(2, 4, 1, 9, 3, 12)}, b"a" * 32, {7: (3, 8, 9)})
     stream = Stream(1, "docs/a", "text/plain", 0, 1, 1, kafka=state)
     data = msgspec.msgpack.encode(stream)
     assert data.hex().endswith(GOLDEN_STATE)
     assert msgspec.msgpack.decode(data, type=Stream).kafka == state
     before = msgspec.msgpack.decode(bytes.fromhex("9105"), type=KafkaState)
     assert before == KafkaState(5)
-
-
-def test_transactions_of_a_coordinator_are_refused() -> None:
-    snapshot = msgspec.msgpack.decode(snapshot_of(Machine(1, 4)))
-    place = Image.__struct_fields__.index("transactions")
-    assert snapshot[place] == []
-    snapshot[place] = [["id", 1]]
-    with pytest.raises(ConfigError, match="has 1 coordinated transactions, which this release"):
-        decode_image(msgspec.msgpack.encode(snapshot))

@@ -7,6 +7,7 @@ import random
 from collections.abc import Collection, Sequence
 
 from google_crc32c import value as crc32c
+from msgspec import structs
 
 from polynya.cold import ColdReader
 from polynya.objectstore import ObjectStore
@@ -77,6 +78,15 @@ class PackedAppends:
         ]
         return await self._commit(name, Encoding.KAFKA, batches, produced)
 
+    async def send(self, command: Produce) -> Reply:
+        """Store and commit one Kafka batch with its flags."""
+        batch = command.batch
+        bare = structs.replace(command, batch=structs.replace(batch, payload=b""))
+        (reply,) = await self._commit(
+            command.name, Encoding.KAFKA, [(batch.records, batch.payload)], [bare]
+        )
+        return reply
+
     async def turn(self, name: str) -> None:
         """Make a stream without records in memory diskless."""
         change = SetProfile(name, Profile.DISKLESS, self._service.now_ms())
@@ -91,8 +101,20 @@ class PackedAppends:
     ) -> list[Reply]:
         group, now_ms = self._service.group_of(name), self._service.now_ms()
         raw = [
-            HotBatch(0, 0, records, payload, b"", crc32c(payload), now_ms, 0, encoding, 0)
-            for records, payload in batches
+            HotBatch(
+                0,
+                0,
+                records,
+                payload,
+                b"",
+                crc32c(payload),
+                now_ms,
+                0,
+                encoding,
+                0,
+                flags=0 if command.batch is None else command.batch.flags,
+            )
+            for (records, payload), command in zip(batches, commands, strict=True)
         ]
         builder, built = PackBuilder(), build_slice(encoding, -1, -1, raw)
         entry = builder.add(1, group, built)

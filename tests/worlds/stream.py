@@ -10,6 +10,8 @@ from msgspec import structs
 
 from polynya.stream.command import Command
 from polynya.stream.features.attributes.held import attributes_of
+from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
+from polynya.stream.features.markers.control_batch import of_inline_entry, stored
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.pages.eviction import (
     evicted_view,
@@ -92,6 +94,8 @@ class World:
     def apply(self, group: int, command: Command) -> Reply:
         self.place += 1
         batch = getattr(command, "batch", None)
+        if isinstance(command, TxnMarkers | TxnSettle):
+            batch = command.marker()
         if batch is not None:
             self.payloads[self.place] = batch.payload
         machine = self.machines[group]
@@ -243,6 +247,23 @@ class World:
     def batches_of(self, cold: ColdSlice) -> list[HotBatch]:
         """Return the batches of an index entry at their positions; those of a diskless writer have
         none in the store."""
+        if cold.is_inline:
+            marker = stored(of_inline_entry(cold))
+            return [
+                HotBatch(
+                    cold.record,
+                    cold.byte,
+                    1,
+                    marker.payload,
+                    b"",
+                    marker.crc,
+                    cold.time_ms,
+                    marker.record_time_ms_max,
+                    marker.encoding,
+                    0,
+                    flags=marker.flags,
+                )
+            ]
         batches = self.slices[cold.pack, cold.offset]
         if cold.first_batch or batches[0].record < 0:
             batches = batches[cold.first_batch :][: cold.batches]
@@ -385,13 +406,16 @@ def check_invariants(
         ends = [index.time_ms_max(stream.cold, at) for at in range(len(times)) if stream.cold]
         assert ends == sorted(ends), "append times along an index never decrease"
         for cold in machine.packs.whole_index_of(stream):
+            if cold.is_inline:
+                continue
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
     for view in evicted_views(machine):
         place = slice_of(machine, view)
         assert view.uid not in machine.directory.by_uid
         whole = whole_of(view, (states or {})[place.pack, place.offset])
         assert is_evictable(whole)
-        for pack in [place.pack, *(cold.pack for cold in machine.packs.whole_index_of(whole))]:
+        named = [cold.pack for cold in machine.packs.whole_index_of(whole) if not cold.is_inline]
+        for pack in [place.pack, *named]:
             slices[pack] = slices.get(pack, 0) + 1
     assert machine.diskless.streams.keys() <= machine.directory.by_uid.keys()
     assert slices == {pack: held.slices for pack, held in machine.packs.held.items()}

@@ -1,5 +1,4 @@
-"""Transactions that are planted: no client can write one yet. Their batches are as a participant would
-append them, and a planted step of the machine ends them."""
+"""Transactions on one stream: their batches, and the markers that a coordinator would send."""
 
 from __future__ import annotations
 
@@ -14,36 +13,28 @@ from worlds.kafka import batch as record_batch
 from worlds.stream import kafka_producer
 
 from polynya.stream.command import RULES, Command
-from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.appends.commands import Produce, TxnProduce
 from polynya.stream.features.appends.transactions import end_transaction
 from polynya.stream.features.lifetimes.commands import Touch
+from polynya.stream.features.markers.commands import TxnMarkers
+from polynya.stream.features.markers.control_batch import control_batch
 from polynya.stream.machine import Machine
-from polynya.stream.parts import CONTROL, TRANSACTIONAL, Batch, Encoding
+from polynya.stream.parts import TRANSACTIONAL, Batch, Encoding
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
+from polynya.stream.state.model import Stream
 
 ABORTING = 100  # transactions of producers from this id on are aborted
-COMMITTED = 1 << 32  # … but not where this is added
-BEGUN = 1 << 33
+DECIDED_MS = 5000  # of all decisions
 _ATTRIBUTES_AT, _CRC_AT, _CRC_FROM = 21, 17, 21
 
 
 def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `Touch` end transactions: of each uid, that of the producer in place of the time. Let it
-    begin them too, with the next record, where BEGUN is added."""
+    """Let `Touch` end transactions that are planted in a state: of each uid, that of the producer in
+    place of the time."""
 
     def apply(machine: Machine, command: Touch, place: int) -> Reply:
         for uid, producer in command.touches:
-            stream = machine.directory.by_uid[uid]
-            if producer >= BEGUN:
-                stream.kafka = stream.kafka or KafkaState()
-                begin = stream.next_record, stream.next_byte
-                opened = OpenTransaction(*begin, 0, command.now_ms)
-                stream.kafka.open[producer - BEGUN] = opened
-                machine.changes.streams.add(uid)
-                continue
-            commit = not ABORTING <= producer < COMMITTED
-            end_transaction(machine, stream, producer % COMMITTED, commit=commit)
+            end_transaction(machine, machine.directory.by_uid[uid], producer)
         return Reply(Code.OK)
 
     monkeypatch.setitem(RULES, Touch, apply)
@@ -60,9 +51,9 @@ def marker_batch(producer: int, *, commit: bool) -> bytes:
     return struct.pack(">qiibI", 0, len(head + body) + 9, 0, 2, crc) + head + body
 
 
-def data_batch(producer: int, sequence: int, *values: bytes) -> bytes:
+def data_batch(producer: int, sequence: int, *values: bytes, epoch: int = 0) -> bytes:
     """A transactional batch."""
-    made = bytearray(record_batch(*values, producer=(producer, 0, sequence)))
+    made = bytearray(record_batch(*values, producer=(producer, epoch, sequence)))
     struct.pack_into(">h", made, _ATTRIBUTES_AT, 0x10)
     struct.pack_into(">I", made, _CRC_AT, google_crc32c.value(bytes(made[_CRC_FROM:])))
     return bytes(made)
@@ -73,43 +64,47 @@ def stored(payload: bytes, records: int, flags: int = 0) -> Batch:
 
 
 class Planter:
-    """Writes transactions to a Kafka stream. `send` applies a command."""
+    """A coordinator and its clients that write to one Kafka stream. `send` applies a command."""
 
     def __init__(
         self, name: str, stream: Callable[[], Stream], send: Callable[[Command, str], Any]
     ) -> None:
         self.name, self._stream, self._send = name, stream, send
         self._sequences: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}  # of the transactions that ended last
         self.now_ms = 1
 
     async def write(self, *values: bytes, producer: int = -1) -> None:
         """Append a batch, of a producer's transaction if it has an id; that begins with it."""
-        if producer < 0:
-            command = Produce(self.name, self.now_ms, stored(record_batch(*values), len(values)))
-        else:
-            await self._begin(producer)
+        command = Produce(self.name, self.now_ms, stored(record_batch(*values), len(values)))
+        if producer >= 0:
             first = self._sequences.get(producer, 0)
             self._sequences[producer] = first + len(values)
-            command = Produce(
+            command = TxnProduce(
                 self.name,
                 self.now_ms,
                 stored(data_batch(producer, first, *values), len(values), TRANSACTIONAL),
                 kafka_producer(producer, 0, first, len(values)),
+                txn=self._numbers.get(producer, 0) + 1,
             )
         await self._done(command)
 
-    async def _begin(self, producer: int) -> None:
-        stream = self._stream()
-        if stream.kafka is None or producer not in stream.kafka.open:
-            await self._done(Touch([(stream.uid, producer + BEGUN)], self.now_ms))
-
     async def end(self, producer: int, *, commit: bool = False) -> None:
-        """Append the marker, and end the transaction: those of producers from 100 on abort, unless
-        `commit`."""
-        marker = marker_batch(producer, commit=commit or producer < ABORTING)
-        flags = TRANSACTIONAL | CONTROL
-        await self._done(Produce(self.name, self.now_ms, stored(marker, 1, flags)))
-        await self._done(Touch([(self._stream().uid, producer + COMMITTED * commit)], self.now_ms))
+        """End the transaction: those of producers from 100 on abort, unless `commit`."""
+        await self._done(self.marker(producer, commit=commit or producer < ABORTING))
+
+    @property
+    def uid(self) -> int:
+        """The uid of the stream."""
+        return self._stream().uid
+
+    def marker(self, producer: int, *, commit: bool, uid: int = 0) -> TxnMarkers:
+        """Return the command that ends the next transaction of a producer. `uid`: that of the
+        stream, if its state is not here."""
+        number = self._numbers[producer] = self._numbers.get(producer, 0) + 1
+        marker = control_batch(producer, 0, commit=commit, decided_ms=DECIDED_MS)
+        uids = [(uid or self.uid, self.name)]
+        return TxnMarkers(producer, 0, number, commit, marker, uids, [], self.now_ms)
 
     async def _done(self, command: Command) -> None:
         reply = await self._send(structs.replace(command, now_ms=self.now_ms), self.name)

@@ -20,6 +20,7 @@ from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.record_lengths import lengths_of
 from polynya.stream.state import record_gaps
 from polynya.stream.state.model import HotBatch, Stream
+from polynya.wire.inline_markers import slice_of as slice_of_marker
 from polynya.wire.page import Page, read_page, spread
 from polynya.wire.slices import parse_run
 
@@ -113,6 +114,8 @@ class BackupStreams:
         )
 
     async def _batches(self, stream: Stream, cold: ColdSlice) -> list[HotBatch]:
+        if cold.is_inline:
+            return [*slice_of_marker(cold).hot_batches(record=cold.record, byte=cold.byte)]
         data = await self._read(stream, cold)
         try:
             found = await asyncio.to_thread(parse_run, data, cold)

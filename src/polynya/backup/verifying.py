@@ -182,7 +182,7 @@ class BackupVerifier:
                 else [slice_of(machine, stream)],
                 pages,
             ):
-                row = self._objects.get(cold.pack)
+                row = None if cold.is_inline else self._objects.get(cold.pack)
                 if row is not None and cold.offset + cold.stored > row.size:
                     self._bad.setdefault(cold.pack, "the object is shorter than a stream requires")
                 if cold.pack in self._bad:

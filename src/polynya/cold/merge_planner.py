@@ -171,7 +171,7 @@ def next_page(
     lengths = index.lengths(entries[begin * ENTRY_BYTES : behind * ENTRY_BYTES])
     _, settled = plan_runs(lengths, [(0, len(lengths))], slice_bytes_max)
     chosen = min(begin + settled, end)
-    while chosen > begin and chosen < len(rows) and rows[chosen - 1][5] == rows[chosen][5]:
+    while chosen > begin and chosen < len(rows) and 0 < rows[chosen - 1][5] == rows[chosen][5]:
         chosen -= 1
     spare = max(count_max // PAGE_FULL_SHARE, LINE_ENTRIES_MIN)
     least = (

@@ -25,8 +25,8 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import CorruptData
+from polynya.cold.compaction.in_hand import InHand
 from polynya.cold.groups import Groups, survey
-from polynya.cold.in_hand import InHand
 from polynya.cold.merge_planner import (
     FAN_IN,
     PAGE_FULL_SHARE,
@@ -60,6 +60,7 @@ from polynya.stream.state import index, record_gaps
 from polynya.stream.state.aborted import aborted_of
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import is_stable, stable_of
+from polynya.wire.inline_markers import slice_of
 from polynya.wire.pack import PackBuilder, pack_key, pressed
 from polynya.wire.slice_batches import decided_flags
 from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
@@ -126,7 +127,6 @@ class Merger:
         self._steps = Steps(groups, store, sleep)
         self._settings = settings
         self._cluster_id = cluster_id
-        self._in_flight = in_flight
         self.in_hand = InHand(in_flight)  # shared with the compactor
         self._sleep = sleep
         self._looked: dict[
@@ -186,6 +186,12 @@ class Merger:
                 if uid not in self.in_hand.compacted:
                     await self.pager.page_out(group, uid)
         return merged
+
+    async def rewrite(self, runs: Sequence[MergeRun]) -> int:
+        """Write these runs into new packs, with the flags that are decided by now. Return the number
+        of packs. Raises StoreError, Unavailable, OutcomeUnknown."""
+        sound = [run for run in runs if run.uid not in self._damaged]
+        return sum([await self._merge(some) for some in plan_packs(sound, self._settings)])
 
     # --- scanning ---------------------------------------------------------------------------------
 
@@ -372,7 +378,7 @@ class Merger:
         members: Mapping[int, list[tuple[MergeRun, ColdSlice]]],
         terms: Mapping[int, int],
     ) -> bool:
-        self._in_flight.add(key)
+        self.in_hand.packs.add(key)
         try:
             await self._steps.write(key, parts, owner_group, sorted(members))
             self.counters.packs += 1
@@ -392,7 +398,7 @@ class Merger:
             }
             outcomes = await self._steps.propose_all(commands)
         finally:
-            self._in_flight.discard(key)
+            self.in_hand.packs.discard(key)
         taken = sum(
             self._count(members[group], reply)
             for group, reply in outcomes
@@ -429,7 +435,8 @@ class Merger:
 
     async def _read(self, sources: Sequence[MergeSource]) -> dict[Place, memoryview]:
         """Return the stored bytes of all slices that exist. Raises StoreUnavailable."""
-        requests = cut_requests([cold for source in sources for cold in source.entries])
+        named = (cold for source in sources for cold in source.entries if not cold.is_inline)
+        requests = cut_requests([*named])
         found: dict[Place, memoryview] = {}
         for begin in range(0, len(requests), REQUESTS):
             await asyncio.gather(
@@ -552,9 +559,11 @@ def _parsed(entries: Sequence[ColdSlice], data: Mapping[Place, memoryview]) -> l
     slices: dict[Place, Slice] = {}
     for cold in entries:
         place = _place_of(cold)
-        if place not in slices:
+        if place not in slices and not cold.is_inline:
             slices[place] = parse_slice(bytes(data[place]), cold.crc)
-    return [slices[_place_of(cold)].run(cold) for cold in entries]
+    return [
+        slice_of(cold) if cold.is_inline else slices[_place_of(cold)].run(cold) for cold in entries
+    ]
 
 
 def _drop(

@@ -131,7 +131,9 @@ class Pager:
         own."""
         now_ms = max(machine.counters.log_ms, self._groups.now_ms())
         part = entries[begin * ENTRY_BYTES : end * ENTRY_BYTES]
-        packs = {number: machine.packs.by_number[number] for number in index.pack_numbers(part)}
+        packs = {
+            number: machine.packs.by_number[number] for number in index.pack_numbers(part) if number
+        }
         for key in reversed(packs.values()):
             pack = machine.packs.owned.get(key)
             if pack is not None and now_ms - pack.written_ms <= LATE_MS:

@@ -18,6 +18,7 @@ from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.state import index
 from polynya.stream.state.index import Index
 from polynya.stream.state.model import ColdSlice, HotBatch
+from polynya.wire.inline_markers import slice_of
 from polynya.wire.slices import Slice, parse_slice, unpacked_bytes
 
 RUN_BYTES = 64 * 1024  # neighbouring small batches are joined up to this size
@@ -49,6 +50,8 @@ class ColdReader:
         """Begin to fetch a slice that is read soon, unless it is there or there is much to fetch."""
         if cold.is_page:
             self._pages.begin(cold)
+            return
+        if cold.is_inline:
             return
         place = (cold.pack, cold.offset)
         if cold.read_bytes <= AHEAD_BYTES_MAX and self._slices.is_idle(place, AHEAD_AT_ONCE):
@@ -140,6 +143,8 @@ class ColdReader:
         CorruptData, or Unavailable if the store is unavailable.
 
         The cache has whole slices: entries that are parts of one slice share a fetch."""
+        if cold.is_inline:
+            return slice_of(cold)
         place = (cold.pack, cold.offset)
         found = self._slices.kept(place)
         if found is None:

@@ -120,7 +120,7 @@ class PackVerifier:
             async for streams in survey(machine.directory.streams.values()):
                 for stream in streams:
                     for cold in machine.packs.whole_index_of(stream):
-                        table.setdefault(cold.pack, []).append(cold)
+                        _add(table, cold)
         pages = await self._survey_pages(table)
         return _Table(table, sorted(table), time.monotonic(), pages)
 
@@ -134,7 +134,7 @@ class PackVerifier:
             except (NotFound, CorruptData):  # the check of this page reports it
                 continue
             for each in page.index:
-                table.setdefault(each.pack, []).append(each)
+                _add(table, each)
             for key, _ in page.packs:
                 named.setdefault(key, set()).add(cold.pack)
             await asyncio.sleep(0)
@@ -162,7 +162,7 @@ class PackVerifier:
                 for cold in _named_by(
                     machine, view, data[place.offset : place.offset + place.stored]
                 ):
-                    table.setdefault(cold.pack, []).append(cold)
+                    _add(table, cold)
 
     async def _look(self, slices: Sequence[ColdSlice]) -> str:
         """Return the fault of these slices, or "" if there is none."""
@@ -202,6 +202,12 @@ class PackVerifier:
             found += [name for name, stub in stubs(machine) if stub.pack in numbers]
             found = found[:STREAMS_NAMED_MAX] or [EVICTED]
         return found
+
+
+def _add(table: dict[str, list[ColdSlice]], cold: ColdSlice) -> None:
+    """Add a slice, unless it is in no pack."""
+    if not cold.is_inline:
+        table.setdefault(cold.pack, []).append(cold)
 
 
 def _stored(entries: Sequence[ColdSlice]) -> list[ColdSlice]:

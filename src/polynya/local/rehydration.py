@@ -32,6 +32,7 @@ from polynya.local.hooks import after_applied
 from polynya.stream.command import Command, named_by
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.markers.commands import TxnMarkers
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.pages.eviction import evicted_view, needed_by, slice_of, whole_of
 from polynya.stream.features.subscriptions.commands import LinkSubscription
@@ -100,7 +101,7 @@ class Rehydration:
         if raced:
             self.hold(group, raced[0], command, done)
             return None
-        if isinstance(command, LinkSubscription):
+        if isinstance(command, LinkSubscription | TxnMarkers):
             done = self._watching(group, command, done)
         names = list(islice(needed_by(machine, command), RECALL_STREAMS_MAX))
         if not names:

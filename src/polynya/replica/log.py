@@ -14,8 +14,8 @@ from polynya.stream.registry import AnyCommand
 # the largest append plus its record lengths; also the limit of messages between nodes
 ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
-# of `Append`, `Produce`, `MirrorBatch`, `AppendIf` and `Bundle`
-_PAYLOAD_TAGS = frozenset((2, 8, 12, 15, 99))
+# of `Append`, `Produce`, `MirrorBatch`, `AppendIf`, `Bundle` and `TxnProduce`
+_PAYLOAD_TAGS = frozenset((2, 8, 12, 15, 99, 119))
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
 _parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack.Decoder(

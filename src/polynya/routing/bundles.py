@@ -30,6 +30,7 @@ from polynya.stream.features.appends.commands import (
     AppendIf,
     MirrorBatch,
     Produce,
+    TxnProduce,
 )
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
@@ -66,10 +67,10 @@ _raw_answers: msgspec.msgpack.Decoder[_RawAnswers] = msgspec.msgpack.Decoder(_Ra
 _reply: msgspec.msgpack.Decoder[Reply | None] = msgspec.msgpack.Decoder(Reply | None)
 _answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
 _append: msgspec.msgpack.Decoder[Append | Produce] = msgspec.msgpack.Decoder(
-    Append | AppendIf | Produce | MirrorBatch
+    Append | AppendIf | Produce | MirrorBatch | TxnProduce
 )
 _appends: msgspec.msgpack.Decoder[list[Append | Produce]] = msgspec.msgpack.Decoder(
-    list[Append | AppendIf | Produce | MirrorBatch]
+    list[Append | AppendIf | Produce | MirrorBatch | TxnProduce]
 )
 _raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode

@@ -25,6 +25,8 @@ from polynya.stream.command_validation import (
 )
 
 PAGED = 254  # encoding of an index entry that stands for the entries of a page
+INLINE = 253  # encoding of an index entry that is a marker of a transaction itself (level 4)
+INLINE_COMMIT = 32  # flag of such an entry: the transaction was committed
 COMPRESSED = 16  # flag of an index entry: the payload of its slice is compressed (level 4)
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -297,6 +299,11 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return self.encoding == PAGED
 
     @property
+    def is_inline(self) -> bool:
+        """Report whether this is a marker itself, and `pack` is empty: see `wire.inline_markers`."""
+        return self.encoding == INLINE
+
+    @property
     def is_compressed(self) -> bool:
         """Report whether the payload is compressed; of a page: that of one of its slices."""
         return bool(self.flags & COMPRESSED)
@@ -305,4 +312,4 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def read_bytes(self) -> int:
         """Return the bytes that its reader gets, at least: those stored, or more if these are
         compressed."""
-        return max(self.stored, self.length - self.missing_bytes)
+        return self.length if self.is_inline else max(self.stored, self.length - self.missing_bytes)

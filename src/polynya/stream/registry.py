@@ -11,9 +11,12 @@ from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.attributes import rules as attributes
 from polynya.stream.features.compaction import rules as compaction
 from polynya.stream.features.consumer_groups import rules as consumer_groups
+from polynya.stream.features.consumer_groups import transactions as group_transactions
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
 from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.markers import decisions
+from polynya.stream.features.markers import rules as markers
 from polynya.stream.features.marks import rules as marks
 from polynya.stream.features.packs import rules as packs
 from polynya.stream.features.pages import eviction
@@ -31,12 +34,15 @@ from polynya.stream.features.tables import failures, watches
 from polynya.stream.features.tables import lifetimes as table_lifetimes
 from polynya.stream.features.tables import rules as tables
 from polynya.stream.features.topics import rules as topics
+from polynya.stream.features.transactions import rules as transactions
 
 FEATURES = (
     appends,
     conditions,
     kafka,
     mirror,
+    markers,
+    decisions,
     attributes,
     compaction,
     creation,
@@ -61,6 +67,8 @@ FEATURES = (
     placement,
     topics,
     consumer_groups,
+    group_transactions,
+    transactions,
 )
 
 

@@ -44,7 +44,7 @@ class Code(enum.IntEnum):
     # a wake of an earlier generation, or an event that the subscription's state does not allow
     FENCED = 41
     HELD = 42  # another worker holds the lease
-    TOO_MANY = 43  # the limit of subscriptions, or of their streams
+    TOO_MANY = 43  # the limit of subscriptions, of their streams, or of open transactions
     # more than may ever be hot at once; the reply's `byte` is that bound
     APPEND_EXCEEDS_MEMORY_LIMIT = 44
     REFUSED = 45  # the change does not fit the cluster map: `detail` says why
@@ -69,6 +69,9 @@ class Code(enum.IntEnum):
     PARTS_GONE = 60  # a part of the body is none of the companion's records
     NO_SNAPSHOT = 61
     NOT_A_BOUNDARY = 62  # no record begins there
+    TXN_ENDED = 63  # the stream has ended the transaction of this number, or a later one
+    TXN_STATE = 64  # the state of the transaction, or of its producer, does not allow it
+    TXN_CONCURRENT = 65  # the transaction is about to end: wait for it, then repeat
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]

@@ -20,6 +20,7 @@ from polynya.wire.pack import pack_key
 MAGIC = b"PLYNPAG1"
 VERSION = 1
 _TAIL = Struct("<IIQ8s")  # footer length, CRC-32C, length of the object, magic
+_NO_PACK = 2**32 - 1  # the number of entries that name no pack
 _PACKS = "/packs/"
 _PAGES = "/pages/"
 
@@ -46,7 +47,8 @@ class Page:
         self.size = size  # bytes of the object
         self.uid = footer.uid
         self.packs = [(folder + end, count) for end, count in footer.packs]
-        keys: Mapping[int, str] = dict(enumerate(pack for pack, _ in self.packs))
+        keys: dict[int, str] = dict(enumerate(pack for pack, _ in self.packs))
+        keys[_NO_PACK] = ""
         self.index = Index(data, keys)
 
     def between(self, begin: int, end: int) -> Iterator[ColdSlice]:
@@ -74,9 +76,11 @@ def build_page(
 ) -> bytes | None:
     """Return the object with these entries. `packs` are the keys by the numbers that the entries
     have. None: a pack is not in the folder of the page's cluster."""
-    numbers = index.pack_numbers(entries)
-    folder, counts = _folder_of(key), Counter(numbers)
-    places = {number: place for place, number in enumerate(counts)}
+    counts = Counter(index.pack_numbers(entries))
+    inline = counts.pop(0, 0)
+    folder, places = _folder_of(key), {number: place for place, number in enumerate(counts)}
+    if inline:
+        places[0] = _NO_PACK
     listed = [(packs[number], count) for number, count in counts.items()]
     if not all(each.startswith(folder) for each, _ in listed):
         return None
@@ -116,7 +120,7 @@ def read_page(key: str, data: bytes) -> Page:
     entries = index.loaded(whole[len(MAGIC) : len(whole) - length])
     if not entries:
         raise CorruptData(f"the page {key} has no entries")
-    numbers = index.pack_numbers(entries)
+    numbers = {-1, *index.pack_numbers(entries)} - {_NO_PACK}
     if max(numbers) >= len(footer.packs):
         raise CorruptData(f"the page {key} names a pack that it does not list")
     return Page(key, footer, entries, len(data))

@@ -19,6 +19,7 @@ from polynya.engine.snapshots.chain import COUNT_BYTES, LINK_BYTES, links_of, tr
 from polynya.replica.log import count_of, decode_part
 from polynya.stream.features.appends.commands import BUNDLE_COMMANDS_MAX, Append, Produce
 from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Batch
 from polynya.stream.snapshots import deltas
@@ -166,6 +167,8 @@ def _entry_at(journal: Journal, place: int) -> JournalEntry:
 
 def _batch_in(entry: JournalEntry, place: int, uid: int) -> Batch:
     command = decode_part(entry.payload, place - entry.place)
+    if isinstance(command, TxnMarkers | TxnSettle):
+        return command.marker()
     batch = command.batch if isinstance(command, Append | Create | Produce) else None
     if not isinstance(batch, Batch):
         raise CorruptData(

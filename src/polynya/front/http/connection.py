@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
             made.abort()
             return
         if context.http2 is not None and context.http2.is_negotiated(made):
-            self._give(context.http2, b"")
+            _give_away(self, context.http2, b"")
             return
         context.connections.add(self)
         context.counters.connections_opened += 1
@@ -195,35 +195,10 @@ class Connection(asyncio.Protocol):
                 if length > 0 and begin == 0 and position == size and head.method == "POST":
                     learn(self.peer, head, data[: size - length - 4])
         except BadRequest as bad:
-            if bad.code != "HTTP_VERSION" or not self._switch(data[position:]):
+            if bad.code != "HTTP_VERSION" or not _switch(self, data[position:]):
                 self.refuse(bad.code, bad.message)
             return
         self._buffer = data[position:] if position < size and not self._finished else b""
-
-    def _switch(self, data: bytes) -> bool:
-        """Give a connection that begins with the preface of HTTP/2 away. Return False if it may not
-        begin so."""
-        http2, transport = self._context.http2, self._responses.transport
-        if (
-            http2 is None
-            or transport is None
-            or self._responses.next  # it has spoken HTTP/1.1
-            or not data.startswith(_PREFACE)
-            or not http2.may_begin(transport)
-        ):
-            return False
-        self._context.connections.discard(self)
-        self._context.counters.connections_opened -= 1  # it is counted again
-        self._give(http2, data)
-        return True
-
-    def _give(self, http2: OtherFraming, data: bytes) -> None:
-        transport = self._responses.transport
-        assert transport is not None
-        self._finished = True
-        self._pressure.transport = None
-        self.peer.lose()
-        http2.take(transport, data)
 
     def _check_host_and_origin(self, head: Head) -> bool:
         """Check the Host and the Origin, which web pages cannot forge. A rejected request gets its
@@ -429,6 +404,35 @@ class Connection(asyncio.Protocol):
             said = "closed a connection: the client did not read its response"
             self._context.log_rate_limited(said, "", self.peer)
         self.abort()
+
+
+def _switch(connection: Connection, data: bytes) -> bool:
+    """Give a connection that begins with the preface of HTTP/2 away. Return False if it may not
+    begin so."""
+    context, responses = connection._context, connection._responses
+    transport = responses.transport
+    if (
+        context.http2 is None
+        or transport is None
+        or responses.next  # it has spoken HTTP/1.1
+        or not data.startswith(_PREFACE)
+        or not context.http2.may_begin(transport)
+    ):
+        return False
+    context.connections.discard(connection)
+    context.counters.connections_opened -= 1  # it is counted again
+    _give_away(connection, context.http2, data)
+    return True
+
+
+def _give_away(connection: Connection, http2: OtherFraming, data: bytes) -> None:
+    """Let HTTP/2 serve a connection from here on."""
+    transport = connection._responses.transport
+    assert transport is not None
+    connection._finished = True
+    connection._pressure.transport = None
+    connection.peer.lose()
+    http2.take(transport, data)
 
 
 def _expects_permission(head: Head) -> bool:

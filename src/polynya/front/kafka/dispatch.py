@@ -9,6 +9,7 @@ from typing import Any
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, placement, refused, settings, topics
+from polynya.front.kafka.admin.features import add_features
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, TokenCaller
 from polynya.front.kafka.auth.handlers import (
     admit,
@@ -18,10 +19,12 @@ from polynya.front.kafka.auth.handlers import (
 )
 from polynya.front.kafka.call import FETCH, PRODUCE, Call, RepeatedRequest, in_thread
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.features import add_features
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import consumer_protocol, coordinators, membership
 from polynya.front.kafka.groups import offsets as group_offsets
+from polynya.front.kafka.transactions import admin as transaction_admin
+from polynya.front.kafka.transactions import requests as transactions
+from polynya.front.kafka.transactions.offsets import txn_offset_commit
 from polynya.wire.kafka.generated import api_versions
 from polynya.wire.kafka.messages import (
     API_VERSIONS,
@@ -53,8 +56,13 @@ _HANDLERS: dict[int, Handler] = {
     19: topics.create_topics,
     20: topics.delete_topics,
     21: partitions.delete_records,
-    22: produce.init_producer_id,
+    22: transactions.init_producer_id,
     23: partitions.offset_for_leader_epoch,
+    24: transactions.add_partitions_to_txn,
+    25: transactions.add_offsets_to_txn,
+    26: transactions.end_txn,
+    27: transaction_admin.write_txn_markers,
+    28: txn_offset_commit,
     32: settings.describe_configs,
     33: settings.alter_configs,
     34: placement.alter_log_dirs,
@@ -66,6 +74,9 @@ _HANDLERS: dict[int, Handler] = {
     45: placement.alter_reassignments,
     47: group_offsets.offset_delete,
     60: cluster.cluster,
+    61: transaction_admin.describe_producers,
+    65: transaction_admin.describe_transactions,
+    66: transaction_admin.list_transactions,
     68: consumer_protocol.heartbeat,
     69: consumer_protocol.describe_groups,
     74: settings.list_config_resources,
@@ -170,7 +181,7 @@ def _api_versions(call: Call) -> list[Bytes]:
         for versions in (ADVERTISED.get(each.key, each.versions),)
     ]
     response = api_versions.ApiVersionsResponse(Error.NONE, listed)
-    add_features(response, call.context.service.level)
+    add_features(response, header.version, call.context.service.level)
     encode = partial(encode_response, api)
     if header.version not in api.versions:
         response.error_code = Error.UNSUPPORTED_VERSION

@@ -104,7 +104,7 @@ class GroupConfigs:
         meta group answers."""
         now = asyncio.get_running_loop().time()
         if self._reading is None and now - self._read_at >= _FRESH_SECONDS:
-            self._reading = asyncio.ensure_future(self._try_to_read())
+            self._reading = asyncio.get_running_loop().create_task(self._try_to_read())
             self._reading.add_done_callback(self._is_read)
         if waits and self._reading is not None:
             await asyncio.wait([self._reading])

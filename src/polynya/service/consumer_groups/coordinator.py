@@ -30,6 +30,7 @@ from polynya.stream.features.consumer_groups.calls import (
     Answer,
     Call,
     Commit,
+    CommitInTransaction,
     ConsumerHeartbeat,
     Describe,
     Description,
@@ -52,11 +53,16 @@ from polynya.stream.features.consumer_groups.commands import (
     ConsumerGroupDrop,
     DropOffsets,
     ExpireOffsets,
+    TxnOffsets,
 )
 from polynya.stream.features.consumer_groups.modern import ModernGroup, described_modern
 from polynya.stream.features.consumer_groups.modern_members import JOIN_EPOCH
 from polynya.stream.features.consumer_groups.rules import old_offsets
-from polynya.stream.features.consumer_groups.state import CONSUMER, ConsumerGroup
+from polynya.stream.features.consumer_groups.state import (
+    CONSUMER,
+    ConsumerGroup,
+    unpacked_place,
+)
 from polynya.stream.features.consumer_groups.subscription import topics_of
 from polynya.stream.features.consumer_groups.topic_view import TopicView
 from polynya.stream.machine import Machine
@@ -162,7 +168,7 @@ class ConsumerGroupCoordinator:
             due = (
                 group.id
                 for group in led.machine.consumer_groups.by_id.values()
-                if not group.members
+                if not (group.members or group.pending)
                 and (
                     old_offsets(group, before_ms)
                     or (not group.offsets and group.used_ms < now_ms - _UNUSED_MS)
@@ -350,7 +356,7 @@ class _Led:
             group = running.group
             return described_modern(group) if isinstance(group, ModernGroup) else described(group)
         stored = self.machine.consumer_groups.get(id_)
-        if stored is None:
+        if stored is None or stored.is_shell:
             return Description(id_, _DEAD)
         return Description(
             id_,
@@ -464,6 +470,34 @@ async def _commit_modern(led: _Led, group: ModernGroup, call: Commit) -> Answer:
     return Outcomes([int(each or found) for each in errors])
 
 
+async def _commit_in_transaction(led: _Led, call: CommitInTransaction) -> Answer:
+    running = led.find(call.group)
+    if call.generation >= 0 or call.member:
+        error = GroupError.UNKNOWN_MEMBER_ID
+        check = Commit(call.group, call.generation, call.member, call.instance, call.offsets)
+        if running is not None and _is_modern(running):
+            error = next(
+                filter(None, consumer_protocol.judged(running.group, check)), GroupError.NONE
+            )
+        elif running is not None:
+            assert _is_classic(running)
+            error = running.group.check(Request.COMMIT, check, clock_ms())
+        if error:
+            return Outcomes([error])
+    command = TxnOffsets(
+        call.group,
+        0,
+        call.producer,
+        call.epoch,
+        call.number,
+        call.generation,
+        call.member,
+        call.offsets,
+    )
+    reply = await _logged(led, command)
+    return Outcomes([_TRANSACTION_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
+
+
 async def _offsets(led: _Led, call: FetchOffsets) -> Answer:
     running = led.find(call.group) if call.member else None
     if running is not None and _is_modern(running):
@@ -471,7 +505,10 @@ async def _offsets(led: _Led, call: FetchOffsets) -> Answer:
         if error:
             return Outcomes([error])
     stored = led.machine.consumer_groups.get(call.group)
-    return Offsets([] if stored is None else [entry for entry, _ in stored.entries()])
+    if stored is None:
+        return Offsets([])
+    unstable = [unpacked_place(place) for place in stored.unstable] if stored.pending else []
+    return Offsets([entry for entry, _ in stored.entries()], unstable)
 
 
 async def _describe(led: _Led, call: Describe) -> Answer:
@@ -531,6 +568,10 @@ _COMMIT_ERRORS = {
     Code.DISK_FULL: GroupError.COORDINATOR_NOT_AVAILABLE,
 }
 _MEMBER_COMMIT_ERRORS = _COMMIT_ERRORS | {Code.FENCED: GroupError.STALE_MEMBER_EPOCH}
+_TRANSACTION_ERRORS = _COMMIT_ERRORS | {
+    Code.TXN_ENDED: GroupError.INVALID_TXN_STATE,
+    Code.NOT_YET: GroupError.COORDINATOR_LOADING,  # an earlier transaction has yet to end here
+}
 _DROP_ERRORS = {
     Code.OK: GroupError.NONE,
     Code.NOT_FOUND: GroupError.GROUP_ID_NOT_FOUND,
@@ -543,6 +584,7 @@ _HANDLERS: dict[type, Any] = {
     Heartbeat: _heartbeat,
     Leave: _leave,
     Commit: _commit,
+    CommitInTransaction: _commit_in_transaction,
     ConsumerHeartbeat: consumer_protocol.heartbeat,
     FetchOffsets: _offsets,
     Describe: _describe,

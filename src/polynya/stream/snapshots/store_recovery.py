@@ -303,6 +303,8 @@ def _drop(image: Image, stream: Stream) -> None:
 def _release_slices(image: Image, cold: index.Entries | None) -> None:
     keys = {held.number: pack for pack, held in image.held.items()}
     for number in index.pack_numbers(cold) if cold else ():
+        if not number:  # an entry without a pack
+            continue
         held = image.held[keys[number]]
         held.slices -= 1
         # the leader releases the packs of a page before it

@@ -19,7 +19,8 @@ class StreamDirectory:
     evicted one returns (`disordered`). `hot` holds the streams with hot batches, and `hot_bytes` is
     the sum of their payloads. `retaining` holds the streams with their own retention policy,
     `leased` those with segments, `compacted` those that want key compaction themselves, `marked`
-    those with snapshots; `companions` have the bodies of snapshots. `attribute_bytes` is the sum of
+    those with snapshots, `undecided` those with open transactions; `companions` have the bodies of
+    snapshots. `attribute_bytes` is the sum of
     their attributes."""
 
     def __init__(self) -> None:
@@ -32,6 +33,7 @@ class StreamDirectory:
         self.hot_bytes = 0
         self.retaining: dict[int, Stream] = {}
         self.leased: dict[int, Stream] = {}
+        self.undecided: dict[int, Stream] = {}
         self.compacted: dict[int, Stream] = {}
         self.marked: dict[int, Stream] = {}
         self.companions: dict[int, Stream] = {}
@@ -86,6 +88,7 @@ class StreamDirectory:
         """Remove a stream without hot batches."""
         del self.streams[stream.name], self.by_uid[stream.uid]
         self.companions.pop(stream.uid, None)
+        self.undecided.pop(stream.uid, None)
 
     def note_compacted(self, stream: Stream) -> None:
         """Note whether a stream wants key compaction now."""

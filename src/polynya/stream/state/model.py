@@ -223,6 +223,8 @@ class OpenTransaction(msgspec.Struct, array_like=True, gc=False):
     byte: int
     epoch: int  # of the producer
     since_ms: int  # append time of that record
+    number: int = 0  # of the transaction
+    owner: int = 0  # a hash of the principal that writes it; 0: without access control
 
 
 class KafkaState(msgspec.Struct, array_like=True, gc=False):
@@ -233,8 +235,9 @@ class KafkaState(msgspec.Struct, array_like=True, gc=False):
     open: dict[int, OpenTransaction] = {}  # by producer id, in the order of their first records
     # rows of aborted transactions, by the record of the marker: see aborted.py
     aborted: bytes = b""
-    # producer id -> epoch of the coordinator whose marker came last
-    coordinators: dict[int, int] = {}
+    # producer id -> (number of the transaction that ended last here, time of its decision, log time
+    # of its end here), in the order of their ends
+    ended: dict[int, tuple[int, int, int]] = {}
 
 
 class Stream(msgspec.Struct, array_like=True, gc=False):

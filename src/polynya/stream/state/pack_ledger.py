@@ -79,7 +79,9 @@ class PackLedger:
 
     def drop_slice(self, number: int, now_ms: int, count: int = 1) -> None:
         """Remove references to the pack of this number; the last removal releases the pack. A page
-        stays until the packs of its entries are released."""
+        stays until the packs of its entries are released. 0: an entry without a pack."""
+        if not number:
+            return
         pack = self.held.key_of(number)
         held = self.held[pack]
         held.slices -= count

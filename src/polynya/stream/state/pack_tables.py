@@ -291,7 +291,9 @@ class HeldPacks(PackTable[PackReference]):
         return rows + sum(held.slices for _, held in self._objects())
 
     def key_of(self, number: int) -> str:
-        """Return the key of the pack with a number. Raises KeyError."""
+        """Return the key of the pack with a number; "" of 0, which is none. Raises KeyError."""
+        if not number:
+            return ""
         known = self._keys.get(number)
         if known is not None:
             return known

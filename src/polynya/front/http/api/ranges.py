@@ -111,5 +111,6 @@ def _stream(name: str, found: StreamSlices) -> dict[str, Any]:
                 **members_of(cold, found.aborted),
             }
             for cold in found.slices
+            if not cold.is_inline  # a marker has no rows
         ],
     }

@@ -312,7 +312,12 @@ class TableRoutes:
         return _ref(table) | self._merging
 
     def _plan(self, job: PlannedJob) -> dict[str, Any]:
-        ranges = [_range(part, number) for part in job.ranges for number in range(len(part.slices))]
+        ranges = [
+            _range(part, number)
+            for part in job.ranges
+            for number, cold in enumerate(part.slices)
+            if not cold.is_inline  # a marker has no rows
+        ]
         plan = {
             "version": 1,
             "table": self._ref(job.table),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -28,25 +27,22 @@ from polynya.base.limits import (
     H2_CONNECTION_WINDOW_BYTES,
     H2_STREAM_WINDOW_BYTES,
     H2_STREAMS_MAX,
-    H2_UNSENT_BYTES_MAX,
     HEADER_BLOCK_BYTES_MAX,
     KIB,
 )
 from polynya.front.common.pipeline import IdleClock, ResponseQueue
 from polynya.front.http.connection import Connection
+from polynya.front.http.http2.sender import StreamSender
 from polynya.front.http.http2.virtual import VirtualTransport
 from polynya.front.http.protocol.exchange import Context
 from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.settings import HEAD_SECONDS, IDLE_SECONDS, STALL_SECONDS
+from polynya.wire.http.http2_fields import LiteralEncoder
 from polynya.wire.http.http2_floods import Flood, FrameCounter
 from polynya.wire.http.http2_heads import MalformedHead, virtual_head
-from polynya.wire.http.response_parts import Buffer
 
-_FRAME_HEAD = struct.Struct(">HBBBI")  # 24 bits of length, type, flags, stream
 _DEFAULT_WINDOW_BYTES = 65_535
-_ENCODER_TABLE_BYTES = 4096  # whatever the client allows: it is memory of this node
 _TINY_INCREMENT_BYTES = KIB  # of a window that opens in steps that cost more than they carry
-_CONTROL_PER_FRAME = 2  # a client opens the windows of the stream and of the connection
 
 
 class Http2Connection(asyncio.Protocol):
@@ -58,17 +54,9 @@ class Http2Connection(asyncio.Protocol):
         self.peer = Peer(ResponseQueue(lambda: None))
         self._h2 = _library_connection()
         self._frames = FrameCounter()
-        self._streams: dict[int, VirtualTransport] = {}
-        self._ready: dict[VirtualTransport, None] = {}  # with something to send, in turns
-        self._unsent = 0
-        self._is_scheduled = self._is_paused = False
+        self._sender = StreamSender(self, self._h2, self._frames, self.peer.responses, self._clock)
         self._finished = False  # no further frame is read
         self._leaving = False  # no further stream is opened
-
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """The transport of all streams; None after the connection is lost."""
-        return self.peer.responses.transport
 
     # --- transport callbacks ----------------------------------------------------------------------
 
@@ -85,7 +73,7 @@ class Http2Connection(asyncio.Protocol):
             context.counters.connections_refused += 1
             self._end(ErrorCodes.ENHANCE_YOUR_CALM)
         else:
-            self._flush()
+            self._sender.flush()
 
     def data_received(self, data: bytes) -> None:
         if self._finished:
@@ -97,27 +85,27 @@ class Http2Connection(asyncio.Protocol):
                 if found is not None:
                     found(self, event)
         except Flood as flood:
-            self._refuse(flood.reason, ErrorCodes.ENHANCE_YOUR_CALM)
+            self.refuse(flood.reason, ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError as error:
             is_flood = getattr(error, "error_code", None) == ErrorCodes.ENHANCE_YOUR_CALM
-            self._refuse("headers" if is_flood else "protocol", None)
+            self.refuse("headers" if is_flood else "protocol", None)
         else:
-            self._flush()
+            self._sender.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._finished = True
         self.peer.lose()
-        self._ready.clear()
-        for stream in tuple(self._streams.values()):
-            self._forget(stream)
+        self._sender.ready.clear()
+        for stream in tuple(self._sender.streams.values()):
+            self._sender.forget(stream)
         self._context.connections.discard(self)
 
     def pause_writing(self) -> None:
-        self._is_paused = True
+        self._sender.is_paused = True
 
     def resume_writing(self) -> None:
-        self._is_paused = False
-        self._flush()
+        self._sender.is_paused = False
+        self._sender.flush()
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -137,9 +125,9 @@ class Http2Connection(asyncio.Protocol):
             self._h2.reset_stream(number, ErrorCodes.PROTOCOL_ERROR)
             self._frames.reset()
             return
-        stream = VirtualTransport(self, number, head.method, is_chunked=head.is_chunked)
+        stream = VirtualTransport(self._sender, number, head.method, is_chunked=head.is_chunked)
         stream.flow = flow
-        self._streams[number] = stream
+        self._sender.streams[number] = stream
         stream.protocol = Connection(self._context)
         stream.protocol.connection_made(stream)
         stream.protocol.data_received(head.block)
@@ -153,7 +141,7 @@ class Http2Connection(asyncio.Protocol):
                 self._frames.control()  # padding alone
             return
         self._clock.touch()
-        stream = self._streams.get(event.stream_id)
+        stream = self._sender.streams.get(event.stream_id)
         if stream is not None and stream.protocol is not None:
             data = event.data
             stream.protocol.data_received(
@@ -161,7 +149,7 @@ class Http2Connection(asyncio.Protocol):
             )
 
     def _on_end(self, event: StreamEnded) -> None:
-        stream = self._streams.get(event.stream_id)
+        stream = self._sender.streams.get(event.stream_id)
         if stream is None or stream.protocol is None:
             return
         stream.is_whole = True
@@ -169,9 +157,9 @@ class Http2Connection(asyncio.Protocol):
             stream.protocol.data_received(b"0\r\n\r\n")
 
     def _on_reset(self, event: StreamReset) -> None:
-        stream = self._streams.get(event.stream_id)
+        stream = self._sender.streams.get(event.stream_id)
         if stream is not None:
-            self._forget(stream)
+            self._sender.forget(stream)
         if not event.remote_reset:
             self._frames.reset()  # the library refused what the client sent (CVE-2025-8671)
 
@@ -179,143 +167,26 @@ class Http2Connection(asyncio.Protocol):
         if (event.delta or 0) < _TINY_INCREMENT_BYTES:
             self._frames.control()
         if event.stream_id:
-            stream = self._streams.get(event.stream_id)
+            stream = self._sender.streams.get(event.stream_id)
             if stream is not None:
-                self._ready[stream] = None
+                self._sender.ready[stream] = None
         else:
-            self._ready |= dict.fromkeys(self._streams.values())
+            self._sender.wake_all()
 
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
-        encoder = self._h2.encoder
-        if encoder.header_table_size > _ENCODER_TABLE_BYTES:
-            encoder.header_table_size = _ENCODER_TABLE_BYTES
         if SettingCodes.INITIAL_WINDOW_SIZE in event.changed_settings:
-            self._ready |= dict.fromkeys(self._streams.values())
+            self._sender.wake_all()
 
     def _on_goodbye(self, event: ConnectionTerminated) -> None:
         """Answer what the client has requested before it leaves."""
         self._leaving = True
 
-    # --- responses --------------------------------------------------------------------------------
-
-    def wake(self, stream: VirtualTransport) -> None:
-        """Send for a stream, in a later pass of the loop."""
-        self._ready[stream] = None
-        if not self._is_scheduled and not self._is_paused:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def wrote(self, size: int) -> None:
-        """Count unsent bytes of a stream."""
-        self._unsent += size
-        if self._unsent > H2_UNSENT_BYTES_MAX and not self._finished:
-            self._finished = True
-            asyncio.get_running_loop().call_soon(
-                self._refuse, "unsent", ErrorCodes.ENHANCE_YOUR_CALM
-            )
-
-    def _flush(self) -> None:
-        """Send what the streams have and their windows allow, one frame each and round and round,
-        until the transport is full."""
-        self._is_scheduled = False
-        transport = self.transport
-        if transport is None or transport.is_closing():
-            return
-        while self._ready and not self._is_paused:
-            frames: list[Buffer] = []
-            for stream in tuple(self._ready):
-                if not self._send_step(stream, frames):
-                    self._ready.pop(stream, None)
-            self._write(frames)
-        self._write([])
-        if self._leaving and not self._streams and not self._finished:
-            self._end(ErrorCodes.NO_ERROR)
-
-    def _write(self, frames: list[Buffer]) -> None:
-        """Write the library's frames, and DATA behind them."""
-        transport, control = self.transport, self._h2.data_to_send()
-        if transport is not None and (control or frames):
-            transport.writelines([control, *frames] if control else frames)
-
-    def _send_step(self, stream: VirtualTransport, frames: list[Buffer]) -> bool:
-        """Send the heads and one frame of a stream. Return True if it has more that may be sent."""
-        if self._streams.get(stream.number) is not stream:
-            return False
-        if stream.aborted or (stream.closing and not stream.is_complete):
-            self._reset(stream)
-            return False
-        if self._send_heads(stream):
-            self._forget(stream)
-            return False
-        if not stream.size:
-            if stream.closing:
-                self._end_stream(stream, frames, b"")
-            return False
-        flow, h2 = stream.flow, self._h2
-        window = min(flow.outbound_flow_control_window, h2.outbound_flow_control_window)
-        size = min(window, stream.size, h2.max_outbound_frame_size)
-        if size <= 0:
-            return False  # until the client opens the window
-        flow.outbound_flow_control_window -= size
-        h2.outbound_flow_control_window -= size
-        self._unsent -= size
-        self._frames.allow(_CONTROL_PER_FRAME)
-        pieces = stream.take(size)
-        if stream.closing and not stream.size:
-            self._end_stream(stream, frames, b"".join(pieces))
-            return False
-        frames.append(_frame_head(size, stream.number))
-        frames += pieces
-        stream.drained()
-        return stream.size > 0 or stream.closing
-
-    def _send_heads(self, stream: VirtualTransport) -> bool:
-        """Send the heads of a stream. Return True if the last one ends it."""
-        heads = stream.heads[:]
-        stream.heads.clear()
-        is_end = False
-        for head in heads:
-            is_end = stream.closing and not stream.size and head is heads[-1] and stream.began
-            self._h2.send_headers(stream.number, cast("Any", head), end_stream=is_end)
-        if is_end and not stream.is_whole:
-            self._h2.reset_stream(stream.number, ErrorCodes.NO_ERROR)
-        return is_end
-
-    def _end_stream(self, stream: VirtualTransport, frames: list[Buffer], data: bytes) -> None:
-        """End a stream with its last DATA. The library counts bytes that were counted here, and
-        gets them back."""
-        if frames:
-            self._write(frames)
-            frames.clear()
-        stream.flow.outbound_flow_control_window += len(data)
-        self._h2.outbound_flow_control_window += len(data)
-        self._h2.send_data(stream.number, data, end_stream=True)
-        if not stream.is_whole:  # the response came early: the rest of the request is of no use
-            self._h2.reset_stream(stream.number, ErrorCodes.NO_ERROR)
-        self._forget(stream)
-
-    def _reset(self, stream: VirtualTransport) -> None:
-        """Reset a stream. One without a response was not processed, and may be sent again."""
-        code = ErrorCodes.CANCEL if stream.began or stream.aborted else ErrorCodes.REFUSED_STREAM
-        self._h2.reset_stream(stream.number, code)
-        self._forget(stream)
-
-    def _forget(self, stream: VirtualTransport) -> None:
-        """End the virtual connection of a stream that is over."""
-        self._streams.pop(stream.number, None)
-        self._unsent -= stream.size
-        stream.size = 0
-        stream.pieces.clear()
-        protocol, stream.protocol = stream.protocol, None
-        stream.closing = True
-        if protocol is not None:
-            protocol.connection_lost(None)
-        self._clock.touch()
-
     # --- the end ----------------------------------------------------------------------------------
 
-    def _refuse(self, reason: str, code: ErrorCodes | None) -> None:
+    def refuse(self, reason: str, code: ErrorCodes | None) -> None:
         """Refuse a connection: count it, and close it. `code` None: the library has said why."""
+        if self._finished:
+            return
         counters = self._context.counters
         counters.http2_refused[reason] = counters.http2_refused.get(reason, 0) + 1
         self._context.log_rate_limited(f"refused an HTTP/2 connection: {reason}", "", self.peer)
@@ -324,14 +195,19 @@ class Http2Connection(asyncio.Protocol):
     def _end(self, code: ErrorCodes | None) -> None:
         """Close the connection behind a GOAWAY, and end its streams."""
         self._finished = True
-        for stream in tuple(self._streams.values()):
-            self._forget(stream)
+        for stream in tuple(self._sender.streams.values()):
+            self._sender.forget(stream)
         if code is not None:
-            self._write([self._goodbye(code)])
+            self._sender.write([self._goodbye(code)])
         else:
-            self._write([])
-        if self.transport is not None:
-            self.transport.close()
+            self._sender.write([])
+        if self._sender.transport is not None:
+            self._sender.transport.close()
+
+    def on_flushed(self) -> None:
+        """End a connection that is leaving, behind its last stream."""
+        if self._leaving and not self._sender.streams and not self._finished:
+            self._end(ErrorCodes.NO_ERROR)
 
     def _goodbye(self, code: ErrorCodes) -> bytes:
         """Return a GOAWAY. The library would send nothing behind its own, but the streams go on."""
@@ -347,15 +223,15 @@ class Http2Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         """Say goodbye behind what the streams have by now: some clients read nothing behind it."""
-        if not self._finished and self._streams:
-            self._flush()
-            self._write([self._goodbye(ErrorCodes.NO_ERROR)])
-        self._flush()
+        if not self._finished and self._sender.streams:
+            self._sender.flush()
+            self._sender.write([self._goodbye(ErrorCodes.NO_ERROR)])
+        self._sender.flush()
 
     def abort(self) -> None:
         """Close at once."""
-        if self.transport is not None:
-            self.transport.abort()
+        if self._sender.transport is not None:
+            self._sender.transport.abort()
 
     def sweep(self, tick: int) -> None:
         """Enforce the timeouts of the connection, every other second. Those of its requests are
@@ -365,7 +241,7 @@ class Http2Connection(asyncio.Protocol):
             if waited > STALL_SECONDS:
                 self._context.counters.stalled += 1
                 self.abort()
-        elif not self._streams:
+        elif not self._sender.streams:
             is_new = not self._h2.highest_inbound_stream_id
             if waited > (HEAD_SECONDS if is_new else IDLE_SECONDS):
                 self._end(ErrorCodes.NO_ERROR)
@@ -376,10 +252,13 @@ def _library_connection() -> H2Connection:
     config = H2Configuration(
         client_side=False,
         header_encoding=None,
+        validate_inbound_headers=False,  # `virtual_head` does, and resets the stream alone
+        normalize_inbound_headers=False,
         validate_outbound_headers=False,
         normalize_outbound_headers=False,
     )
     found = H2Connection(config)
+    found.encoder = cast("Any", LiteralEncoder())
     found.local_settings = Settings(
         client=False,
         initial_values={
@@ -390,11 +269,6 @@ def _library_connection() -> H2Connection:
     )
     found.decoder.max_header_list_size = HEADER_BLOCK_BYTES_MAX
     return found
-
-
-def _frame_head(size: int, number: int) -> bytes:
-    """Return the header of a DATA frame."""
-    return _FRAME_HEAD.pack(size >> 8, size & 0xFF, 0, 0, number)
 
 
 _HANDLERS: dict[type[Event], Callable[[Http2Connection, Any], None]] = {

@@ -22,7 +22,7 @@ from polynya.base.histogram import Histogram
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.connection_set import ConnectionSet, Served
-from polynya.front.common.pipeline import Response
+from polynya.front.common.pipeline import Response, Ticks
 from polynya.front.common.response_memory import ResponseMemory
 from polynya.front.common.tls_handshakes import HANDSHAKES_MAX
 from polynya.front.http.protocol.cors import Cors
@@ -147,7 +147,6 @@ class Context:
         self.counters = HttpCounters()
         self.clients = ClientTraffic()
         self.connections = ConnectionSet[HttpConnection]()
-        self.ticks = self.connections.ticks
         self.bodies = BodyBudget()
         self.memory = ResponseMemory()
         self.readers = LiveReaders(self.connections.spawn)
@@ -157,6 +156,11 @@ class Context:
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self._log_throttle = LogThrottle()
         self._ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count(1))
+
+    @property
+    def ticks(self) -> Ticks:
+        """The coarse seconds of the front."""
+        return self.connections.ticks
 
     @property
     def handshakes_max(self) -> int:

@@ -26,7 +26,6 @@ from polynya.front.http.routes.conditions import is_other_incarnation, refuse_co
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
-from polynya.stream.command import Command
 from polynya.stream.features.compaction.commands import SetCompaction
 from polynya.stream.features.retention.commands import SetRetention
 from polynya.stream.parts import Retention, SnapshotRule
@@ -151,7 +150,7 @@ def _compacted(compact: bool) -> dict[str, Any]:
     return {"compact": True} if compact else {}
 
 
-async def _proposed(exchange: Exchange, command: Command) -> Reply:
+async def _proposed(exchange: Exchange, command: SetRetention | SetCompaction) -> Reply:
     """Propose a command of the stream, and return the reply. Raises the fault."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 

@@ -1,9 +1,9 @@
-"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, and 99 for several of them in one
+"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 119, and 99 for several of them in one
 entry."""
 
 from __future__ import annotations
 
-from polynya.base.levels import CONDITIONS_LEVEL, MIRROR_LEVEL
+from polynya.base.levels import CONDITIONS_LEVEL, MIRROR_LEVEL, TRANSACTION_LEVEL
 from polynya.base.limits import KIB, MIB, TIME_MS_MAX
 from polynya.stream.command import Command, command, its_name, level_for, level_of
 from polynya.stream.command_validation import (
@@ -17,6 +17,8 @@ from polynya.stream.command_validation import (
     nested,
 )
 from polynya.stream.parts import (
+    CONTROL,
+    TRANSACTIONAL,
     Batch,
     Encoding,
     Producer,
@@ -160,6 +162,33 @@ def sequences_match(producer: Producer, records: int) -> bool:
     return last == (first + records - 1) & _KAFKA_SEQUENCE_MAX
 
 
+def _in_transaction(command: TxnProduce) -> str:
+    return fault_in_transaction(command) or _produce(command)
+
+
+def fault_in_transaction(command: TxnProduce) -> str:
+    """Return why a batch cannot be of a transaction, or ""."""
+    if command.producer is None:
+        return "a TxnProduce has no producer; expected the one of the transaction"
+    if command.batch.flags & (TRANSACTIONAL | CONTROL) != TRANSACTIONAL:
+        return f"a TxnProduce has a batch with the flags {command.batch.flags}; expected {TRANSACTIONAL}"
+    return ""
+
+
+@command(
+    since=TRANSACTION_LEVEL,
+    bounds={"now_ms": TIME, "uid": WIDE, "txn": (1, COUNTER[1]), "owner": WIDE},
+    check=_in_transaction,
+    names=its_name,
+)
+class TxnProduce(Produce, tag=119, frozen=True):
+    """Append a batch of a transaction, the one of number `txn` of its producer. An older release
+    refuses it: it must not pass as a `Produce`. Level 4."""
+
+    txn: int = 0
+    owner: int = 0  # a hash of the principal that writes; 0: without access control
+
+
 def _mirrored(command: MirrorBatch) -> str:
     if command.producer is not None:
         return "a MirrorBatch has a producer; expected none: batches of a mirror have offsets"
@@ -212,9 +241,9 @@ class ProducerIds(Command, tag=9, frozen=True):
 
 
 # the kinds of commands that add a batch to a stream: those of a turn may share an entry
-APPENDS = frozenset((Append, AppendIf, Produce, MirrorBatch))
+APPENDS = frozenset((Append, AppendIf, Produce, MirrorBatch, TxnProduce))
 APPEND_BASES = (Append, Produce)  # those of all of them
-KAFKA_APPENDS = frozenset((Produce, MirrorBatch))
+KAFKA_APPENDS = frozenset((Produce, MirrorBatch, TxnProduce))
 
 
 def _bundle(command: Bundle) -> str:
@@ -233,7 +262,7 @@ def _bundle_level(command: Bundle) -> int:
 class Bundle(Command, tag=99, frozen=True, gc=False):
     """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and
     answered as if it were alone, in order. A batch's place is the entry's place plus its number
-    here. The reply's detail has the replies. Level 3 with a `Produce`, 4 with an `AppendIf` or a
-    `MirrorBatch`."""
+    here. The reply's detail has the replies. Level 3 with a `Produce`, 4 with an `AppendIf`, a
+    `MirrorBatch` or a `TxnProduce`."""
 
-    commands: list[Append | AppendIf | Produce | MirrorBatch]
+    commands: list[Append | AppendIf | Produce | MirrorBatch | TxnProduce]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from polynya.base.limits import PRODUCER_RECEIPTS
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends import producers
-from polynya.stream.features.appends.commands import Produce, ProducerIds
+from polynya.stream.features.appends.commands import Produce, ProducerIds, TxnProduce
+from polynya.stream.features.appends.numbers import begin_transaction, judge_number
 from polynya.stream.features.appends.rules import AddBatch, add_batch, tail_moved
 from polynya.stream.features.lifetimes.rules import is_surely_expired, tail_reply
 from polynya.stream.features.profiles.rules import judge_logged
@@ -27,6 +28,7 @@ _HALF = 1 << 30
 _LEVEL = level_of(Produce)
 
 
+@applies(TxnProduce)
 @applies(Produce)
 def apply_produce(
     machine: Machine, command: Produce, place: int, add: AddBatch = add_batch
@@ -34,7 +36,8 @@ def apply_produce(
     """Append a batch: OK, or DUPLICATE with the first record that the batch got before.
 
     Refusals: NOT_FOUND, EVICTED, GONE, INCARNATION, CLOSED, PRODUCER_STALE, PRODUCER_GAP,
-    DUPLICATE_SEQUENCE, PRODUCER_LIMIT, WRONG_PROFILE, NOT_YET. `add` as in `apply_append`."""
+    DUPLICATE_SEQUENCE, PRODUCER_LIMIT, WRONG_PROFILE, NOT_YET, and those of `judge_number`. `add` as
+    in `apply_append`."""
     directory = machine.directory
     stream = directory.streams.get(command.name)
     if stream is None:
@@ -51,6 +54,8 @@ def apply_produce(
         return reply
     if producer is not None:
         _keep(stream, producer, command.now_ms, record, batch.records)
+        if type(command) is TxnProduce:
+            begin_transaction(machine, stream, command)
     machine.changes.streams.add(stream.uid)
     size = add(machine, stream, command, batch, place)
     stream.activity_ms = command.now_ms
@@ -79,23 +84,26 @@ def judge(stream: Stream, command: Produce) -> Reply | None:
     if command.uid and command.uid != stream.uid:
         return tail_reply(Code.INCARNATION, stream)
     producer = command.producer
-    reply = None if producer is None else _judge_producer(stream, producer, command.now_ms)
+    reply = None if producer is None else _judge_producer(stream, producer, command)
     if stream.closed and (reply is None or reply.code != Code.DUPLICATE):
         return tail_reply(Code.CLOSED, stream)
     return reply
 
 
-def _judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
-    states = stream.producers
+def _judge_producer(stream: Stream, producer: Producer, command: Produce) -> Reply | None:
+    """Judge in this order: epoch, an exact repeat, the transaction's number, sequence."""
+    states, kafka = stream.producers, stream.kafka
     state = states.get(producers.producer_key(producer)) if states else None
     if state is None:
-        return _judge_unknown(stream, producer, now_ms)
+        refused = None if kafka is None else judge_number(stream, kafka, command)
+        return refused or _judge_unknown(stream, producer, command)
     epoch, last, _ = producers.STATE.unpack_from(state)
     if producer.epoch < epoch:
         return _refusal(stream, Code.PRODUCER_STALE, producer, (epoch, last))
     if producer.epoch > epoch:
-        if producer.sequence == 0:
-            return None
+        refused = None if kafka is None else judge_number(stream, kafka, command)
+        if refused is not None or producer.sequence == 0:
+            return refused
         return _refusal(stream, Code.PRODUCER_GAP, producer, (epoch, -1))
     receipts = producers.receipts_of(state)
     for begin, end, record, _ in receipts:  # first, as Kafka does
@@ -104,6 +112,8 @@ def _judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | 
             reply.producer_epoch, reply.producer_sequence = epoch, last
             reply.first_record = record
             return reply
+    if kafka is not None and (refused := judge_number(stream, kafka, command)) is not None:
+        return refused
     if producer.sequence == (last + 1) & SEQUENCE_MAX:
         return None
     behind = (receipts[-1][0] - 1 - producer.sequence_last) & SEQUENCE_MAX if receipts else _HALF
@@ -113,13 +123,13 @@ def _judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | 
     return _refusal(stream, code, producer, (epoch, last))
 
 
-def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
+def _judge_unknown(stream: Stream, producer: Producer, command: Produce) -> Reply | None:
     """Judge the first batch of a producer. It begins at 0, unless the stream may have forgotten
     the producer, or is the successor of one that knew it: else a batch whose predecessor was lost
     would be accepted."""
     if producer.sequence and not is_forgotten(stream, producer):
         return _refusal(stream, Code.PRODUCER_GAP, producer, (producer.epoch, -1))
-    if producers.is_full(stream, now_ms):
+    if producers.is_full(stream, command.now_ms):
         return _refusal(stream, Code.PRODUCER_LIMIT, producer, (producer.epoch, -1))
     return None
 

@@ -46,6 +46,11 @@ def producer_key(producer: Producer) -> str:
     return producer.id if producer.kind == 0 else f"{producer.kind}\0{producer.id}"
 
 
+def kafka_key(producer: int) -> str:
+    """Return the key of a Kafka producer by its number."""
+    return f"{_KAFKA}{producer}"
+
+
 def judge_producer(stream: Stream, producer: Producer, now_ms: int, crc: int = 0) -> Reply | None:
     """Return the refusal or the duplicate reply for this tuple, or None if it is the next one.
     `crc`: of its payload; 0: any body is a repeat. Changes nothing."""
@@ -246,7 +251,7 @@ def _droppable(stream: Stream, states: dict[str, bytes]) -> Iterator[str]:
     kafka = stream.kafka
     if kafka is None or not kafka.open:
         return iter(states)
-    held = {f"{_KAFKA}{producer}" for producer in kafka.open}
+    held = set(map(kafka_key, kafka.open))
     return (key for key in states if key not in held)
 
 

@@ -1,13 +1,14 @@
-"""The commands of Kafka consumer groups: tags 130-139, of levels 3 and 4."""
+"""The commands of Kafka consumer groups: tags 130-139, of levels 3 and 4; and of their offsets in
+transactions."""
 
 from __future__ import annotations
 
 import msgspec
 
-from polynya.base.levels import CONSUMER_PROTOCOL_LEVEL
+from polynya.base.levels import CONSUMER_PROTOCOL_LEVEL, TRANSACTION_LEVEL
 from polynya.base.limits import GROUP_ID_BYTES_MAX, PARTITIONS_MAX
 from polynya.stream.command import Command, command
-from polynya.stream.command_validation import DATE, NONE, TIME, WORD, bounded, first_fault
+from polynya.stream.command_validation import DATE, NONE, TIME, WIDE, WORD, bounded, first_fault
 from polynya.stream.features.consumer_groups.modern_records import records_fault
 
 
@@ -43,7 +44,12 @@ class OffsetEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def _consumer_group(
-    command: ConsumerGroupPut | ConsumerPut | CommitOffsets | ConsumerGroupDrop | DropOffsets,
+    command: ConsumerGroupPut
+    | ConsumerPut
+    | CommitOffsets
+    | ConsumerGroupDrop
+    | DropOffsets
+    | TxnOffsets,
 ) -> str:
     if not 0 < len(command.id) <= GROUP_ID_BYTES_MAX:
         return f"the id of a consumer group has 1 to {GROUP_ID_BYTES_MAX} characters"
@@ -53,7 +59,7 @@ def _consumer_group(
         case ConsumerPut():
             faults = (records_fault(each.metadata, each.assignment) for each in command.members)
             return first_fault(command.members) or next(filter(None, faults), "")
-        case CommitOffsets():
+        case CommitOffsets() | TxnOffsets():
             strange = [each for each in command.offsets if len(each.topic) != 16]
             return first_fault(command.offsets) or ("a topic id has 16 bytes" if strange else "")
         case DropOffsets():
@@ -148,3 +154,30 @@ class ConsumerPut(Command, tag=136, frozen=True, gc=False):
     assignor: str
     members: list[ConsumerGroupMember]
     gone: list[str]
+
+
+@command(
+    since=TRANSACTION_LEVEL,
+    bounds={
+        "now_ms": TIME,
+        "producer": WIDE,
+        "epoch": (0, 2**15 - 1),
+        "number": (1, 2**62),
+        "generation": (-1, 2**31 - 1),
+    },
+    check=_consumer_group,
+)
+class TxnOffsets(Command, tag=115, frozen=True, gc=False):
+    """Commit offsets of a consumer group at the end of a transaction, with its records. Level 4.
+
+    TXN_ENDED: the transaction has ended here. NOT_YET: an earlier one of the producer has not.
+    NOT_FOUND and FENCED: as of `CommitOffsets`; without a member any group accepts it."""
+
+    id: str
+    now_ms: int
+    producer: int
+    epoch: int
+    number: int
+    generation: int
+    member: str
+    offsets: list[OffsetEntry]

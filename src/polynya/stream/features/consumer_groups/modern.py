@@ -13,6 +13,8 @@ coordinator begins each session again, and assumes that a member has all its par
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from polynya.base.limits import GROUP_MEMBERS_MAX
 from polynya.stream.features.consumer_groups.assignors import DEFAULT, Place
 from polynya.stream.features.consumer_groups.calls import (
@@ -198,7 +200,7 @@ class ModernGroup:
         fault = self._fault(call)
         if fault is not None:
             return _refused(call, *fault)
-        member = self._member_of(call)
+        member = _member_of(self.members, self._instances, call)
         if call.epoch < JOIN_EPOCH:
             assert member is not None
             return self._left(member, call, now_ms)
@@ -211,15 +213,9 @@ class ModernGroup:
             self._changed.add(member.id)
         return member
 
-    def _member_of(self, call: ConsumerHeartbeat) -> ModernMember | None:
-        """Return the member of a call: the static one of its instance, else that of its id."""
-        if call.instance is not None:
-            return self.members.get(self._instances.get(call.instance, ""))
-        return self.members.get(call.member)
-
     def _fault(self, call: ConsumerHeartbeat) -> Refusal | None:
         """Return the refusal of a heartbeat; None: it is valid."""
-        member = self._member_of(call)
+        member = _member_of(self.members, self._instances, call)
         if call.epoch == JOIN_EPOCH:
             if member is not None and member.id != call.member and member.epoch != LEFT_EPOCH:
                 return GroupError.UNRELEASED_INSTANCE_ID, (
@@ -362,20 +358,15 @@ class ModernGroup:
         return HeartbeatAnswer(0, None, member.id, member.epoch, self.heartbeat_ms, assignment)
 
     def _release(self, member: ModernMember, call: ConsumerHeartbeat) -> None:
-        """Free the partitions that the member has given up since it was told to."""
+        """Free the partitions that the member has given up since it was told to: all of them. Of
+        a part, it could still commit at its epoch."""
         if member.has_rejoined:
             assert call.epoch == member.epoch, "only a join can be repeated until then"
-            kept: dict[Place, int] = {}
-        elif member.claim is None:
+        elif member.claim is None or not member.claim.isdisjoint(member.revoking):
             return
-        else:
-            kept = {place: at for place, at in member.revoking.items() if place in member.claim}
-        if len(kept) == len(member.revoking):
-            return
-        for place in member.revoking.keys() - kept.keys():
+        for place in member.revoking:
             del self._owners[place]
-        member.revoking, member.has_rejoined = kept, False
-        member.revoke_by_ms = member.revoke_by_ms if kept else 0
+        member.revoking, member.has_rejoined, member.revoke_by_ms = {}, False, 0
         self._changed.add(member.id)
 
     def _advance(self, member: ModernMember, call: ConsumerHeartbeat, now_ms: int) -> None:
@@ -413,6 +404,14 @@ class ModernGroup:
             else:
                 del self._owners[place]
         self._changed.add(member.id)
+
+
+def _member_of(
+    members: Mapping[str, ModernMember], instances: Mapping[str, str], call: ConsumerHeartbeat
+) -> ModernMember | None:
+    """Return the member of a call: the static one of its instance, else that of its id."""
+    id_ = call.member if call.instance is None else instances.get(call.instance, "")
+    return members.get(id_)
 
 
 def _unknown(call: ConsumerHeartbeat) -> Refusal:

@@ -67,8 +67,8 @@ class TargetPlanner:
     ) -> Refusal | None:
         """Return the refusal of a subscription that is malformed or too large for the group."""
         if call.assignor and call.assignor not in ASSIGNORS:
-            names = ", ".join(sorted(ASSIGNORS))
-            why = f"the assignor '{call.assignor[:100]}' is unknown; the assignors are {names}"
+            known_ones = ", ".join(sorted(ASSIGNORS))
+            why = f"the assignor '{call.assignor[:100]}' is unknown; the assignors are {known_ones}"
             return GroupError.UNSUPPORTED_ASSIGNOR, why
         if call.regex and call.regex not in self._matches:
             refusal = self._add_pattern(call.regex, members)

@@ -122,6 +122,9 @@ def release(machine: Machine, stream: Stream, now_ms: int) -> None:
         forget_stream(machine.subscriptions, stream)
     if stream.pins:
         stream.deleted = True
+        if stream.kafka is not None:
+            stream.kafka.open = {}  # what forks inherit is decided
+            machine.directory.undecided.pop(stream.uid, None)
         cut_to_pins(machine, stream, now_ms)
     else:
         remove(machine, stream, now_ms)

@@ -139,7 +139,12 @@ def mark_of(stream: Stream) -> int:
     ]
     tail = (stream.next_record, stream.next_byte, stream.first_record, stream.first_byte)
     extras = stream.extras or _BARE
-    rare = [each for each in (extras.profile_epoch, extras.compaction) if each is not None]
+    rare: list[msgspec.Struct] = [
+        each for each in (extras.profile_epoch, extras.compaction) if each is not None
+    ]
+    kafka = stream.kafka  # of transactions alone: releases before have none, and leave it out
+    if kafka is not None and (kafka.ended or kafka.aborted):
+        rare.append(kafka)
     return int(
         crc32c(
             _encode(

@@ -16,7 +16,7 @@ from google_crc32c import value as crc32c
 from polynya.base.limits import WRITE_MS_MAX
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.pages.commands import PageEntries, ReleasePaged
-from polynya.stream.parts import PAGED, UNDECIDED, ColdSlice
+from polynya.stream.parts import ENTRY_FLAGS, PAGED, UNDECIDED, ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import entries as form
 from polynya.stream.state import index
@@ -48,7 +48,7 @@ def summed(entries: bytes, page: str, stored: int, crc: int) -> tuple[ColdSlice,
         records, length = records + cold.records, length + cold.length
         missing_records += cold.missing_records
         missing_bytes += cold.missing_bytes
-        flags |= cold.flags
+        flags |= cold.flags & ENTRY_FLAGS[1]  # without those of markers
     first_ms, last_ms = min(map(_first_ms, rows)), max(row[2] for row in rows)
     if records > _U32_MAX or length > _U32_MAX or last_ms - first_ms > form.SPAN_MS_MAX:
         return None
@@ -105,6 +105,8 @@ def crosses_a_claim(stream: Stream, begin: int, end: int) -> bool:
 def _hand_over(machine: Machine, counts: Mapping[int, int], now_ms: int) -> None:
     """Forget the packs that only the entries of a page name."""
     for number, count in counts.items():
+        if not number:
+            continue
         key = machine.packs.by_number[number]
         held = machine.packs.held[key]
         pack = machine.packs.owned.get(key) if held.owner_group == machine.group else None

@@ -24,6 +24,8 @@ from polynya.stream.features.appends.commands import (
     AppendIf,
     MirrorBatch,
     Produce,
+    TxnProduce,
+    fault_in_transaction,
     is_common_append,
     sequences_match,
 )
@@ -61,6 +63,8 @@ def _packed(packed: PackedAppend) -> str:
             return f"a Produce has encoding {batch.encoding}; expected {Encoding.KAFKA}"
         if producer is not None and not sequences_match(producer, batch.records):
             return f"the Kafka producer {producer} does not fit {batch.records} records"
+        if isinstance(command, TxnProduce) and (fault := fault_in_transaction(command)):
+            return fault
     fault = out_of_span(command) or out_of_span(batch)
     return fault or ("" if producer is None else describe_fault(producer))
 
@@ -74,7 +78,7 @@ class PackedAppend(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has them. `command.now_ms` is the append time that the slice has. The append is judged at the
     time of the commit."""
 
-    command: Append | AppendIf | Produce | MirrorBatch
+    command: Append | AppendIf | Produce | MirrorBatch | TxnProduce
     length: Count = 0  # bytes of the payload
 
 

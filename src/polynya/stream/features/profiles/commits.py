@@ -14,7 +14,13 @@ from msgspec import structs
 from polynya.base.levels import COMPRESSION_LEVEL
 from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS, WRITERS_MAX
 from polynya.stream.command import applies, level_of
-from polynya.stream.features.appends.commands import Append, AppendIf, MirrorBatch, Produce
+from polynya.stream.features.appends.commands import (
+    Append,
+    AppendIf,
+    MirrorBatch,
+    Produce,
+    TxnProduce,
+)
 from polynya.stream.features.appends.conditions import apply_append_if
 from polynya.stream.features.appends.kafka import apply_produce
 from polynya.stream.features.appends.mirror import apply_mirror_batch
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
 _LEVEL = level_of(CommitSlices)
 _FLAGS = 3  # transactional, control
+_PRODUCES = (Produce, TxnProduce)
 _AGAIN = (Code.NOT_YET, Code.EVICTED)  # the writer proposes these appends again from the same pack
 _encode = msgspec.msgpack.encode
 _replies = msgspec.msgpack.Decoder(list[Reply])
@@ -142,7 +149,8 @@ class _Runs:
         stream = machine.directory.streams.get(command.name)
         reply = None if stream is None else judge_packed(machine, stream)
         accepted = self._accepted
-        if reply is None and type(command) is Produce:
+        if reply is None and type(command) in _PRODUCES:
+            assert isinstance(command, Produce)
             reply = apply_produce(machine, command, 0, self._add)
         elif reply is None and type(command) is MirrorBatch:
             if stream is not None and command.record != stream.next_record:
