@@ -176,7 +176,7 @@ async def test_markers_survive_a_crash_and_an_eviction(world: World) -> None:
 
 @story
 async def test_a_marker_brings_an_evicted_stream_back(world: World) -> None:
-    """Without its number a late batch would begin a transaction that has no end."""
+    """The marker keeps its number, so no late batch begins a transaction that has no end."""
     made = await told(world)
     await made.end(9)
     uid = made.uid
