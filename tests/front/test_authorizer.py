@@ -26,6 +26,9 @@ from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Request, Response
 
 
+MOUNTED = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
+
+
 class Gate:
     """Tokens by name, the access that knows them, and the recorded calls."""
 
@@ -80,12 +83,7 @@ def guarded(
     play(
         told,
         handlers={**handlers, "/v1/topics": handler},
-        mounts={
-            "/v1/topics/": handler,
-            "/v1/groups": handler,
-            "/v1/transactions": handler,
-            "/v1/buckets/": handler,
-        },
+        mounts=dict.fromkeys(MOUNTED, handler),
         protection=Protection(authorizer=authorizer, cors=Cors(origins)),
     )
 
