@@ -1,4 +1,4 @@
-// The Kafka topics and consumer groups, with the lag of the first groups.
+// The Kafka topics, consumer groups, with the lag of the first groups, and transactional ids.
 
 import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
@@ -7,6 +7,7 @@ import { count, visible } from "./format.js";
 import { curlButton, grid, page } from "./page.js";
 import { Rows } from "./rows.js";
 import { createTopic, topicHash } from "./topic_acts.js";
+import { openFor } from "./transaction.js";
 
 const POLL_MS = 5000;
 const LAGS_MAX = 25; // groups whose lag is shown: each costs a request
@@ -20,6 +21,9 @@ export function open(place, shell) {
   const noGroups = h("p", { class: "quiet", role: "status" });
   const topicRows = new Rows(topics);
   const groupRows = new Rows(groups);
+  const transactions = h("tbody", {});
+  const noTransactions = h("p", { class: "quiet", role: "status" });
+  const transactionRows = new Rows(transactions);
   const lags = new Map();
   let timer = 0;
   const element = page(
@@ -29,6 +33,8 @@ export function open(place, shell) {
     panel([["Topic", ""], ["Type", "type"], ["Partitions", "number"], ["Configs", "moment"]], topics, noTopics),
     h("h2", {}, "Consumer groups"),
     panel([["Group", ""], ["Protocol", "type"], ["State", ""], ["Members", "number"], ["Lag", "number"]], groups, noGroups),
+    h("h2", {}, "Transactions"),
+    panel([["Transactional id", ""], ["State", ""], ["Open for", "number"]], transactions, noTransactions),
   );
 
   function command() {
@@ -39,6 +45,7 @@ export function open(place, shell) {
     const begun = performance.now();
     if (!document.hidden) {
       await part(noTopics, "topics", async (options) => drawTopics((await askJson("v1/topics", {}, options)).topics));
+      await part(noTransactions, "transactions", async (options) => drawTransactions((await askJson("v1/transactions", {}, options)).transactions));
       await part(noGroups, "groups", async (options) => drawGroups((await askJson("v1/groups", {}, options)).groups, options));
     }
     if (!abort.signal.aborted) timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
@@ -64,6 +71,12 @@ export function open(place, shell) {
         ? `The first ${count(SHOWN_MAX)} of ${count(found.length)} topics.`
         : ["There are no topics yet. A Kafka client creates one by its first use, or this command does:", code("polynya topic create orders")],
     );
+  }
+
+  function drawTransactions(found) {
+    transactionRows.show(found.slice(0, SHOWN_MAX), (each) => each.id, transactionRow, refreshTransaction);
+    noTransactions.hidden = found.length > 0 && found.length <= SHOWN_MAX;
+    put(noTransactions, found.length > SHOWN_MAX ? `The first ${count(SHOWN_MAX)} ids.` : "There are no transactional ids yet: a Kafka client creates one when it starts a transaction.");
   }
 
   async function drawGroups(found, options) {
@@ -93,14 +106,14 @@ export function open(place, shell) {
     },
   };
 
+  /** Move the focus through all lists, as through one. */
   function move(step) {
-    const inGroups = groups.contains(document.activeElement);
-    const atEnd = topicRows.targets.at(-1) === document.activeElement;
-    const atStart = groupRows.targets[0] === document.activeElement;
-    if ((inGroups && !(step < 0 && atStart && topicRows.targets.length)) || !topicRows.targets.length) groupRows.move(step);
-    else if (inGroups) topicRows.targets.at(-1).focus();
-    else if (step > 0 && atEnd && groupRows.targets.length) groupRows.targets[0].focus();
-    else topicRows.move(step);
+    const targets = [topicRows, groupRows, transactionRows].flatMap((rows) => rows.targets);
+    if (!targets.length) return;
+    const at = targets.indexOf(document.activeElement);
+    const next = at < 0 ? (step > 0 ? 0 : targets.length - 1) : Math.min(Math.max(at + step, 0), targets.length - 1);
+    targets[next].focus({ preventScroll: true });
+    targets[next].scrollIntoView({ block: "nearest" });
   }
 }
 
@@ -153,4 +166,20 @@ function refreshGroup(element, group, known) {
   put(state, visible(known?.state ?? group.state));
   put(members, known ? count(known.members.length) : "–");
   put(lag, known ? count(known.lag) : "–");
+}
+
+function transactionRow(transaction) {
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, h("a", { class: "name", href: `#/transaction/${encodeURIComponent(transaction.id)}`, "data-row": true }, visible(transaction.id))),
+    h("td", {}),
+    h("td", { class: "number", "data-label": " open" }),
+  );
+}
+
+function refreshTransaction(element, transaction) {
+  const [, state, age] = element.children;
+  put(state, visible(transaction.state));
+  put(age, openFor(transaction));
 }

@@ -18,9 +18,10 @@ import * as subscriptions from "./subscriptions.js";
 import * as table from "./table.js";
 import * as tables from "./tables.js";
 import * as topic from "./topic.js";
+import * as transaction from "./transaction.js";
 
-const PAGES = { overview, streams, stream, records, tables, table, kafka, topic, group, subscriptions, subscription, sql, costs, access, health };
-const TABS = { stream: "streams", table: "tables", topic: "kafka", group: "kafka", subscription: "subscriptions" };
+const PAGES = { overview, streams, stream, records, tables, table, kafka, topic, group, transaction, subscriptions, subscription, sql, costs, access, health };
+const TABS = { stream: "streams", table: "tables", topic: "kafka", group: "kafka", transaction: "kafka", subscription: "subscriptions" };
 const GO = { o: "#/overview", s: "#/streams", r: "#/records", t: "#/tables", k: "#/kafka", u: "#/subscriptions", q: "#/sql", c: "#/costs", a: "#/access", h: "#/health" };
 const CHORD_MS = 1200;
 

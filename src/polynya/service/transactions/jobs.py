@@ -21,7 +21,7 @@ from polynya.stream.features.transactions.commands import TxnAsk, TxnExpire, Txn
 from polynya.stream.features.transactions.rules import UNKNOWN
 from polynya.stream.features.transactions.state import TransactionState
 from polynya.stream.machine import Machine
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Code, Reply
 
 ASK_SOON = 77  # message between cores
 ASK_MS = 5000  # until a coordinator is asked again for a producer
@@ -159,12 +159,15 @@ class TransactionJobs:
         )
         for transaction in list(islice(late, AT_ONCE)):
             self._expiring.add((group, transaction.id))
-            self.counters.expired += 1
             command = TxnExpire(transaction.id, transaction.number, now_ms)
             done = partial(self._expired, (group, transaction.id))
             self._service.local.propose(group, command, done)
 
     def _expired(self, key: tuple[int, str], reply: Reply | BaseException) -> None:
+        self._expiring.discard(key)
+        self.counters.expired += isinstance(reply, Reply) and reply.code == Code.OK
+
+    def _forgotten(self, key: tuple[int, str], reply: Reply | BaseException) -> None:
         self._expiring.discard(key)
 
     def _forget(self, group: int, machine: Machine, now_ms: int) -> None:
@@ -174,7 +177,7 @@ class TransactionJobs:
             if (group, transaction.id) not in self._expiring:
                 self._expiring.add((group, transaction.id))
                 command = TxnForget(transaction.id, transaction.used_ms)
-                done = partial(self._expired, (group, transaction.id))
+                done = partial(self._forgotten, (group, transaction.id))
                 self._service.local.propose(group, command, done)
 
     # --- participants -----------------------------------------------------------------------------
@@ -214,7 +217,7 @@ class TransactionJobs:
                         service.now_ms(),
                     )
                     await service.call(group, command)
-                    self._settled(group, orphan, commit=commit, is_known=epoch >= 0)
+                self._settled(places, commit=commit, is_known=epoch >= 0)
 
     async def _ask(self, orphan: Orphan) -> tuple[bool, int, int] | None:
         """Return (commit, epoch of the markers, time of the decision), or None while it is open. An
@@ -229,18 +232,20 @@ class TransactionJobs:
         commit, epoch, decided_ms = reply.detail
         return commit, epoch, decided_ms
 
-    def _settled(self, group: int, orphan: Orphan, *, commit: bool, is_known: bool) -> None:
-        self.counters.orphans += 1
-        self.counters.unknown += not is_known
+    def _settled(self, places: list[tuple[int, Orphan]], *, commit: bool, is_known: bool) -> None:
+        self.counters.orphans += len(places)
+        self.counters.unknown += 0 if is_known else len(places)
+        group, orphan = places[0]
         log.warning(
             "a transaction was open without a coordinator that ends it; ended it here",
             extra={
-                "group": group,
-                "stream": orphan.uid,
-                "consumer_group": orphan.group,
                 "producer": orphan.producer,
                 "number": orphan.number,
                 "outcome": "commit" if commit else "abort",
                 "known": is_known,
+                "places": len(places),
+                "group": group,  # of the first one, as are these
+                "stream": orphan.uid,
+                "consumer_group": orphan.group,
             },
         )
