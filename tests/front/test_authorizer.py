@@ -25,7 +25,7 @@ from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Request, Response
 
-
+JSON = {"content_type": "application/json"}
 MOUNTED = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
 
 
@@ -92,9 +92,6 @@ def both(gate: Gate) -> None:
     gate.token("writer", "create,append:orders/")
     gate.token("reader", "read:orders/")
     gate.token("root", "admin")
-
-
-JSON = {"content_type": "application/json"}
 
 
 async def keep(
