@@ -222,7 +222,11 @@ def _requests() -> Iterator[tuple[str, bytes]]:
 
 async def _kafka(runtime: CoreRuntime) -> list[Traced]:
     front = KafkaFront(
-        runtime.service, kafka.OneBroker(), runtime.group_coordinator, new_id=kafka.new_id
+        runtime.service,
+        kafka.OneBroker(),
+        runtime.group_coordinator,
+        runtime.kafka_transactions,
+        new_id=kafka.new_id,
     )
     await front.start([])
     await front.context.topics.create(kafka.TOPIC, 1, [])

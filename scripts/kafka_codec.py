@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 
 MESSAGES = (
-    "AlterConfigs", "AlterPartitionReassignments", "AlterReplicaLogDirs", "ApiVersions",
-    "ConsumerGroupHeartbeat", "CreateAcls", "CreatePartitions", "CreateTopics",
-    "DeleteAcls", "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeAcls",
-    "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups",
-    "DescribeLogDirs", "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator",
-    "Heartbeat", "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup",
-    "ListConfigResources", "ListGroups", "ListOffsets", "ListPartitionReassignments", "Metadata", "OffsetCommit",
-    "OffsetDelete", "OffsetFetch", "OffsetForLeaderEpoch", "Produce", "SaslAuthenticate",
-    "SaslHandshake", "SyncGroup",
+    "AddOffsetsToTxn", "AddPartitionsToTxn", "AlterConfigs", "AlterPartitionReassignments",
+    "AlterReplicaLogDirs", "ApiVersions", "ConsumerGroupHeartbeat", "CreateAcls",
+    "CreatePartitions", "CreateTopics", "DeleteAcls", "DeleteGroups", "DeleteRecords",
+    "DeleteTopics", "DescribeAcls", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs",
+    "DescribeGroups", "DescribeLogDirs", "DescribeProducers", "DescribeTopicPartitions",
+    "DescribeTransactions", "ElectLeaders", "EndTxn", "Fetch", "FindCoordinator", "Heartbeat",
+    "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup", "ListConfigResources",
+    "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListTransactions", "Metadata",
+    "OffsetCommit", "OffsetDelete", "OffsetFetch", "OffsetForLeaderEpoch", "Produce",
+    "SaslAuthenticate", "SaslHandshake", "SyncGroup", "TxnOffsetCommit", "WriteTxnMarkers",
 )  # fmt: skip
 RELEASE = "4.3.1"
 FOLDER = Path(__file__).parent.parent / "src" / "polynya" / "wire" / "kafka" / "generated"
@@ -364,6 +365,9 @@ def read_elements(each: Field, target: str) -> Iterator[str]:
     yield "p.counted(count)"
     if each.type == "int32":
         yield f"{target}, at = p.integers(data, at, count)"
+        return
+    if each.type == "int64":
+        yield f"{target}, at = p.large_integers(data, at, count)"
         return
     if each.type == "int8":
         yield f"{target}, at = p.small_integers(data, at, count)"

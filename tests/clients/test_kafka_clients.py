@@ -27,8 +27,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from free_ports import free_ports, two_free_ports
-from kafka import KafkaProducer
-from kafka.errors import KafkaError
 from long_tests import long
 from missing import left_out, needed_program
 from product import RunningNode, environment
@@ -147,17 +145,6 @@ def test_librdkafka_says_that_the_new_consumer_protocol_is_not_served(node: Runn
     assert "API version not supported" in str(message.error())
 
 
-def test_clients_say_that_transactions_are_not_served(node: RunningNode) -> None:
-    """librdkafka tries until its time is over, then says why."""
-    producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "x"})
-    with pytest.raises(KafkaException, match=r"Producer ID: .*API version not supported"):
-        producer.init_transactions(5.0)
-    other = KafkaProducer(bootstrap_servers=node.kafka, transactional_id="x")
-    with pytest.raises(KafkaError, match="UnsupportedVersion"):
-        other.init_transactions()
-    other.close(0)
-
-
 def test_over_http_a_partition_is_read_and_left_alone(node: RunningNode) -> None:
     kcat(node, "-P", "-t", "guarded", given=b"a\n")
     url = f"{node.url}/v1/stream/kafka/guarded/0"
@@ -217,14 +204,18 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 
-def kafka_jars(maven: str) -> Path:
-    """Return the tools and their dependencies, from Maven Central once; the folder appears whole."""
-    cached = JARS.with_name(f"{JARS.name}.{os.getpid()}")
-    if JARS.is_dir():
-        return JARS
+def kafka_jars(maven: str, artifact: str = "kafka-tools") -> Path:
+    """Return the jars of an artifact of Kafka's, and of what it needs, from Maven Central once; the
+    folder appears whole."""
+    jars = JARS.with_name(JARS.name.replace("kafka-tools", artifact))
+    cached = jars.with_name(f"{jars.name}.{os.getpid()}")
+    if jars.is_dir():
+        return jars
     shutil.rmtree(cached, ignore_errors=True)
     cached.mkdir(parents=True)
-    (cached / "pom.xml").write_text(POM)
+    (cached / "pom.xml").write_text(
+        POM.replace("<artifactId>kafka-tools<", f"<artifactId>{artifact}<")
+    )
     command = [
         maven,
         "-q",
@@ -237,15 +228,15 @@ def kafka_jars(maven: str) -> Path:
         done = subprocess.run(
             command, cwd=cached, capture_output=True, timeout=FETCH_SECONDS, check=False
         )
-        if done.returncode or not list(cached.glob("kafka-tools-*.jar")):
+        if done.returncode or not list(cached.glob(f"{artifact}-*.jar")):
             left_out(f"Kafka's Java tools: Maven cannot fetch them: {done.stdout.decode()[-300:]}")
         with contextlib.suppress(OSError):  # another run was first
-            cached.rename(JARS)
+            cached.rename(jars)
     except subprocess.TimeoutExpired:
         left_out(f"Kafka's Java tools: Maven did not fetch them in {FETCH_SECONDS} s")
     finally:
         shutil.rmtree(cached, ignore_errors=True)
-    return JARS
+    return jars
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from polynya.service.consumer_groups import coordinator
 from polynya.service.consumer_groups.running import RunningGroup
 from polynya.stream.features.consumer_groups.calls import (
     Commit,
+    CommitInTransaction,
     GroupError,
     Join,
     Joined,
@@ -25,6 +26,8 @@ from polynya.stream.features.consumer_groups.calls import (
     Sync,
     Synced,
 )
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
+from polynya.stream.features.consumer_groups.transactions import settle_offsets
 
 
 async def ask(wire: KafkaWire, name: str, version: int, **fields: Any) -> Any:
@@ -217,6 +220,41 @@ def test_offsets_of_a_group_without_members() -> None:
         listed = await ask(wire, "ListGroups", 4, states_filter=["empty"])
         assert [(each.group_id, each.group_state) for each in listed.groups] == [("g", "Empty")]
         assert not (await ask(wire, "ListGroups", 4, states_filter=["Stable"])).groups
+
+    play(story)
+
+
+def test_a_reader_of_stable_offsets_waits_for_open_transactions() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 3)
+        one = Consumer(await world.wire())
+        assert await one.commit("t", 5, 6) == [0, 0]
+        topic = world.front.context.topics.known("t")
+        assert topic is not None
+        entries = [OffsetEntry(topic.id, part, 9, -1, "") for part in (1, 2)]
+        made = CommitInTransaction("g", 1 << 47, 0, 1, -1, "", None, entries)
+        groups = world.core.engine.group_coordinator
+        assert await groups.call(made) == Outcomes([0])
+
+        async def fetched(*, stable: bool, numbers: list[int] | None = None) -> dict[int, Any]:
+            topics = None if numbers is None else [{"name": "t", "partition_indexes": numbers}]
+            asked = [{"group_id": "g", "topics": topics}]
+            answer = await ask(one.wire, "OffsetFetch", 8, groups=asked, require_stable=stable)
+            return {
+                part.partition_index: (part.committed_offset, part.error_code.value)
+                for part in answer.groups[0].topics[0].partitions
+            }
+
+        assert await fetched(stable=False) == {0: (5, 0), 1: (6, 0)}
+        unstable = (-1, Error.UNSTABLE_OFFSET_COMMIT)
+        assert await fetched(stable=True) == {0: (5, 0), 1: unstable, 2: unstable}
+        assert await fetched(stable=True, numbers=[0, 2]) == {0: (5, 0), 2: unstable}
+        answer = await ask(one.wire, "DeleteGroups", 1, groups_names=["g"])
+        assert answer.results[0].error_code.value == GroupError.NON_EMPTY_GROUP
+        machine = world.core.local.machines[groups.group_of("g")]
+        settle_offsets(machine, "g", 1 << 47, 1, commit=True, now_ms=5)
+        assert await fetched(stable=True) == {0: (5, 0), 1: (9, 0), 2: (9, 0)}
+        assert await groups.call(made) == Outcomes([GroupError.INVALID_TXN_STATE])
 
     play(story)
 

@@ -25,8 +25,14 @@ VERSION = 8
 
 
 def front_of(world: World) -> KafkaFront:
-    groups = world.engine.group_coordinator
-    return KafkaFront(world.service, OneBroker(), groups, new_id=lambda: b"i" * 16)
+    engine = world.engine
+    return KafkaFront(
+        world.service,
+        OneBroker(),
+        engine.group_coordinator,
+        engine.kafka_transactions,
+        new_id=lambda: b"i" * 16,
+    )
 
 
 async def listed(front: KafkaFront) -> list[str]:

@@ -256,8 +256,7 @@ async def test_a_repeat_of_a_publish_is_known_after_the_decision(world: World) -
 
 @story
 async def test_a_marker_brings_an_evicted_stream_back(world: World) -> None:
-    """Or else the number would be lost, and a late batch would begin a transaction without an
-    end."""
+    """Without its number a late batch would begin a transaction that has no end."""
     made = await told(world)
     await made.end(9)
     uid = made.uid

@@ -46,6 +46,7 @@ def test_time_passes_for_streams_while_what_crosses_groups_waits_for_another_nod
             snapshotter=SimpleNamespace(look=nothing, due=lambda: False),
             core=SimpleNamespace(journal=SimpleNamespace(look=lambda: None)),
             retainer=SimpleNamespace(run_once=nothing),
+            transaction_jobs=SimpleNamespace(run_once=nothing),
         )
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in PeriodicWork(engine, swept).tasks()]

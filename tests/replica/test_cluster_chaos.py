@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from long_tests import every_nth, long
 from sim.chaos import run_episode
+from sim.coordinated import run_coordinated
 from sim.groups import run_groups
 from sim.kafka import run_kafka
 from sim.kafka_consumers import run_consumers
@@ -113,6 +114,11 @@ def test_nothing_is_lost_while_the_planner_moves_groups_and_nodes_are_told_to_go
 )
 def test_kafka_batches_are_there_once_and_in_order(seed: int) -> None:
     run_kafka(seed)
+
+
+@pytest.mark.parametrize("seed", [2, *long((4, 5))])
+def test_transactions_are_whole_or_absent(seed: int) -> None:
+    run_coordinated(seed)
 
 
 @pytest.mark.parametrize("seed", [1, *long((0, 4, 10))])

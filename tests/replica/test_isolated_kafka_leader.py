@@ -67,7 +67,11 @@ class Asker:
             name for name in names if engine.group_coordinator.group_of(name) == group
         )
         self.front = KafkaFront(
-            engine.service, NodeBrokers(node), engine.group_coordinator, new_id=lambda: b"t" * 16
+            engine.service,
+            NodeBrokers(node),
+            engine.group_coordinator,
+            engine.kafka_transactions,
+            new_id=lambda: b"t" * 16,
         )
         self.call = cast(
             Call,

@@ -47,6 +47,8 @@ class BackgroundWork:
             repeat(self.subscriptions._keep, TICK_SECONDS),
         ):
             node.spawn(work)
+        if node.world.runs_transactions:
+            node.spawn(self._transact())
 
     def end(self) -> None:
         """The node dies."""
@@ -86,6 +88,11 @@ class BackgroundWork:
             self._engine.local.sweep()
             if rounds % round(SETTLE_SECONDS / SWEEP_SECONDS) == 0:
                 await self._engine.outbox_sender.sweep()
+
+    async def _transact(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            await self._engine.transaction_jobs.run_once()
 
     async def _retain(self) -> None:
         while True:

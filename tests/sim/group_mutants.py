@@ -18,13 +18,13 @@ GROUP: dict[str, tuple[Any, str, Any]] = {
     ),
     "the generation of a commit is not judged": (
         rules,
-        "_judge",
-        edited_function(rules._judge, "command.generation != group.generation", "False"),
+        "judge_member",
+        edited_function(rules.judge_member, "generation != group.generation", "False"),
     ),
     "the member of a commit is not judged": (
         rules,
-        "_judge",
-        edited_function(rules._judge, "member.id == command.member", "member.id"),
+        "judge_member",
+        edited_function(rules.judge_member, "each.id == member", "each.id"),
     ),
 }
 _STORY = "stream/test_consumer_groups.py::test_a_commit_is_judged_by_the_logged_generation"

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from sim.chaos import run_episode
 from sim.commit_mutants import COMMIT_CAUGHT_BY, COMMIT_STORIES
+from sim.coordinated import run_coordinated
+from sim.coordinator_mutants import COORDINATOR_CAUGHT_BY
 from sim.copy_delta_mutants import COPY_DELTA_CAUGHT_BY, COPY_DELTA_STORIES
 from sim.diskless_writer_mutants import DISKLESS_WRITER_CAUGHT_BY, DISKLESS_WRITER_STORIES
 from sim.group_mutants import GROUP_CAUGHT_BY, GROUP_STORIES
@@ -37,6 +39,7 @@ RUN: dict[str, Callable[..., object]] = {
     "kafka": run_kafka,
     "consumers": run_consumers,
     "groups": run_groups,
+    "coordinated": run_coordinated,
     "leased": run_leased,
     "switched": run_switched,
     "transactions": run_transactions,
@@ -121,6 +124,7 @@ CAUGHT_BY = {
         | DISKLESS_WRITER_CAUGHT_BY
         | COPY_DELTA_CAUGHT_BY
         | WORLD_CAUGHT_BY
+        | COORDINATOR_CAUGHT_BY
         | TRANSACTION_CAUGHT_BY
     ).items()
 }

@@ -18,6 +18,7 @@ from time import perf_counter
 
 import msgspec
 from sim.chaos import Episode
+from sim.coordinated import CoordinatedEpisode
 from sim.copies import Copies
 from sim.diskless import DisklessSwarm
 from sim.groups import GroupEpisode
@@ -40,7 +41,8 @@ SHOWN = 25  # of the last events of an episode that failed
 KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by option
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
     "kafka": KafkaEpisode, "groups": GroupEpisode, "leased": LeasedSwarm,
-    "switched": SwitchedEpisode, "diskless": DisklessSwarm, "transactions": TransactionEpisode,
+    "switched": SwitchedEpisode, "diskless": DisklessSwarm,
+    "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
 }  # fmt: skip
 
 
@@ -115,6 +117,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--switched", action="store_true", help="profiles change under all kinds of clients"
+    )
+    parser.add_argument(
+        "--coordinated", action="store_true", help="transactions of Kafka and their coordinators"
     )
     parser.add_argument(
         "--diskless", action="store_true", help="all streams diskless in the swarm's worlds"

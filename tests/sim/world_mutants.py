@@ -35,11 +35,11 @@ WORLD: dict[str, tuple[Any, str, Any]] = {
     ),
     "a commit of an older generation is taken": (
         rules,
-        "_judge",
+        "judge_member",
         edited_function(
-            rules._judge,
-            "command.generation != group.generation",
-            "command.generation > group.generation",
+            rules.judge_member,
+            "generation != group.generation",
+            "generation > group.generation",
         ),
     ),
     "orphans are swept without a grace": (

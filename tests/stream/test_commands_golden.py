@@ -31,9 +31,11 @@ from polynya.stream.features.consumer_groups.commands import (
     ExpireOffsets,
     ForgetTopic,
     OffsetEntry,
+    TxnOffsets,
 )
 from polynya.stream.features.forks.commands import (
     Acknowledge,
+    AcknowledgeAll,
     ConfirmPin,
     PinSource,
     RefuseAttempt,
@@ -119,6 +121,14 @@ from polynya.stream.features.topics.commands import (
     TopicGone,
     TopicPut,
     TopicReady,
+)
+from polynya.stream.features.transactions.commands import (
+    TxnAdd,
+    TxnAsk,
+    TxnEnd,
+    TxnExpire,
+    TxnForget,
+    TxnInit,
 )
 from polynya.stream.parts import (
     COMPRESSED,
@@ -315,6 +325,7 @@ GOLDEN: list[tuple[Command, str]] = [
     (Unpin(7, "ab", 6), "941607a2616206"),
     (RefuseAttempt("docs/b", "ab", 7), "9417a6646f63732f62a2616207"),
     (Acknowledge(9), "921809"),
+    (AcknowledgeAll([9, 300]), "92199209cd012c"),
     (
         PublishSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8),
         (
@@ -456,10 +467,24 @@ GOLDEN: list[tuple[Command, str]] = [
         CommitOffsets("g", 5, 2, "m", [OffsetEntry(bytes(16), 3, 7, -1, "x")]),
         "96cc83a1670502a16d9195c41" + "00" * 16 + "00307ffa178",
     ),
+    (TxnInit("t", 5, 60_000, 7, 2, 9), "976ea17405cdea60070209"),
+    (TxnInit("t", 5, 60_000), "976ea17405cdea60ffff00"),
+    (
+        TxnAdd("t", 7, 2, 5, [(3, 9, "kafka/t/0")], [(4, "g")], 2),
+        "986fa17407020591930309a96b61666b612f742f30919204a16702",
+    ),
+    (TxnEnd("t", 7, 2, True, 2, 5), "9770a1740702c30205"),
+    (TxnExpire("t", 3, 5, True), "9571a1740305c3"),
+    (TxnAsk(7, 3, 5), "9474070305"),
+    (TxnForget("t", 5), "9375a17405"),
     (ConsumerGroupDrop("g"), "92cc84a167"),
     (DropOffsets("g", [(bytes(16), 3)]), "93cc85a1679192c41" + "00" * 16 + "003"),
     (ExpireOffsets("g", 5), "93cc86a16705"),
     (ForgetTopic(bytes(16)), "92cc87c41" + "00" * 16 + "0"),
+    (
+        TxnOffsets("g", 5, 1 << 47, 2, 3, 4, "m", [OffsetEntry(bytes(16), 3, 7, -1, "x")]),
+        "9973a16705cf00008000000000000203" + "04a16d9195c41" + "00" * 16 + "00307ffa178",
+    ),
     (
         Bundle([Append("a", 2, "t", BATCH), Append("b", 3, "", None, close=True)]),
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
@@ -611,6 +636,7 @@ def test_levels_are_those_of_commands() -> None:
         ),
         **dict.fromkeys((CommitSlices, SetProfile, SealProfileEpoch), 3),
         TrimTo: 4,
+        TxnOffsets: 4,
         MirrorBatch: 4,
         MirrorGap: 4,
         TxnProduce: 4,
@@ -621,6 +647,8 @@ def test_levels_are_those_of_commands() -> None:
         SetCompaction: 4,
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
+        AcknowledgeAll: 4,
+        **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget), 4),
         ResetLinks: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

@@ -14,6 +14,7 @@ from polynya.stream.features.profiles.commands import PackedAppend, PackedSlice
 from polynya.stream.features.subscriptions import state as subscriptions_model
 from polynya.stream.features.subscriptions.commands import SubscriptionConfig
 from polynya.stream.features.tables.state import Failure, Table, Watch
+from polynya.stream.features.transactions.state import Transaction, TransactionOutcome
 from polynya.stream.parts import Batch, ColdSlice, Fork, Producer, Retention, SegmentLimits
 from polynya.stream.registry import AnyCommand
 from polynya.stream.snapshots import deltas
@@ -92,6 +93,9 @@ def test_part_is_in_the_page(kind: type) -> None:
         Failure,
         Watch,
         consumer_groups.ConsumerGroup,
+        consumer_groups.PendingOffsets,
+        Transaction,
+        TransactionOutcome,
         ClusterMap,
     ],
 )

@@ -13,9 +13,9 @@ from polynya.base.names import group_of
 from polynya.stream.command import Command, level_for, named_by
 from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends.commands import Bundle, Produce, TxnProduce
+from polynya.stream.features.consumer_groups.commands import OffsetEntry, TxnOffsets
 from polynya.stream.features.forks.commands import PinSource
 from polynya.stream.features.lifetimes.commands import Create, Delete
-from polynya.stream.features.markers import rules
 from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
 from polynya.stream.features.markers.control_batch import control_batch, decided_ms_of
 from polynya.stream.features.pages.commands import Evict
@@ -318,13 +318,20 @@ def test_a_settled_transaction_ends_as_its_coordinator_said() -> None:
     assert here.apply(TxnSettle(99, "", 7, 0, 1, False, DECIDED, 3)) == Reply(Code.OK)
 
 
-def test_consumer_groups_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("commit", [True, False])
+def test_consumer_groups_end_the_transaction_too(commit: bool) -> None:
     here = Participant()
-    told: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(rules, "SETTLE_OFFSETS", [lambda machine, *end: told.append(end)])
-    here.machine.apply(here.markers(4, groups=["g"]))
-    here.machine.apply(TxnSettle(0, "h", 7, 0, 5, False, DECIDED, 3))
-    assert told == [("g", 7, 4, True, 1), ("h", 7, 5, False, 3)]
+    entry = OffsetEntry(bytes(16), 0, 5, -1, "")
+    groups = here.machine.consumer_groups
+    for id_ in ("g", "h"):
+        command = TxnOffsets(id_, 1, 7, 0, 4, -1, "", [entry])
+        assert here.machine.apply(command).code == Code.OK
+    here.machine.apply(here.markers(4, groups=["g"], commit=commit))
+    here.machine.apply(TxnSettle(0, "h", 7, 0, 4, commit, DECIDED, 3))
+    for id_ in ("g", "h"):
+        group = groups.get(id_)
+        assert group is not None and not group.pending
+        assert [each.offset for each, _ in group.entries()] == [5] * commit
 
 
 def test_batches_of_one_turn_share_an_entry() -> None:

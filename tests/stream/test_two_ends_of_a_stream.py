@@ -8,7 +8,6 @@ import pytest
 from worlds.stream import World, json_batch
 from worlds.transactions import plant_end
 
-from polynya.base.errors import ConfigError
 from polynya.base.names import group_of
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.forks.commands import PinSource
@@ -25,7 +24,6 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding, Retention
 from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code
-from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
@@ -189,12 +187,3 @@ def test_bytes_of_transactions_are_golden() -> None:
     assert msgspec.msgpack.decode(data, type=Stream).kafka == state
     before = msgspec.msgpack.decode(bytes.fromhex("9105"), type=KafkaState)
     assert before == KafkaState(5)
-
-
-def test_transactions_of_a_coordinator_are_refused() -> None:
-    snapshot = msgspec.msgpack.decode(snapshot_of(Machine(1, 4)))
-    place = Image.__struct_fields__.index("transactions")
-    assert snapshot[place] == []
-    snapshot[place] = [["id", 1]]
-    with pytest.raises(ConfigError, match="has 1 coordinated transactions, which this release"):
-        decode_image(msgspec.msgpack.encode(snapshot))

@@ -103,11 +103,10 @@ def apply_end(state: GroupState, command: TxnEnd, now_ms: int) -> Reply:
         prepare(state, txn, command.commit, bumped)
         txn.previous = pair if bumped else txn.previous
         return Reply(Code.OK, (txn.producer, txn.epoch))
-    if txn.state in PREPARED:
-        same = (txn.state == PREPARE_COMMIT) == command.commit
-        return Reply(Code.CONCURRENT if same else Code.INVALID)
     if command.version == 1:
         return repeated(txn, command.commit) if txn.state != EMPTY else Reply(Code.INVALID)
+    if txn.state in PREPARED:
+        return Reply(Code.CONCURRENT)  # this ends the next one, which has not begun
     if command.commit:
         return Reply(Code.INVALID)
     bump(state, txn)

@@ -170,6 +170,7 @@ def play(
             core.service,
             OneBroker(),
             groups,
+            core.engine.kafka_transactions,
             new_id=lambda: next(ids).to_bytes(16),
             protection=protection,
             connections_max=connections_max,

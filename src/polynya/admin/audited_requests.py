@@ -115,5 +115,9 @@ def topic_act(request: Request) -> str:
     return acts.get(request.method, "")
 
 
+def transaction_act(request: Request) -> str:
+    return {"POST": "transaction.abort"}.get(request.method, "")
+
+
 def group_act(request: Request) -> str:
     return {"POST": "group.reset", "DELETE": "group.delete"}.get(request.method, "")

@@ -10,6 +10,7 @@ from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.groups import GROUPS
 from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.topics import PATH as TOPICS
+from polynya.front.http.api.transactions import TRANSACTIONS
 from polynya.front.http.auth.authorization import is_audited
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
@@ -21,6 +22,7 @@ _OF_STREAM = {"PUT": "stream.create", "POST": "stream.append", "DELETE": "stream
 _MOUNTS: tuple[tuple[str, ActOf], ...] = (
     (f"{TOPICS}/", audited_requests.topic_act),
     (f"{GROUPS}/", audited_requests.group_act),
+    (f"{TRANSACTIONS}/", audited_requests.transaction_act),
     (f"{BUCKETS}/", audited_requests.bucket_act),
     ("/v1/tables/", audited_requests.table_act),
     (PROFILES, audited_requests.profile_act),

@@ -60,6 +60,7 @@ from polynya.front.http.api.subscriptions import PREFIXES as SUBSCRIPTIONS
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.api.topics import PATH as TOPICS
 from polynya.front.http.api.topics import TopicRoutes
+from polynya.front.http.api.transactions import TRANSACTIONS
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
@@ -250,6 +251,9 @@ class HttpListeners:
                 for prefix in SUBSCRIPTIONS
             },
             GROUPS: self._audited(audited_requests.group_act, self._behind.mounts[GROUPS]),
+            TRANSACTIONS: self._audited(
+                audited_requests.transaction_act, self._behind.mounts[TRANSACTIONS]
+            ),
         }
 
     def _acts(self) -> Handlers:

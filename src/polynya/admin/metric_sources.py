@@ -13,6 +13,7 @@ from polynya.local.local import LocalGroups
 from polynya.objectstore import REQUESTS, StoreUsage
 from polynya.observability.metrics import Registry, Samples, label
 from polynya.service.consumer_groups.lag import GroupLags
+from polynya.service.transactions.jobs import TransactionJobs
 
 TURNS = {
     "polynya_turns_total": "turns",
@@ -177,6 +178,23 @@ def of_group_lags(lags: GroupLags) -> Callable[[], Samples]:
         return {
             label("polynya_group_lag", group=group, topic=topic): lag
             for (group, topic), lag in lags.found.items()
+        }
+
+    return read
+
+
+def of_transactions(jobs: TransactionJobs) -> Callable[[], Samples]:
+    """Return the metrics of the transactions that this core coordinates, or has open."""
+
+    def read() -> Samples:
+        counters = jobs.counters
+        return {
+            "polynya_transactions_open": jobs.open,
+            "polynya_stable_end_lag_seconds": jobs.stable_end_lag_seconds,
+            "polynya_transactions_expired_total": counters.expired,
+            label("polynya_transaction_orphans_total", known="yes"): counters.orphans
+            - counters.unknown,
+            label("polynya_transaction_orphans_total", known="no"): counters.unknown,
         }
 
     return read

@@ -26,8 +26,8 @@ PRODUCERS_PER_STREAM_MAX = 4096
 OPEN_TRANSACTIONS_MAX = 1024  # of a stream: each holds back its readers, and has a producer's state
 DECIDED_MAX = 4096  # ranges of a command, and entries of a stream that are looked at at once
 MARKED_MAX = 10_000  # streams and consumer groups of a transaction
-# how long a stream refuses an ended transaction of a producer of whom it knows nothing else: no pack
-# and no number that a front knows lasts longer
+# how long a stream refuses an ended transaction of a producer of whom it knows nothing else, and a
+# consumer group: no pack and no number that a front knows lasts longer
 ENDED_MS = 10 * 60 * 1000
 PRODUCER_IDLE_MS = 7 * 24 * 3600 * 1000  # 7 days without an append; then a stream drops a producer
 # at `PRODUCERS_PER_STREAM_MAX`, a stream drops the longest idle producer if idle for this time
@@ -169,6 +169,10 @@ KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB
 CONSUMER_GROUPS_MAX = 10_000  # Kafka consumer groups of one Raft group: it keeps them in memory
 CONSUMER_GROUPS_BYTES_MAX = 64 * MIB  # their members and offsets: each state snapshot has them
 GROUP_OFFSETS_MAX = 20_000  # of one group: a delta of the state has all offsets of a changed group
+# of one consumer group that have open transactions with offsets of it; Streams has one a thread
+GROUP_TRANSACTIONS_MAX = 1024
+TRANSACTION_NUMBERS_MAX = 10_000  # of open transactions that a core's Kafka front remembers
+TRANSACTION_CONNECTIONS_MAX = 20_000  # transactional ids whose newest connection a core remembers
 GROUP_MEMBERS_MAX = 1000  # of one group: each rebalance sends all members to one of them
 GROUP_ID_BYTES_MAX = 1 * KIB  # also of a member's id and of an instance id
 # subscriptions, and assignments, of all members: one log entry has them
@@ -179,6 +183,15 @@ OFFSET_METADATA_BYTES_MAX = 4 * KIB  # as Kafka's default
 GROUP_SESSION_MS_MIN = 1000  # a member that is heard less often is noticed as fast as a failover
 GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
 GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
+TRANSACTIONAL_IDS_MAX = 10_000  # Kafka transactional ids of one Raft group: it keeps them in memory
+TRANSACTION_BYTES_MAX = 64 * MIB  # their ids and participants: each state snapshot has them
+TRANSACTION_TIMEOUT_MS_MAX = 15 * 60 * 1000  # as Kafka's default: committed readers wait so long
+TRANSACTIONAL_ID_BYTES_MAX = 1 * KIB  # as of a consumer group: each state snapshot has them
+# an id that is idle for as long makes room for another one: no client of it waits for an answer
+TRANSACTION_IDLE_MS = 15 * 60 * 1000
+# a participant asks for the outcome of what is open for longer: no timeout is as long
+ORPHAN_MS = 16 * 60 * 1000
+TRANSACTIONAL_ID_KEPT_MS = 7 * 24 * 3600 * 1000  # an idle id, as Kafka's default
 KAFKA_FORWARD_BYTES_MAX = 1 * MIB  # Produce at the wrong broker: a larger one goes to the leader
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
 # ApiVersions, the SASL requests, and anything before authentication: a JWT fits many times

@@ -179,6 +179,12 @@ def consumer_group_folder(group: str) -> str:
     return f"{KAFKA_PREFIX}{group}/"
 
 
+def transactional_id_folder(id_: str) -> str:
+    """Return the prefix that grants for a transactional id are checked against. A topic of that
+    name has the same."""
+    return f"{KAFKA_PREFIX}{id_}/"
+
+
 def partition_of(name: str) -> tuple[str, int] | None:
     """Return the topic and the number of a partition's canonical name; None: it is none."""
     if not name.startswith(KAFKA_PREFIX):

@@ -44,6 +44,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     "rollover": ("streams.lifecycle", "Close the open segment of a leased stream."),
     "sub": ("streams.subscriptions", "Manage subscriptions: appends wake webhooks or workers."),
     "group": ("streams.groups", "List and manage the consumer groups of Kafka clients."),
+    "txn": ("streams.transactions", "List and abort the transactions of Kafka clients."),
     "trim": ("streams.retention", "Delete the oldest records of a stream."),
     "stream": ("streams.lifecycle", "Show or change the profile of a stream."),
     "bucket": ("streams.buckets", "List buckets, and set the profile of their new streams."),

@@ -30,6 +30,7 @@ from polynya.engine.storage import Storage
 from polynya.front.http.api.groups import GROUPS, GroupRoutes
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
+from polynya.front.http.api.transactions import TRANSACTIONS, TransactionRoutes
 from polynya.front.kafka.offsets import offset_of_time
 from polynya.node.cluster_parts import cluster_parts
 from polynya.node.core_links import links_of
@@ -150,6 +151,7 @@ class Assembly:
                 GROUPS: GroupRoutes(
                     GroupAdmin(self.service, self._engine.group_coordinator, offset_of_time)
                 ).handle,
+                TRANSACTIONS: TransactionRoutes(self._engine.transactions).handle,
                 CATALOG: iceberg_catalog(self._start, self.service, checks.read_object).handle,
             },
             checks,
@@ -197,6 +199,7 @@ class Assembly:
             lambda: {"polynya_batches_repaired_total": engine.repairer.repaired},
             self._keeper.samples,
             metric_sources.of_group_lags(self._group_lags),
+            metric_sources.of_transactions(engine.transaction_jobs),
         ):
             health.registry.add(samples)
         for counters, names in (

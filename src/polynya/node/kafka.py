@@ -189,6 +189,7 @@ def kafka_listeners(
         engine.service,
         NodeBrokers(start, engine.service.directory, maps, engine.service.refresh_leaders),
         engine.group_coordinator,
+        engine.kafka_transactions,
         new_id=lambda: secrets.token_bytes(16),
         defaults=TopicDefaults(
             start.kafka_auto_create,

@@ -34,6 +34,7 @@ class PeriodicWork:
             repeat(self._sweep, SWEEP_SECONDS, at_once=False),
             # it may wait for other nodes, so time-critical work has other tasks
             repeat(self._engine.outbox_sender.sweep, SETTLE_SECONDS, at_once=False),
+            repeat(self._engine.transaction_jobs.run_once, SWEEP_SECONDS, at_once=False),
             repeat(self._look_at_journal, LOOK_AT_JOURNAL_SECONDS, at_once=False),
             repeat(self._engine.snapshotter.look, LOOK_AT_SNAPSHOTS_SECONDS, at_once=False),
             repeat(self._snapshot, SNAPSHOT_SECONDS, snapshots, at_once=False),

@@ -99,7 +99,7 @@ def limits_page() -> str:
 
 {_NOTE.format("`polynya/base/limits.py`")}
 The server refuses a request over a limit, and the response names the limit. It never cuts or drops data.
-[kafka.md](kafka.md#differences-from-kafka) lists the features that Kafka clients lack, such as transactions.
+[kafka.md](kafka.md#differences-from-kafka) lists the features that Kafka clients lack, such as share groups.
 
 | limit | value | why |
 |---|---|---|

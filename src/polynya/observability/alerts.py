@@ -136,6 +136,19 @@ ALERTS = (
         wait="10m",
     ),
     Alert(
+        "StableEndStands",
+        "polynya_stable_end_lag_seconds > 1020",
+        "{{ $labels.instance }}: readers of committed records wait behind a transaction that is open "
+        "for {{ $value }} s",
+        wait="2m",
+        severity=PAGE,
+    ),
+    Alert(
+        "TransactionUnknown",
+        'increase(polynya_transaction_orphans_total{known="no"}[15m]) > 0',
+        "{{ $labels.instance }} aborted {{ $value }} transactions that their coordinators did not know",
+    ),
+    Alert(
         "AppendsRefused",
         "increase(polynya_hot_refused_total[5m]) + increase(polynya_overloaded_total[5m]) > 0",
         "Appends get 503: the object store or the disk does not keep up",

@@ -150,6 +150,16 @@ class StreamHandle:
         """Report whether this core may answer reads of the stream now, without other nodes."""
         return self._reads.is_readable(self.group)
 
+    def ended_number(self, producer: int) -> int:
+        """Return the number of the producer's last transaction that ended in the stream, as far as
+        this core knows; 0: none."""
+        machine = self._reads.local.machines.get(self.group)
+        stream = None if machine is None else machine.directory.streams.get(self.name)
+        if stream is None or stream.kafka is None:
+            return 0
+        ended = stream.kafka.ended.get(producer)
+        return 0 if ended is None else ended[0]
+
     def info_nowait(self) -> StreamInfo | Refusal | None:
         """Return the facts of the stream if its group is local and no create or delete of the name
         is in flight; None: call `info`."""

@@ -15,6 +15,7 @@ from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.routing.send import Target
 from polynya.stream.command import Command
+from polynya.stream.parts import Batch
 from polynya.stream.replies import Done
 
 PATIENCE_SECONDS = 2.5  # retry timeout while a group has no leader
@@ -41,10 +42,8 @@ class Attempt(msgspec.Struct):
 
     def size(self) -> int:
         """Return the approximate bytes that the attempt holds, encoded or not."""
-        batch = getattr(self.command, "batch", None)
-        if isinstance(batch, bytes):  # the same for all streams of a command
-            return len(self.body) or 1024 + len(batch)
-        return len(self.body) or 1024 + (len(batch.payload) if batch is not None else 0)
+        batch = getattr(self.command, "batch", None)  # of markers it is their bytes
+        return len(self.body) or 1024 + (len(batch.payload) if isinstance(batch, Batch) else 0)
 
 
 class WaitingAttempts:

@@ -29,6 +29,9 @@ from polynya.service.retention_job import RetentionJob
 from polynya.service.stream_compaction import CompactionFinder
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
+from polynya.service.transactions.coordinator import TransactionService
+from polynya.service.transactions.jobs import TransactionJobs
+from polynya.service.transactions.kafka import KafkaTransactions
 from polynya.stream.parts import SegmentLimits
 
 SNAPSHOT_BYTES = 64 << 20  # journal bytes between two rounds of snapshots
@@ -105,7 +108,7 @@ class CoreRuntime:
             transport=transport,
             router=router,
         )
-        self.outbox_sender = OutboxSender(self.service)
+        self.outbox_sender = OutboxSender(self.service, self._term)
         self.retainer = RetentionJob(self.service)
         self.snapshotter = Snapshotter(
             self.core,
@@ -118,6 +121,10 @@ class CoreRuntime:
         self.compaction = CompactionFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
+        self.transactions = TransactionService(self.service)
+        self.transaction_jobs = TransactionJobs(self.service)
+        of_transactions = (self.transactions, self.transaction_jobs)
+        self.kafka_transactions = KafkaTransactions.of(self.service, *of_transactions, locations)
         self.groups = CoreGroups(
             self._term,
             self.service,
@@ -164,7 +171,11 @@ class CoreRuntime:
             lambda group: self.local.put(group, core.core_replicas.groups[group].machine)
         )
         coordinator = self.group_coordinator
-        leadership_changed = [coordinator.leadership_changed, self.outbox_sender.leadership_changed]
+        leadership_changed = [
+            coordinator.leadership_changed,
+            self.outbox_sender.leadership_changed,
+            self.kafka_transactions.connections.leadership_changed,
+        ]
         core.on_leadership += leadership_changed
         core.replicas.on_dropped += [
             self.local.remove,

@@ -8,8 +8,10 @@ from itertools import takewhile
 
 from polynya.base.errors import PolynyaError
 from polynya.service.node_service import NodeService
+from polynya.service.transactions.marker_sender import MarkerSender
 from polynya.stream.command import Command
 from polynya.stream.features.forks.commands import Acknowledge, ConfirmPin, RefuseAttempt, Unpin
+from polynya.stream.features.markers.commands import TxnMarkers
 from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.replies import Code, Reply
 
@@ -25,10 +27,14 @@ class OutboxSender:
     """The outbox sender of one core. Call `pump` after turns, `sweep` every few seconds without
     overlap, and `leadership_changed` when a group may have lost its leader here."""
 
-    def __init__(self, service: NodeService) -> None:
+    def __init__(self, service: NodeService, term: Callable[[int], int] = lambda group: 0) -> None:
+        """Create it. `term` returns the term of a Raft group."""
         self._service = service
+        self._term = term
+        self._terms: dict[int, int] = {}  # of the groups that were pumped
         self._sending: set[tuple[int, int]] = set()
         self._pumped: dict[int, int] = {}  # group → message counter at the last scan of its outbox
+        self._markers = MarkerSender(service, lambda *sent: self._sending.discard(sent))
         self._began_ms = service.now_ms()
         self.failures = 0
         # group → last message up to which pack releases may be sent; all without an object store
@@ -39,16 +45,19 @@ class OutboxSender:
         for group, machine in self._service.local.led.items():
             begin = self._pumped.get(group, 0)
             if machine.outbox.counter > begin:
+                self._terms[group] = self._term(group)
                 self._pumped[group] = machine.outbox.counter
                 self._send_all(
                     group, list(takewhile(begin.__lt__, reversed(machine.outbox.messages)))
                 )
 
     def leadership_changed(self, group: int) -> None:
-        """Scan the whole outbox of a group that is not led here when it is led again: what another
-        leader put into it, or could not send, is sent at once."""
-        if group not in self._service.local.led:
-            self._pumped.pop(group, None)
+        """Scan the whole outbox of a group in each term: what another leader put into it, or could
+        not send, is sent at once."""
+        if group in self._service.local.led and self._terms.get(group) == self._term(group):
+            return
+        if self._pumped.pop(group, None) is not None:
+            self._markers.drop(group)
 
     async def sweep(self) -> None:
         """Retry failed messages, and decide the pins whose coordinator is gone."""
@@ -72,6 +81,7 @@ class OutboxSender:
     def _send_all(self, group: int, messages: list[int]) -> None:
         machine = self._service.local.machines.get(group)
         outbox = {} if machine is None else machine.outbox.messages
+        markers = []
         for message in messages:
             if (
                 message in outbox
@@ -79,7 +89,13 @@ class OutboxSender:
                 and self._may_go(group, message, outbox[message][1])
             ):
                 self._sending.add((group, message))
-                self._send(group, message, *outbox[message])
+                target, command = outbox[message]
+                if isinstance(command, TxnMarkers):
+                    markers.append((message, target, command))
+                else:
+                    self._send(group, message, target, command)
+        for message, target, marked in sorted(markers, key=lambda each: each[0]):
+            self._markers.send(group, message, target, marked)
 
     def _may_go(self, group: int, message: int, command: Command) -> bool:
         """Report whether a message may be sent. A pack release waits for the state snapshot that a

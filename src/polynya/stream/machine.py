@@ -8,6 +8,7 @@ from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.consumer_groups.state import ConsumerGroups
 from polynya.stream.features.subscriptions.state import SubscriptionState
 from polynya.stream.features.tables.state import TableClaims
+from polynya.stream.features.transactions.state import Transactions
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Reply
 from polynya.stream.state.changes import Changes, KeptChanges
@@ -43,6 +44,7 @@ class Machine:
         self.claims = TableClaims()
         self.subscriptions = SubscriptionState()
         self.consumer_groups = ConsumerGroups()
+        self.transactions = Transactions()
         self.meta = MetaState()
         self.tails = TailWatch()
 

@@ -11,6 +11,7 @@ from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.attributes import rules as attributes
 from polynya.stream.features.compaction import rules as compaction
 from polynya.stream.features.consumer_groups import rules as consumer_groups
+from polynya.stream.features.consumer_groups import transactions as group_transactions
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
 from polynya.stream.features.lifetimes import rules as lifetimes
@@ -33,6 +34,7 @@ from polynya.stream.features.tables import failures, watches
 from polynya.stream.features.tables import lifetimes as table_lifetimes
 from polynya.stream.features.tables import rules as tables
 from polynya.stream.features.topics import rules as topics
+from polynya.stream.features.transactions import rules as transactions
 
 FEATURES = (
     appends,
@@ -65,6 +67,8 @@ FEATURES = (
     placement,
     topics,
     consumer_groups,
+    group_transactions,
+    transactions,
 )
 
 

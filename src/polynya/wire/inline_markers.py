@@ -1,7 +1,7 @@
 """Markers of transactions that are no part of an object: their entries in an index have all of them.
 
 A diskless stream has nothing in memory, so a marker cannot wait for a slice there. Its entry names no
-pack, and whoever reads the slice of it gets one that is made here.
+pack, and a reader of its slice gets one that is made here.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ complete_stream = _of_server("/v1/streams?prefix={prefix}&limit={most}", "stream
 complete_table = _of_server("/v1/tables", "tables")
 complete_topic = _of_server("/v1/topics", "topics")
 complete_group = _of_server("/v1/groups?prefix={prefix}", "groups", "group")
+complete_transaction = _of_server("/v1/transactions?prefix={prefix}", "transactions", "id")
 complete_subscription = _of_server(
     "/v1/stream/__ds/subscriptions?limit={most}", "subscriptions", "id"
 )

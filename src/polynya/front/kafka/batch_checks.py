@@ -11,7 +11,7 @@ from polynya.front.kafka.configs import TIMES_AFTER, TIMES_BEFORE
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.topics.catalog import OpenTopic
 from polynya.routing.handle import StreamHandle
-from polynya.stream.parts import Batch, Encoding, Producer
+from polynya.stream.parts import TRANSACTIONAL, Batch, Encoding, Producer
 from polynya.wire.kafka import batches
 from polynya.wire.kafka.batches import BatchHeader, InvalidBatch
 from polynya.wire.kafka.generated.produce import PartitionProduceResponse
@@ -35,7 +35,17 @@ AT_ONCE_BYTES = 256 * KIB
 class SentBatch:
     """A batch as a producer sent it, the stream of its partition, and the answer to fill in."""
 
-    __slots__ = ("_checked", "_data", "_oldest_ms", "_topic", "answer", "rules", "stream", "work")
+    __slots__ = (
+        "_checked",
+        "_data",
+        "_oldest_ms",
+        "_topic",
+        "answer",
+        "is_again",
+        "rules",
+        "stream",
+        "work",
+    )
 
     def __init__(
         self,
@@ -47,6 +57,7 @@ class SentBatch:
         self.rules = rules = topic.rules
         self.stream = stream
         self.answer = answer
+        self.is_again = False  # it was proposed with a stale number of its transaction
         self._data = data = records or b""
         self._topic = topic.topic.name
         self._oldest_ms = -1  # of a record, where times are bounded; -1: none has a time
@@ -85,6 +96,16 @@ class SentBatch:
         self._checked = checked = (payload, crc, header, newest_ms)
         return checked
 
+    def transactional_pair(self) -> tuple[int, int] | None:
+        """Return the producer and its epoch if the batch is of a transaction, and valid."""
+        checked = self._checked or self.check()
+        if isinstance(checked, InvalidBatch):
+            return None
+        header = checked[2]
+        if not header.attributes & batches.TRANSACTIONAL:
+            return None
+        return header.producer_id, header.producer_epoch
+
     def stored(self, now_ms: Callable[[], int]) -> tuple[Batch, Producer | None] | None:
         """Return the batch as it is stored, and its producer; None: the answer has the refusal."""
         checked, answer = self._checked or self.check(), self.answer
@@ -93,10 +114,6 @@ class SentBatch:
             return None
         payload, crc, header, newest_ms = checked
         rules = self.rules
-        if header.attributes & batches.TRANSACTIONAL:
-            answer.error_code = Error.UNSUPPORTED_VERSION
-            answer.error_message = "transactions are not served"
-            return None
         if rules.has_times and (why := self._out_of_time(newest_ms, now_ms())):
             answer.error_code, answer.error_message = Error.INVALID_TIMESTAMP, why
             return None
@@ -115,7 +132,10 @@ class SentBatch:
             payload = batches.dated(payload, newest_ms)
             crc = google_crc32c.value(payload)
         time_ms = max(0, newest_ms)
-        batch = Batch(Encoding.KAFKA, header.records, payload, crc, record_time_ms_max=time_ms)
+        flags = TRANSACTIONAL if header.attributes & batches.TRANSACTIONAL else 0
+        batch = Batch(
+            Encoding.KAFKA, header.records, payload, crc, flags=flags, record_time_ms_max=time_ms
+        )
         return batch, None if header.producer_id < 0 else _producer_of(header)
 
     def _out_of_time(self, newest_ms: int, now_ms: int) -> str:

@@ -45,6 +45,7 @@ class Session:
     """The state that the requests of one connection share."""
 
     def __init__(self) -> None:
+        self.opened = 0.0  # the time of the first request
         self.sasl: Exchange | None = None  # the authentication in progress
         self.is_sasl_raw = False  # its messages come without a header
         # partitions of failed batches, until the answer has left: what the client pipelined behind

@@ -199,6 +199,8 @@ class Connection(asyncio.BufferedProtocol):
         responses = self.responses
         number = responses.next
         responses.next = number + 1
+        if not number:
+            self.session.opened = asyncio.get_running_loop().time()
         if self.session.is_sasl_raw:
             self.context.spawn(authenticate_raw(self, number, data, holding))
             return

@@ -18,6 +18,8 @@ from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics.catalog import TopicCatalog
 from polynya.front.kafka.topics.producers import ProducerIdSource
 from polynya.front.kafka.topics.steps import TopicService
+from polynya.front.kafka.transactions.known import TransactionNumbers
+from polynya.service.transactions.kafka import KafkaTransactions
 from polynya.stream.features.consumer_groups import calls
 from polynya.stream.features.consumer_groups.calls import Answer, Description
 
@@ -68,6 +70,7 @@ class Context:
         service: TopicService,
         brokers: Brokers,
         groups: GroupService,
+        transactions: KafkaTransactions,
         *,
         new_id: Callable[[], bytes],
         defaults: TopicDefaults,
@@ -77,6 +80,9 @@ class Context:
         self.service = service
         self.brokers = brokers
         self.groups = groups
+        self.transactions = transactions.service
+        self.transaction_parts = transactions
+        self.numbers = TransactionNumbers()
         self.defaults = defaults
         self.spawn = spawn
         self.topics = TopicCatalog(service, new_id)

@@ -21,6 +21,9 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import coordinators, membership
 from polynya.front.kafka.groups import offsets as group_offsets
+from polynya.front.kafka.transactions import admin as transaction_admin
+from polynya.front.kafka.transactions import requests as transactions
+from polynya.front.kafka.transactions.offsets import txn_offset_commit
 from polynya.wire.kafka.generated import api_versions
 from polynya.wire.kafka.messages import (
     API_VERSIONS,
@@ -34,6 +37,8 @@ from polynya.wire.kafka.primitives import Bytes, Malformed, decoded_elements
 _DECODED_AT_ONCE_BYTES = 64 * KIB  # beyond it a request without records is decoded in a thread
 # A client of before librdkafka 2.3 turns compression off if it sees no version 0 of Produce.
 ADVERTISED = {PRODUCE: range(14)}
+_FEATURES_SINCE, _ZERO_SINCE = 3, 4  # versions of ApiVersions
+_TRANSACTIONS, _TRANSACTION_VERSION = "transaction.version", 2
 Handler = Callable[["Call", Any], Awaitable[Any]]
 _HANDLERS: dict[int, Handler] = {
     FETCH: fetch.fetch,
@@ -52,8 +57,13 @@ _HANDLERS: dict[int, Handler] = {
     19: topics.create_topics,
     20: topics.delete_topics,
     21: partitions.delete_records,
-    22: produce.init_producer_id,
+    22: transactions.init_producer_id,
     23: partitions.offset_for_leader_epoch,
+    24: transactions.add_partitions_to_txn,
+    25: transactions.add_offsets_to_txn,
+    26: transactions.end_txn,
+    27: transaction_admin.write_txn_markers,
+    28: txn_offset_commit,
     32: settings.describe_configs,
     33: settings.alter_configs,
     34: placement.alter_log_dirs,
@@ -65,6 +75,9 @@ _HANDLERS: dict[int, Handler] = {
     45: placement.alter_reassignments,
     47: group_offsets.offset_delete,
     60: cluster.cluster,
+    61: transaction_admin.describe_producers,
+    65: transaction_admin.describe_transactions,
+    66: transaction_admin.list_transactions,
     74: settings.list_config_resources,
     75: partitions.describe_topic_partitions,
     **dict.fromkeys(refused.REFUSED, refused.refuse),
@@ -167,9 +180,24 @@ def _api_versions(call: Call) -> list[Bytes]:
         for versions in (ADVERTISED.get(each.key, each.versions),)
     ]
     response = api_versions.ApiVersionsResponse(Error.NONE, listed)
+    if header.version >= _FEATURES_SINCE and call.context.transactions.is_ready:
+        _add_features(response, header.version, call.context.transactions.level)
     encode = partial(encode_response, api)
     if header.version not in api.versions:
         response.error_code = Error.UNSUPPORTED_VERSION
         return encode(0, header.correlation, response)
     decode_request(api, call.data, header)
     return encode(header.version, header.correlation, response)
+
+
+def _add_features(response: api_versions.ApiVersionsResponse, version: int, level: int) -> None:
+    """Tell the newer protocol of transactions. Clients take features of a higher epoch than the one
+    that they know."""
+    least = 0 if version >= _ZERO_SINCE else 1  # a client of before cannot decode 0
+    response.supported_features = [
+        api_versions.SupportedFeatureKey(_TRANSACTIONS, least, _TRANSACTION_VERSION)
+    ]
+    response.finalized_features_epoch = level
+    response.finalized_features = [
+        api_versions.FinalizedFeatureKey(_TRANSACTIONS, _TRANSACTION_VERSION, _TRANSACTION_VERSION)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 
 from polynya.access.grants import Verb
@@ -14,12 +15,13 @@ from polynya.front.kafka.call import Call, count, in_thread
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_elsewhere_led, tell_of_produce
 from polynya.front.kafka.topics.catalog import OpenTopic
-from polynya.stream.features.appends.commands import Produce
+from polynya.front.kafka.transactions.known import Key, KnownTransaction
+from polynya.front.kafka.transactions.numbers import known_now, number_of_streams
+from polynya.front.kafka.transactions.refusals import NotAnswered, error_of_batch, refusal_of_id
+from polynya.routing.handle import StreamHandle
+from polynya.stream.features.appends.commands import Produce, TxnProduce
+from polynya.stream.parts import Batch, Producer
 from polynya.stream.replies import Code, Reply
-from polynya.wire.kafka.generated.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from polynya.wire.kafka.generated.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -29,6 +31,7 @@ from polynya.wire.kafka.generated.produce import (
     TopicProduceResponse,
 )
 
+_ADDS_SINCE = 12  # the first version of Produce that adds its partitions to the transaction
 _IDS_SINCE = 13  # the first version of Produce that names topics by id
 _BEHIND = "an earlier batch of the partition failed; retry both in order"
 _OVERTOOK = "the batch was not judged behind an earlier one of the partition; retry in order"
@@ -52,7 +55,9 @@ def start(call: Call, request: ProduceRequest, *, in_slices: bool = False) -> No
     topics = _known(call, request) if may_start else None
     if topics is not None:
         work.judge(topics)
-        if work.bytes <= AT_ONCE_BYTES:
+        if work.bytes <= AT_ONCE_BYTES and (
+            request.transactional_id is None or work.enter_known_transaction()
+        ):
             work.propose()
             return
     task = call.context.spawn(_start_late(work, session.producing))
@@ -74,6 +79,8 @@ async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None
         await work.find_and_judge()
     if work.bytes > AT_ONCE_BYTES:  # the loop would wait for them
         await work.check()
+    if work.is_transactional:
+        await work.enter_transaction()
     await work.propose_in_slices()
 
 
@@ -100,6 +107,8 @@ class _Produce:
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
         self._waiting: list[SentBatch] = []
+        self._key: Key | None = None  # of the transaction that the batches are of
+        self._known: KnownTransaction | None = None
         self.bytes = 0  # those that their checks look at one by one
         self.is_judged = False
 
@@ -171,6 +180,142 @@ class _Produce:
                 self._waiting.append(batch)
                 self.bytes += batch.work
 
+    # --- transactions -----------------------------------------------------------------------------
+
+    @property
+    def is_transactional(self) -> bool:
+        """Report whether the producer has a transactional id."""
+        return self._request.transactional_id is not None
+
+    def enter_known_transaction(self) -> bool:
+        """Report whether the number of the transaction is known here."""
+        handles = self._judge_pairs()
+        if self._key is not None:
+            self._known = known_now(self._call, self._key, handles)
+        return self._key is None or self._known is not None
+
+    async def enter_transaction(self) -> None:
+        """Get the number of the transaction. The request in which a partition is first used adds it
+        to the transaction, if the client speaks the newer protocol."""
+        handles = self._judge_pairs()
+        if self._key is None:
+            return
+        try:
+            self._known = await self._number(handles)
+        except NotAnswered as refused:
+            error = error_of_batch(refused.error)
+            for sent in self._waiting:
+                if sent.transactional_pair() is not None:
+                    self._refuse(sent, error)
+            self._waiting = [each for each in self._waiting if not each.answer.error_code]
+
+    async def _number(self, handles: list[StreamHandle]) -> KnownTransaction:
+        assert self._key is not None
+        is_new = self._call.version >= _ADDS_SINCE
+        return await number_of_streams(self._call, self._key, handles, is_new=is_new)
+
+    def _judge_pairs(self) -> list[StreamHandle]:
+        """Refuse batches that are of no transaction of the request's id; return the streams of the
+        others. A request has batches of one producer."""
+        id_ = self._request.transactional_id or ""
+        handles: list[StreamHandle] = []
+        refused = Error.NONE
+        for sent in self._waiting:
+            pair = sent.transactional_pair()
+            if pair is None:
+                continue
+            if not handles and not refused:
+                self._key = (id_, *pair)
+                refused = refusal_of_id(self._call, id_)
+            if refused:
+                self._refuse(sent, error_of_batch(refused))
+            elif (id_, *pair) != self._key:
+                self._refuse(sent, Error.INVALID_PRODUCER_ID_MAPPING)
+            else:
+                handles.append(sent.stream)
+        if not handles:
+            self._key = None
+        self._waiting = [each for each in self._waiting if not each.answer.error_code]
+        return handles
+
+    def _refuse(self, sent: SentBatch, error: Error) -> None:
+        sent.answer.error_code = error
+        self._call.fail(sent.stream.name)
+
+    def _in_transaction(
+        self, sent: SentBatch, batch: Batch, producer: Producer | None
+    ) -> TxnProduce | None:
+        """Return a batch of a transaction as a command, or None: the answer has the refusal."""
+        if producer is None:
+            sent.answer.error_code = Error.INVALID_RECORD
+            sent.answer.error_message = "a batch of a transaction has no producer"
+            return None
+        known, name = self._known, sent.stream.name
+        if known is None or name not in known.streams:
+            sent.answer.error_code = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            sent.answer.error_message = "a batch of a transaction came without a transactional id"
+            return None
+        return TxnProduce(
+            name,
+            self._call.context.service.now_ms(),
+            batch,
+            producer,
+            uid=known.streams[name],
+            txn=known.number,
+            owner=self._call.caller.owner,
+        )
+
+    def _done_in_transaction(
+        self,
+        command: TxnProduce,
+        sent: SentBatch,
+        is_pipelined: bool,
+        outcome: Reply | BaseException,
+    ) -> None:
+        """Fill in an outcome. The number was stale if it has ended there: ask for the present one,
+        once, and propose the batch again in order. A client that has closed the connection gave the
+        batch up: it must not get the number of the next transaction."""
+        call, key = self._call, self._key
+        if isinstance(outcome, Reply) and key is not None:
+            if outcome.code == Code.NOT_YET and outcome.detail:
+                call.context.spawn(self._ask_soon(sent.stream.group, key[1], outcome.detail))
+            if outcome.code in (Code.TXN_ENDED, Code.INCARNATION):
+                call.context.numbers.forget(key)
+            if (
+                outcome.code == Code.TXN_ENDED
+                and not sent.is_again
+                and not call.connection.is_ending
+            ):
+                sent.is_again = True
+                call.session.concluded(command.name)
+                task = call.context.spawn(self._propose_again(sent, call.session.producing))
+                call.session.producing = task
+                task.add_done_callback(partial(_no_longer, call))
+                return
+        self._done(command, sent.answer, is_pipelined, outcome)
+
+    async def _ask_soon(self, group: int, producer: int, number: int) -> None:
+        """Let the stream's leader ask for an earlier transaction that is in the way: it is one whose
+        end was lost. The client repeats the batch."""
+        with contextlib.suppress(PolynyaError):
+            await self._call.context.transaction_parts.jobs.ask_soon(group, producer, number)
+
+    async def _propose_again(self, sent: SentBatch, before: asyncio.Task[None] | None) -> None:
+        """Propose a batch again with the present number."""
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            if self._call.connection.is_ending:
+                raise NotAnswered(Error.INVALID_TXN_STATE)
+            self._known = await self._number([sent.stream])
+        except NotAnswered as refused:
+            self._refuse(sent, error_of_batch(refused.error))
+        else:
+            self._propose_one(sent)
+        self._finished_one()
+
+    # --- proposals --------------------------------------------------------------------------------
+
     def propose(self) -> None:
         """Propose each batch that waits and has no fault."""
         waiting, self._waiting = self._waiting, []  # which holds the batches twice
@@ -216,6 +361,12 @@ class _Produce:
             answer.error_code = Error.NOT_ENOUGH_REPLICAS
             answer.error_message = _BEHIND
             return
+        transactional = None
+        if batch.flags:
+            transactional = self._in_transaction(sent, batch, producer)
+            if transactional is None:
+                call.fail(name)
+                return
         if is_diskless:
             service.expect_diskless(name)
         size, counters = len(batch.payload), context.counters
@@ -224,9 +375,13 @@ class _Produce:
         counters.bytes_in += size
         if self._zone:
             context.clients.receive(self._zone, size)
-        command = Produce(name, service.now_ms(), batch, producer)
         before = session.proposed.get(name, 0)
         session.proposed[name] = before + 1
+        if transactional is not None:
+            done = partial(self._done_in_transaction, transactional, sent, before > 0)
+            stream.append(transactional, done)
+            return
+        command = Produce(name, service.now_ms(), batch, producer)
         stream.append(command, partial(self._done, command, answer, before > 0))
 
     def _done(
@@ -300,16 +455,3 @@ class _Produce:
         self._call.send([])
         if failed:
             self._call.connection.stop()
-
-
-async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Give an idempotent producer its id. Each call gives another, so an epoch never grows. A
-    transactional producer learns that transactions are not served."""
-    if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=Error.UNSUPPORTED_VERSION)
-    if not call.caller.may_somewhere(Verb.APPEND):
-        return InitProducerIdResponse(error_code=Error.CLUSTER_AUTHORIZATION_FAILED)
-    try:
-        return InitProducerIdResponse(0, Error.NONE, await call.context.producer_ids.take(), 0)
-    except PolynyaError as fault:
-        return InitProducerIdResponse(error_code=error_of_fault(fault))

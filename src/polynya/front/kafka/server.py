@@ -14,6 +14,7 @@ from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.connections import Connections, KafkaProtection
 from polynya.front.kafka.context import Context, GroupService, TopicDefaults
 from polynya.front.kafka.topics.steps import TopicService
+from polynya.service.transactions.kafka import KafkaTransactions
 
 log = logging.getLogger("polynya.kafka")
 
@@ -21,11 +22,12 @@ log = logging.getLogger("polynya.kafka")
 class KafkaFront:
     """The Kafka listener of one core."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         service: TopicService,
         brokers: Brokers,
         groups: GroupService,
+        transactions: KafkaTransactions,
         *,
         new_id: Callable[[], bytes],
         defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 (frozen)
@@ -34,7 +36,13 @@ class KafkaFront:
     ) -> None:
         protection = protection or KafkaProtection()
         self.context = Context(
-            service, brokers, groups, new_id=new_id, defaults=defaults, spawn=self.spawn
+            service,
+            brokers,
+            groups,
+            transactions,
+            new_id=new_id,
+            defaults=defaults,
+            spawn=self.spawn,
         )
         self.connections = Connections(self.context, protection, connections_max)
         self._handshakes_max = max(4, connections_max // 4)

@@ -58,6 +58,28 @@ SERVING = (
         "Records that a Kafka consumer group has not committed, by topic; up to 15 seconds old.",
         ("group", "topic"),
     ),
+    Metric(
+        "polynya_transactions_open",
+        "gauge",
+        "Transactions of Kafka clients that are open, or whose markers are on their way.",
+    ),
+    Metric(
+        "polynya_stable_end_lag_seconds",
+        "gauge",
+        "Age of the oldest open transaction of a partition: readers of committed records wait for it.",
+    ),
+    Metric(
+        "polynya_transactions_expired_total",
+        "counter",
+        "Transactions aborted because their timeout was over.",
+    ),
+    Metric(
+        "polynya_transaction_orphans_total",
+        "counter",
+        "Transactions that were open at a participant for too long, and ended as their coordinator "
+        "answered. `known` is `no` if it did not know them: these were aborted.",
+        ("known",),
+    ),
     Metric("polynya_http_long_polls_total", "counter", "Long-polls started."),
     Metric("polynya_http_sse_total", "counter", "SSE subscriptions started."),
     Metric(

@@ -25,6 +25,7 @@ from polynya.stream.features.consumer_groups.calls import (
     Answer,
     Call,
     Commit,
+    CommitInTransaction,
     Describe,
     Description,
     Drop,
@@ -46,9 +47,10 @@ from polynya.stream.features.consumer_groups.commands import (
     ConsumerGroupDrop,
     DropOffsets,
     ExpireOffsets,
+    TxnOffsets,
 )
 from polynya.stream.features.consumer_groups.rules import old_offsets
-from polynya.stream.features.consumer_groups.state import ConsumerGroup
+from polynya.stream.features.consumer_groups.state import ConsumerGroup, unpacked_place
 from polynya.stream.features.consumer_groups.subscription import topics_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -150,7 +152,7 @@ class ConsumerGroupCoordinator:
             due = (
                 group.id
                 for group in led.machine.consumer_groups.by_id.values()
-                if not group.members
+                if not (group.members or group.pending)
                 and (
                     old_offsets(group, before_ms)
                     or (not group.offsets and group.used_ms < now_ms - _UNUSED_MS)
@@ -299,7 +301,7 @@ class _Led:
         if running is not None and not running.is_idle:
             return described(running.group)
         stored = self.machine.consumer_groups.get(id_)
-        if stored is None:
+        if stored is None or stored.is_shell:
             return Description(id_, _DEAD)
         return Description(id_, State.EMPTY.value, stored.protocol_type)
 
@@ -377,9 +379,35 @@ async def _commit(led: _Led, call: Commit) -> Answer:
     return Outcomes([_COMMIT_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
 
 
+async def _commit_in_transaction(led: _Led, call: CommitInTransaction) -> Answer:
+    running = led.find(call.group)
+    if call.generation >= 0 or call.member:
+        error = GroupError.UNKNOWN_MEMBER_ID
+        if running is not None:
+            check = Commit(call.group, call.generation, call.member, call.instance, [])
+            error = running.group.check(Request.COMMIT, check, clock_ms())
+        if error:
+            return Outcomes([error])
+    command = TxnOffsets(
+        call.group,
+        0,
+        call.producer,
+        call.epoch,
+        call.number,
+        call.generation,
+        call.member,
+        call.offsets,
+    )
+    reply = await _logged(led, command)
+    return Outcomes([_TRANSACTION_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
+
+
 async def _offsets(led: _Led, call: FetchOffsets) -> Answer:
     stored = led.machine.consumer_groups.get(call.group)
-    return Offsets([] if stored is None else [entry for entry, _ in stored.entries()])
+    if stored is None:
+        return Offsets([])
+    unstable = [unpacked_place(place) for place in stored.unstable] if stored.pending else []
+    return Offsets([entry for entry, _ in stored.entries()], unstable)
 
 
 async def _describe(led: _Led, call: Describe) -> Answer:
@@ -436,6 +464,10 @@ _COMMIT_ERRORS = {
     Code.TOO_MANY: GroupError.INVALID_COMMIT_OFFSET_SIZE,
     Code.DISK_FULL: GroupError.COORDINATOR_NOT_AVAILABLE,
 }
+_TRANSACTION_ERRORS = _COMMIT_ERRORS | {
+    Code.TXN_ENDED: GroupError.INVALID_TXN_STATE,
+    Code.NOT_YET: GroupError.COORDINATOR_LOADING,  # an earlier transaction has yet to end here
+}
 _DROP_ERRORS = {
     Code.OK: GroupError.NONE,
     Code.NOT_FOUND: GroupError.GROUP_ID_NOT_FOUND,
@@ -448,6 +480,7 @@ _HANDLERS: dict[type, Any] = {
     Heartbeat: _heartbeat,
     Leave: _leave,
     Commit: _commit,
+    CommitInTransaction: _commit_in_transaction,
     FetchOffsets: _offsets,
     Describe: _describe,
     Drop: _drop,

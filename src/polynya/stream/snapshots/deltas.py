@@ -48,11 +48,12 @@ _ONE_BY_ONE = (
     "topics",
     "consumer_groups",
     "writers",
+    "transactions",
 )
 
 
-class Gone(msgspec.Struct, array_like=True, gc=False):
-    """Tombstones: keys of deleted entries."""
+class PlainGone(msgspec.Struct, array_like=True, gc=False):
+    """Tombstones without transactional ids, as releases before wrote them."""
 
     streams: list[int] = []
     messages: list[int] = []
@@ -62,6 +63,12 @@ class Gone(msgspec.Struct, array_like=True, gc=False):
     topics: list[str] = []
     consumer_groups: list[str] = []
     writers: list[str] = []
+
+
+class Gone(PlainGone, array_like=True, gc=False):
+    """Tombstones: keys of deleted entries."""
+
+    transactions: list[str] = []
 
 
 class DeltaHead(msgspec.Struct, array_like=True, gc=False):
@@ -147,6 +154,10 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
         machine, None if whole else changes.consumer_groups
     )
     image.writers = snapshots.writers_of(machine, None if whole else changes.writers)
+    if whole or changes.transactions:
+        image.transactions = snapshots.transactions_of(
+            machine, None if whole else changes.transactions
+        )
     away = {stub.uid for name in changes.evicted if (stub := stub_of(machine, name)) is not None}
     gone = Gone(
         sorted(
@@ -161,8 +172,9 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
         sorted(changes.topics - machine.meta.topics.keys()),
         sorted(changes.consumer_groups - machine.consumer_groups.by_id.keys()),
         sorted(changes.writers - machine.diskless.writers.keys()),
+        sorted(id_ for id_ in changes.transactions if machine.transactions.get(id_) is None),
     )
-    head = _encode(DeltaHead(VERSION, Raw(_encode(image)), gone, watched, streams))
+    head = _encode_head(image, gone, watched, streams)
     return _LENGTH.pack(len(head)) + head
 
 
@@ -171,6 +183,12 @@ def _entries(known: Mapping[str, V], names: Iterable[str] | None) -> dict[str, V
     if names is None:
         return dict(known.items())
     return {name: known[name] for name in sorted(names) if name in known}
+
+
+def _encode_head(image: Image | list[Raw], gone: Gone, watched: bool, streams: int) -> bytes:
+    known = [getattr(gone, field) for field in PlainGone.__struct_fields__]
+    written = gone if gone.transactions else PlainGone(*known)
+    return _encode((VERSION, Raw(_encode(image)), written, watched, streams))
 
 
 # --- merging --------------------------------------------------------------------------------------
@@ -218,6 +236,7 @@ class _Merged:
         self.topics: dict[str, Raw] = {}
         self.consumer_groups: dict[str, Raw] = {}
         self.writers: dict[str, Raw] = {}
+        self.transactions: dict[str, Raw] = {}
         self.attempts: list[str] = []
         self.released: list[str] = []
         self.watches: list[Raw] = []  # tombstones, registrations, dropped incarnations
@@ -255,6 +274,7 @@ class _Merged:
             gone.topics,
             gone.consumer_groups,
             gone.writers,
+            gone.transactions,
         )
         for known, all_gone, keys in zip(self._maps, self.gone, tombstones, strict=True):
             all_gone.update(keys)
@@ -272,11 +292,12 @@ class _Merged:
             self.topics,
             self.consumer_groups,
             self.writers,
+            self.transactions,
         )
 
     def _add(self, image: list[Raw], streams: list[Raw], *, watched: bool) -> None:
         image += _DEFAULTS[len(image) :]  # an earlier release wrote fewer fields
-        outbox, attempts, held, packs, released, _, subscribed, topics, consumers, writers = (
+        outbox, attempts, held, packs, released, _, subscribed, *parts = (
             image[_FIELDS.index(name)] for name in _ONE_BY_ONE
         )
         self.image = image
@@ -291,9 +312,7 @@ class _Merged:
             _held_of(held),
             _packs_of(packs),
             {(named := _home_of(home)).id: (named.uid, home) for home in _list_of(homes)},
-            {_named_of(topic).name: topic for topic in _list_of(topics)},
-            {_named_of(group).name: group for group in _list_of(consumers)},
-            {_named_of(writer).name: writer for writer in _list_of(writers)},
+            *({_named_of(each).name: each for each in _list_of(part)} for part in parts),
         )
         for known, gone, new in zip(self._maps, self.gone, news, strict=True):
             known.update(new)
@@ -318,6 +337,7 @@ class _Merged:
             [self.topics[name] for name in sorted(self.topics)],
             [self.consumer_groups[id_] for id_ in sorted(self.consumer_groups)],
             [self.writers[name] for name in sorted(self.writers)],
+            [self.transactions[id_] for id_ in sorted(self.transactions)],
         )
         for name, part in zip(_ONE_BY_ONE, parts, strict=True):
             self.image[_FIELDS.index(name)] = Raw(_encode(part))
@@ -331,9 +351,7 @@ class _Merged:
         streams = [self.streams.pop(uid) for uid in sorted(self.streams)]
         self._put_together()
         gone = Gone(*(sorted(keys) for keys in self.gone))
-        head = _encode(
-            DeltaHead(VERSION, Raw(_encode(self.image)), gone, self.watched, len(streams))
-        )
+        head = _encode_head(self.image, gone, self.watched, len(streams))
         return b"".join([_LENGTH.pack(len(head)), head, *streams])
 
 

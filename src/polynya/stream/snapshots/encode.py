@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from operator import attrgetter
 from sys import intern
 
@@ -15,6 +15,7 @@ from polynya.base.msgpack import array_head
 from polynya.stream.features.consumer_groups.commands import ForgetTopic
 from polynya.stream.features.consumer_groups.state import ConsumerGroup, ConsumerGroups
 from polynya.stream.features.forks.commands import Unpin
+from polynya.stream.features.markers.commands import TxnMarkers
 from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.features.pages import eviction
 from polynya.stream.features.placement.cluster_map import ClusterMap
@@ -22,6 +23,7 @@ from polynya.stream.features.subscriptions import links
 from polynya.stream.features.subscriptions.state import SubscriptionsImage as Subscribed
 from polynya.stream.features.tables.state import Table, Watch
 from polynya.stream.features.topics.state import Topic, TopicChanges
+from polynya.stream.features.transactions.state import Transaction, Transactions
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Retention
 from polynya.stream.state import entries, index
@@ -29,7 +31,7 @@ from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream, Wr
 from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks
 
 VERSION = 1
-Outgoing = Unpin | ReleasePack | ForgetTopic  # the commands of the outbox
+Outgoing = Unpin | ReleasePack | ForgetTopic | TxnMarkers  # the commands of the outbox
 
 
 class Image(msgspec.Struct, array_like=True, gc=False):
@@ -61,8 +63,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     topics: list[Topic] = []
     watches: list[Watch] = []
     consumer_groups: list[ConsumerGroup] = []
-    # of the transaction coordinator; this release knows none, and refuses a state with any
-    transactions: list[Raw] = []
+    transactions: list[Transaction] = []
     topic_revision: int = 0
     epoch_bases: list[int] = []
     writers: list[WriterState] = []
@@ -103,6 +104,7 @@ def _whole_image_of(machine: Machine) -> Image:
     image.subscriptions = links.encode_image(machine.subscriptions)
     image.topics = topics_of(machine)
     image.consumer_groups = consumer_groups_of(machine)
+    image.transactions = transactions_of(machine)
     image.writers = writers_of(machine)
     return image
 
@@ -110,7 +112,18 @@ def _whole_image_of(machine: Machine) -> Image:
 def consumer_groups_of(machine: Machine, ids: Container[str] | None = None) -> list[ConsumerGroup]:
     """Return the consumer groups, all or those given, by id."""
     known = machine.consumer_groups.by_id
-    return [known[id_] for id_ in sorted(known) if ids is None or id_ in ids]
+    return [
+        known[id_].as_written()  # type: ignore[misc]
+        for id_ in sorted(known)
+        if ids is None or id_ in ids
+    ]
+
+
+def transactions_of(machine: Machine, ids: Iterable[str] | None = None) -> list[Transaction]:
+    """Return the transactional ids, all or those given, by id."""
+    known = machine.transactions
+    found = known if ids is None else filter(None, map(known.get, ids))
+    return sorted(found, key=attrgetter("id"))
 
 
 def writers_of(machine: Machine, names: Container[str] | None = None) -> list[WriterState]:
@@ -238,6 +251,7 @@ def machine_from(data: bytes, read_payload: Callable[[int, int], bytes]) -> Mach
     machine.meta.map = image.map
     machine.meta.topics = {topic.name: topic for topic in image.topics}
     machine.consumer_groups = ConsumerGroups(image.consumer_groups)
+    machine.transactions = Transactions(image.transactions)
     machine.meta.topic_changes = TopicChanges(image.topic_revision, image.topics)
     machine.counters.level = image.level
     machine.counters.producer_ids = image.producer_id_counter
@@ -267,11 +281,6 @@ def decode_image(data: bytes) -> Image:
         raise ConfigError(
             f"the group snapshot has version {image.version}; this release reads version "
             f"{VERSION}: use the release that wrote it"
-        )
-    if image.transactions:
-        raise ConfigError(
-            f"the group snapshot has {len(image.transactions)} coordinated transactions, which "
-            "this release does not know: use the release that wrote it"
         )
     return widened(image)
 
@@ -310,6 +319,8 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
         directory.leased[stream.uid] = stream
     if stream.extras is not None and stream.extras.attributes is not None:
         directory.attribute_bytes += len(stream.extras.attributes.value)
+    if stream.kafka is not None and stream.kafka.open:
+        directory.undecided[stream.uid] = stream
     if stream.extras is not None and stream.extras.marks is not None:
         directory.marked[stream.uid] = stream
     machine.diskless.update(stream)

@@ -15,6 +15,12 @@ import msgspec
 from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.features.subscriptions.state import State
 from polynya.stream.features.tables.state import Table
+from polynya.stream.features.transactions.rules import markers_of, outcome_of
+from polynya.stream.features.transactions.state import (
+    OUTCOMES_MAX,
+    Transaction,
+    TransactionState,
+)
 from polynya.stream.parts import Fork
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.state.model import Pack, Pin, Stream, StreamExtras
@@ -175,6 +181,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     ]
     image.uid_counter += len(image.tables)
     _subscriptions(image, survey)
+    _transactions(image, now_ms)
     notes: list[StreamLoss] = []
     for stream in image.streams:
         notes += _fork(stream, survey)
@@ -261,6 +268,30 @@ def _jump(stream: Stream) -> None:
     for link in (stream.links or {}).values():
         if link.record >= tail:
             link.record = stream.next_record
+
+
+def _transactions(image: Image, now_ms: int) -> None:
+    """Give each transactional id a new producer: a client of the old history must not end the
+    second half of a transaction whose first half is lost. Decisions stay, and open transactions are
+    aborted."""
+    for transaction in image.transactions:
+        if transaction.state == TransactionState.ONGOING:
+            _abort(image, transaction, now_ms)
+        transaction.producer = image.group << 47 | image.producer_id_counter
+        transaction.epoch, transaction.previous = 0, (-1, -1)
+        image.producer_id_counter += 1
+
+
+def _abort(image: Image, transaction: Transaction, now_ms: int) -> None:
+    """Abort an open transaction, as its timeout does."""
+    transaction.state = TransactionState.COMPLETE_ABORT
+    for group, markers in markers_of(transaction, commit=False, bumped=True, now_ms=now_ms):
+        image.message_counter += 1
+        image.outbox.append((image.message_counter, group, markers))
+        transaction.messages.append(image.message_counter)
+        transaction.state = TransactionState.PREPARE_ABORT
+    outcome = outcome_of(transaction, commit=False, bumped=True, now_ms=now_ms)
+    transaction.outcomes = [*transaction.outcomes, outcome][-OUTCOMES_MAX:]
 
 
 def _subscriptions(image: Image, survey: Survey) -> None:

@@ -15,6 +15,7 @@ _SETS = (
     "homes",
     "topics",
     "consumer_groups",
+    "transactions",
     "writers",
 )
 
@@ -38,6 +39,7 @@ class Changes:
         "released",
         "streams",
         "topics",
+        "transactions",
         "watched",
         "writers",
     )
@@ -54,6 +56,7 @@ class Changes:
         self.homes: set[str] = set()  # subscriptions
         self.topics: set[str] = set()
         self.consumer_groups: set[str] = set()
+        self.transactions: set[str] = set()
         self.writers: set[str] = set()
         self.attempts: list[str] = []  # remembered since, in order; `released` as well
         self.released: list[str] = []
@@ -114,6 +117,7 @@ class Changes:
                 self.homes,
                 self.topics,
                 self.consumer_groups,
+                self.transactions,
                 self.writers,
                 self.attempts,
                 self.released,

@@ -37,6 +37,10 @@ class GroupCounters:
         self.uids += 1
         return self.uids
 
+    def skip_producer_id(self, counter: int) -> None:
+        """Keep the producer id of this counter from being allotted, and those before it."""
+        self.producer_ids = max(self.producer_ids, counter + 1)
+
     def next_producer_ids(self, count: int) -> int:
         """Allot producer ids and return the first: the group's number above a counter."""
         first = self._group << 47 | self.producer_ids

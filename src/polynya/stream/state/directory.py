@@ -18,7 +18,8 @@ class StreamDirectory:
     evicted one returns (`disordered`). `hot` holds the streams with hot batches, and `hot_bytes` is
     the sum of their payloads. `retaining` holds the streams with their own retention policy,
     `leased` those with segments, `compacted` those that want key compaction themselves, `marked`
-    those with snapshots. `attribute_bytes` is the sum of their attributes."""
+    those with snapshots, `undecided` those with open transactions. `attribute_bytes` is the sum of
+    their attributes."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
@@ -30,6 +31,7 @@ class StreamDirectory:
         self.hot_bytes = 0
         self.retaining: dict[int, Stream] = {}
         self.leased: dict[int, Stream] = {}
+        self.undecided: dict[int, Stream] = {}
         self.compacted: dict[int, Stream] = {}
         self.marked: dict[int, Stream] = {}
         self.attribute_bytes = 0
@@ -75,6 +77,7 @@ class StreamDirectory:
     def remove(self, stream: Stream) -> None:
         """Remove a stream without hot batches."""
         del self.streams[stream.name], self.by_uid[stream.uid]
+        self.undecided.pop(stream.uid, None)
 
     def note_compacted(self, stream: Stream) -> None:
         """Note whether a stream wants key compaction now."""

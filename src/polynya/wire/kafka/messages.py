@@ -11,6 +11,8 @@ import msgspec
 from polynya.base.limits import GROUP_OFFSETS_MAX, KAFKA_ELEMENTS_MAX
 from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -29,8 +31,11 @@ from polynya.wire.kafka.generated import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -42,6 +47,7 @@ from polynya.wire.kafka.generated import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -51,6 +57,8 @@ from polynya.wire.kafka.generated import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from polynya.wire.kafka.primitives import Malformed
 
@@ -82,13 +90,17 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     body: int
 
 
+_FOR_BROKERS = {add_partitions_to_txn.KEY: 4}  # from this version on it is between brokers
+
+
 def _api(module: Any) -> Api:
     """Return the codecs of a generated module, which is named like its message."""
     name = module.__name__.rpartition(".")[2]
+    versions = module.VERSIONS[: _FOR_BROKERS.get(module.KEY)]
     return Api(
         module.KEY,
         "".join(word.capitalize() for word in name.split("_")),
-        module.VERSIONS,
+        versions,
         module.FLEXIBLE,
         getattr(module, f"read_{name}_request"),
         getattr(module, f"write_{name}_response"),
@@ -96,6 +108,8 @@ def _api(module: Any) -> Api:
 
 
 _SERVED = (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -114,8 +128,11 @@ _SERVED = (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -127,6 +144,7 @@ _SERVED = (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -136,11 +154,15 @@ _SERVED = (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 APIS = {module.KEY: _api(module) for module in _SERVED}
 API_VERSIONS = api_versions.KEY
 # a group may commit each of its offsets in a topic of its own
-_ELEMENTS_MAX = {each.KEY: 2 * GROUP_OFFSETS_MAX for each in (offset_commit, offset_fetch)}
+_ELEMENTS_MAX = {
+    each.KEY: 2 * GROUP_OFFSETS_MAX for each in (offset_commit, offset_fetch, txn_offset_commit)
+}
 
 
 def read_header(data: memoryview) -> Header:

@@ -192,6 +192,11 @@ def integers(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
     return list(shape.unpack_from(data, at)), at + shape.size
 
 
+def large_integers(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
+    """Read `count` 64-bit integers."""
+    return list(Struct(f">{count}q").unpack_from(data, at)), at + 8 * count
+
+
 def small_integers(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
     """Read `count` 8-bit integers."""
     return list(Struct(f">{count}b").unpack_from(data, at)), at + count

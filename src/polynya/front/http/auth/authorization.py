@@ -12,7 +12,7 @@ from collections.abc import Callable
 from polynya.access import Access, Denied, KeysUnknown, Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import URL_TOKEN_SECONDS_MAX
-from polynya.base.names import consumer_group_folder, spelled_name
+from polynya.base.names import consumer_group_folder, spelled_name, transactional_id_folder
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import PROFILE
@@ -51,6 +51,7 @@ _MORE_WITH_TOKEN = frozenset(("/v1/cluster/health",))
 _ANYBODY_BELOW = "/console/"  # pages without data, which they request with the user's token
 RECENT = "/v1/node/recent"  # the figures of the last 24 hours
 _GROUPS = "/v1/groups"
+_TRANSACTIONS = "/v1/transactions"
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 # of a subscription, authenticated by the token of the wake
 _WORK = frozenset(("callback", "ack", "release", "retry"))
@@ -346,6 +347,9 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
     if path == _GROUPS or path.startswith(f"{_GROUPS}/"):
         named = [segment for segment in route.segments if segment]
         return Verb.SUBSCRIBE, consumer_group_folder(named[0]) if named else None
+    if reads and (path == _TRANSACTIONS or path.startswith(f"{_TRANSACTIONS}/")):
+        named = [segment for segment in route.segments if segment]
+        return Verb.APPEND, transactional_id_folder(named[0]) if named else None
     return Verb.ADMIN, None
 
 

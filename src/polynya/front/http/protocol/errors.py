@@ -154,6 +154,7 @@ _TABLE = (
     ErrorCode("TOKEN_NOT_FOUND", 404, "no active token has this id or name"),
     ErrorCode("NODE_NOT_FOUND", 404, "the cluster has no such node"),
     ErrorCode("GROUP_NOT_FOUND", 404, "there is no such group"),
+    ErrorCode("TRANSACTION_NOT_FOUND", 404, "there is no such transactional id"),
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
     ErrorCode("NO_SNAPSHOT", 404, "the stream has no snapshot"),
     ErrorCode(
@@ -163,6 +164,11 @@ _TABLE = (
     ),
     ErrorCode("NOT_ACCEPTABLE", 406, "the answer has no form that Accept names"),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
+    ErrorCode(
+        "TRANSACTION_NOT_OPEN",
+        409,
+        "no transaction of this id is open: it has been committed or aborted",
+    ),
     ErrorCode(
         "KAFKA_PARTITION",
         409,

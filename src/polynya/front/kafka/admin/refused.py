@@ -24,6 +24,7 @@ from polynya.wire.kafka.generated import (
     elect_leaders,
     list_config_resources,
     list_partition_reassignments,
+    write_txn_markers,
 )
 
 _NO_ACLS = "ACLs are not served: access is by tokens and their scopes, see docs/kafka.md"
@@ -62,7 +63,29 @@ def _moves(request: alter_dirs.AlterReplicaLogDirsRequest, error: Error, _: str 
     )
 
 
+def _markers(request: write_txn_markers.WriteTxnMarkersRequest, error: Error, _: str | None) -> Any:
+    return write_txn_markers.WriteTxnMarkersResponse(
+        [
+            write_txn_markers.WritableTxnMarkerResult(
+                each.producer_id,
+                [
+                    write_txn_markers.WritableTxnMarkerTopicResult(
+                        topic.name,
+                        [
+                            write_txn_markers.WritableTxnMarkerPartitionResult(number, error)
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in each.topics
+                ],
+            )
+            for each in request.markers
+        ]
+    )
+
+
 _BUILDS: dict[int, _Build] = {
+    write_txn_markers.KEY: _markers,
     alter_dirs.KEY: _moves,
     alter_reassignments.KEY: lambda _, error, why: (
         alter_reassignments.AlterPartitionReassignmentsResponse(error_code=error, error_message=why)

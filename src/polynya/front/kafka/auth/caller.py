@@ -7,20 +7,29 @@ A key whose handler checks names itself is listed in `CHECKED`; each other one n
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from polynya.access import Access, Principal
 from polynya.access.grants import Verb
 from polynya.access.rate_limits import Meter
-from polynya.base.names import consumer_group_folder, partition_name, topic_folder
+from polynya.base.names import (
+    consumer_group_folder,
+    partition_name,
+    topic_folder,
+    transactional_id_folder,
+)
 from polynya.front.common.response_memory import network_of
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.service.api import Service
 
 _DESCRIBING = (Verb.READ, Verb.APPEND, Verb.CREATE, Verb.DELETE)
 # keys whose handlers check each topic, each group, or the verb of the whole request, or refuse all
-CHECKED = frozenset((*range(4), *range(8, 17), *range(19, 24), 32, 33, 37, 42, 44, 47, 60, 68, 75))
+CHECKED = frozenset(
+    (*range(4), *range(8, 17), *range(19, 27), 28, 32, 33, 37, 42, 44, 47, 60, 61, 65, 66, 68, 75)
+)
 # ACLs, log directories, elections, reassignments, quotas and the list of what has configs: of the
 # cluster, not of a topic
-ADMINISTRATIVE = frozenset((29, 30, 31, 34, 35, 43, 45, 46, 48, 74))
+ADMINISTRATIVE = frozenset((27, 29, 30, 31, 34, 35, 43, 45, 46, 48, 74))
 OPEN = frozenset((17, 18, 36))  # before authentication: the SASL keys and ApiVersions
 
 
@@ -51,6 +60,15 @@ class Caller:
     def may_use_group(self, group: str) -> bool:
         """Report whether the caller may join a consumer group, and read and change its offsets."""
         return True
+
+    def may_use_transaction(self, id_: str) -> bool:
+        """Report whether the caller may use a transactional id."""
+        return True
+
+    @property
+    def owner(self) -> int:
+        """Return a number of the principal, which shares its limits; 0: without access control."""
+        return 0
 
     def may_somewhere(self, verb: str) -> bool:
         """Report whether the verb is allowed on any prefix: for requests that name nothing."""
@@ -134,6 +152,13 @@ class TokenCaller(Caller):
 
     def may_use_group(self, group: str) -> bool:
         return self._allows(Verb.SUBSCRIBE, consumer_group_folder(group))
+
+    def may_use_transaction(self, id_: str) -> bool:
+        return self._allows(Verb.APPEND, transactional_id_folder(id_))
+
+    @property
+    def owner(self) -> int:
+        return 0 if self.principal is None else crc32(self.principal.id.encode()) or 1
 
     def may_somewhere(self, verb: str) -> bool:
         return self._counted(self.principal is not None and self.principal.may_somewhere(verb))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polynya.base.errors import NotLeader, PolynyaError
-from polynya.base.limits import GROUP_ID_BYTES_MAX
+from polynya.base.limits import GROUP_ID_BYTES_MAX, TRANSACTIONAL_ID_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
 from polynya.stream.features.consumer_groups import calls
@@ -58,9 +58,7 @@ async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> FindC
 def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
     context = call.context
     if kind == _TRANSACTION:
-        # librdkafka repeats this request without a word, unless it gets an error of authorization.
-        # So any broker will do: all clients print InitProducerId's error, librdkafka in its log too
-        return _at(call, key, context.brokers.own)
+        return _transaction_coordinator(call, key)
     if kind != _GROUP:
         return Coordinator(key, -1, "", -1, Error.INVALID_REQUEST, f"a key of type {kind}")
     if not is_group_id(key):
@@ -70,6 +68,23 @@ def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
         why = f"the token does not allow 'subscribe' on group '{key}'"
         return Coordinator(key, -1, "", -1, Error.GROUP_AUTHORIZATION_FAILED, why)
     return _at(call, key, context.brokers.leader_of(context.groups.group_of(key)))
+
+
+def _transaction_coordinator(call: Call, key: str) -> Coordinator:
+    context = call.context
+    error, why = Error.NONE, ""
+    if not 0 < len(key.encode()) <= TRANSACTIONAL_ID_BYTES_MAX:
+        error = Error.INVALID_REQUEST
+        why = f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes"
+    elif not call.caller.may_use_transaction(key):
+        error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        why = f"the token does not allow 'append' on transactional id '{key}'"
+    elif not context.transactions.is_ready:
+        error = Error.COORDINATOR_NOT_AVAILABLE
+        why = "transactions need the release of this node on all nodes: upgrade them"
+    if error:
+        return Coordinator(key, -1, "", -1, error, why)
+    return _at(call, key, context.brokers.leader_of(context.transactions.group_of(key)))
 
 
 def _at(call: Call, key: str, id_: int) -> Coordinator:

@@ -37,7 +37,7 @@ async def offset_commit(
     async for asked in in_turns(call, request.topics):
         answers = commit.OffsetCommitResponseTopic(asked.name, asked.topic_id)
         response.topics.append(answers)
-        topic, error = await _topic(call, asked.name, asked.topic_id, by_id=by_id)
+        topic, error = await topic_of_offsets(call, asked.name, asked.topic_id, by_id=by_id)
         for part in asked.partitions:
             answer = commit.OffsetCommitResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)
@@ -72,7 +72,9 @@ async def _commit(
     return answer.errors[0]
 
 
-async def _topic(call: Call, name: str, id_: bytes, *, by_id: bool) -> tuple[Topic | None, Error]:
+async def topic_of_offsets(
+    call: Call, name: str, id_: bytes, *, by_id: bool
+) -> tuple[Topic | None, Error]:
     """Return a topic that the caller may read, by its id or its name, or the error."""
     topics = call.context.topics
     try:
@@ -92,7 +94,9 @@ async def offset_fetch(call: Call, request: fetch.OffsetFetchRequest) -> fetch.O
     """Return committed offsets, of several groups since version 8."""
     response = fetch.OffsetFetchResponse()
     if call.version < _FETCH_BATCHED_SINCE:
-        found = await _fetched(call, request.group_id, _as_group(request))
+        found = await _fetched(
+            call, request.group_id, _as_group(request), stable=request.require_stable
+        )
         response.error_code = found.error_code
         for each in found.topics:
             parts = [
@@ -108,7 +112,8 @@ async def offset_fetch(call: Call, request: fetch.OffsetFetchRequest) -> fetch.O
             response.topics.append(fetch.OffsetFetchResponseTopic(each.name, parts))
         return response
     async for asked in in_turns(call, request.groups):
-        response.groups.append(await _fetched(call, asked.group_id, asked.topics))
+        found = await _fetched(call, asked.group_id, asked.topics, stable=request.require_stable)
+        response.groups.append(found)
     return response
 
 
@@ -122,9 +127,14 @@ def _as_group(request: fetch.OffsetFetchRequest) -> list[fetch.OffsetFetchReques
 
 
 async def _fetched(
-    call: Call, group_id: str, asked: list[fetch.OffsetFetchRequestTopics] | None
+    call: Call,
+    group_id: str,
+    asked: list[fetch.OffsetFetchRequestTopics] | None,
+    *,
+    stable: bool,
 ) -> fetch.OffsetFetchResponseGroup:
-    """Return the offsets of one group: of the named partitions, or all that it has."""
+    """Return the offsets of one group: of the named partitions, or all that it has. `stable`:
+    refuse those that an open transaction may change, and the client asks again."""
     response = fetch.OffsetFetchResponseGroup(group_id)
     answer = await ask(call, calls.FetchOffsets(group_id))
     if isinstance(answer, Outcomes):
@@ -135,18 +145,19 @@ async def _fetched(
         return response
     assert isinstance(answer, Offsets)
     entries = {(each.topic, each.partition): each for each in answer.entries}
+    unstable = set(answer.unstable) if stable else set()
     by_id = call.version >= _FETCH_BY_ID_SINCE
     if asked is None:
-        response.topics = await _all(call, entries)
+        response.topics = await _all(call, entries, unstable)
         return response
     async for each in in_turns(call, asked):
-        topic, error = await _topic(call, each.name, each.topic_id, by_id=by_id)
+        topic, error = await topic_of_offsets(call, each.name, each.topic_id, by_id=by_id)
         if error == Error.UNKNOWN_TOPIC_OR_PARTITION:
             error = Error.NONE  # as in Kafka: no offset
         parts = [
             _none(number, error)
-            if topic is None or (entry := entries.get((topic.id, number))) is None
-            else _part(entry)
+            if topic is None
+            else _found(number, entries.get((topic.id, number)), (topic.id, number) in unstable)
             for number in each.partition_indexes
         ]
         response.topics.append(fetch.OffsetFetchResponseTopics(each.name, each.topic_id, parts))
@@ -154,21 +165,28 @@ async def _fetched(
 
 
 async def _all(
-    call: Call, entries: dict[tuple[bytes, int], OffsetEntry]
+    call: Call, entries: dict[tuple[bytes, int], OffsetEntry], unstable: set[tuple[bytes, int]]
 ) -> list[fetch.OffsetFetchResponseTopics]:
     """Return all offsets; those of topics that are being deleted are left out."""
     found: dict[bytes, fetch.OffsetFetchResponseTopics] = {}
-    for (id_, _), entry in entries.items():
+    for place in [*entries, *sorted(unstable - entries.keys())]:
+        id_, number = place
         if id_ not in found:
-            topic, _error = await _topic(call, "", id_, by_id=True)
+            topic, _error = await topic_of_offsets(call, "", id_, by_id=True)
             if topic is None:
                 continue
             found[id_] = fetch.OffsetFetchResponseTopics(topic.name, id_)
-        found[id_].partitions.append(_part(entry))
+        found[id_].partitions.append(_found(number, entries.get(place), place in unstable))
     return list(found.values())
 
 
-def _part(entry: OffsetEntry) -> fetch.OffsetFetchResponsePartitions:
+def _found(
+    number: int, entry: OffsetEntry | None, is_unstable: bool
+) -> fetch.OffsetFetchResponsePartitions:
+    if is_unstable:
+        return _none(number, Error.UNSTABLE_OFFSET_COMMIT)
+    if entry is None:
+        return _none(number, Error.NONE)
     return fetch.OffsetFetchResponsePartitions(
         entry.partition, entry.offset, entry.leader_epoch, entry.metadata, Error.NONE
     )
@@ -191,7 +209,7 @@ async def offset_delete(
     async for asked in in_turns(call, request.topics):
         answers = delete.OffsetDeleteResponseTopic(asked.name)
         response.topics.append(answers)
-        topic, error = await _topic(call, asked.name, NO_UUID, by_id=False)
+        topic, error = await topic_of_offsets(call, asked.name, NO_UUID, by_id=False)
         for part in asked.partitions:
             answer = delete.OffsetDeleteResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)

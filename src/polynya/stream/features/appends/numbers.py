@@ -64,6 +64,7 @@ def begin_transaction(machine: Machine, stream: Stream, command: TxnProduce) -> 
     machine.counters.raise_level(TRANSACTION_LEVEL)  # a standalone node gets no `SetLevel`
     kafka = stream.kafka = stream.kafka or KafkaState()
     id_ = int(command.producer.id)
+    machine.directory.undecided[stream.uid] = stream
     if id_ not in kafka.open:
         kafka.open[id_] = OpenTransaction(
             stream.next_record,

@@ -30,6 +30,8 @@ def end_transaction(
     assert stream.kafka is not None
     before = stable_of(stream)
     opened = stream.kafka.open.pop(producer)
+    if not stream.kafka.open:
+        machine.directory.undecided.pop(stream.uid, None)
     if not commit:
         _abort(stream, producer, opened.record)
     machine.changes.streams.add(stream.uid)

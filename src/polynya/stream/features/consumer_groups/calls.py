@@ -14,6 +14,7 @@ class GroupError(enum.IntEnum):
 
     UNKNOWN = -1
     NONE = 0
+    COORDINATOR_LOADING = 14
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     ILLEGAL_GENERATION = 22
@@ -24,6 +25,7 @@ class GroupError(enum.IntEnum):
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
     INVALID_REQUEST = 42
+    INVALID_TXN_STATE = 48
     POLICY_VIOLATION = 44
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -87,6 +89,19 @@ class Commit(msgspec.Struct, array_like=True, tag=5, gc=False):
     offsets: list[OffsetEntry]
 
 
+class CommitInTransaction(msgspec.Struct, array_like=True, tag=11, gc=False):
+    """Commit offsets at the end of a transaction of a producer."""
+
+    group: str
+    producer: int
+    epoch: int
+    number: int  # of the transaction
+    generation: int
+    member: str
+    instance: str | None
+    offsets: list[OffsetEntry]
+
+
 class FetchOffsets(msgspec.Struct, array_like=True, tag=6, gc=False):
     """Read the committed offsets: all of the group."""
 
@@ -119,7 +134,17 @@ class ListAll(msgspec.Struct, array_like=True, tag=10, gc=False):
 
 
 Call = (
-    Join | Sync | Heartbeat | Leave | Commit | FetchOffsets | Describe | Drop | DropPlaces | ListAll
+    Join
+    | Sync
+    | Heartbeat
+    | Leave
+    | Commit
+    | CommitInTransaction
+    | FetchOffsets
+    | Describe
+    | Drop
+    | DropPlaces
+    | ListAll
 )
 
 
@@ -152,9 +177,11 @@ class Outcomes(msgspec.Struct, array_like=True, tag=3, gc=False):
 
 
 class Offsets(msgspec.Struct, array_like=True, tag=4, gc=False):
-    """The answer to `FetchOffsets`."""
+    """The answer to `FetchOffsets`. `unstable`: the partitions, by topic id and number, whose
+    offsets an open transaction may change."""
 
     entries: list[OffsetEntry]
+    unstable: list[tuple[bytes, int]] = []
 
 
 class DescribedMember(msgspec.Struct, array_like=True, gc=False):

@@ -1,12 +1,14 @@
-"""The commands of Kafka consumer groups: tags 130-139, level 3."""
+"""The commands of Kafka consumer groups: tags 130-139, level 3; and of their offsets in
+transactions."""
 
 from __future__ import annotations
 
 import msgspec
 
+from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import GROUP_ID_BYTES_MAX, PARTITIONS_MAX
 from polynya.stream.command import Command, command
-from polynya.stream.command_validation import DATE, NONE, TIME, WORD, bounded, first_fault
+from polynya.stream.command_validation import DATE, NONE, TIME, WIDE, WORD, bounded, first_fault
 
 
 @bounded({"session_timeout_ms": WORD, "rebalance_timeout_ms": WORD})
@@ -41,14 +43,14 @@ class OffsetEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def _consumer_group(
-    command: ConsumerGroupPut | CommitOffsets | ConsumerGroupDrop | DropOffsets,
+    command: ConsumerGroupPut | CommitOffsets | ConsumerGroupDrop | DropOffsets | TxnOffsets,
 ) -> str:
     if not 0 < len(command.id) <= GROUP_ID_BYTES_MAX:
         return f"the id of a consumer group has 1 to {GROUP_ID_BYTES_MAX} characters"
     match command:
         case ConsumerGroupPut():
             return first_fault(command.members)
-        case CommitOffsets():
+        case CommitOffsets() | TxnOffsets():
             strange = [each for each in command.offsets if len(each.topic) != 16]
             return first_fault(command.offsets) or ("a topic id has 16 bytes" if strange else "")
         case DropOffsets():
@@ -124,3 +126,30 @@ class ForgetTopic(Command, tag=135, frozen=True, gc=False):
     """Delete the committed offsets of a deleted topic in all groups of this Raft group. Level 3."""
 
     topic: bytes
+
+
+@command(
+    since=TRANSACTION_LEVEL,
+    bounds={
+        "now_ms": TIME,
+        "producer": WIDE,
+        "epoch": (0, 2**15 - 1),
+        "number": (1, 2**62),
+        "generation": (-1, 2**31 - 1),
+    },
+    check=_consumer_group,
+)
+class TxnOffsets(Command, tag=115, frozen=True, gc=False):
+    """Commit offsets of a consumer group at the end of a transaction, with its records. Level 4.
+
+    TXN_ENDED: the transaction has ended here. NOT_YET: an earlier one of the producer has not.
+    NOT_FOUND and FENCED: as of `CommitOffsets`; without a member any group accepts it."""
+
+    id: str
+    now_ms: int
+    producer: int
+    epoch: int
+    number: int
+    generation: int
+    member: str
+    offsets: list[OffsetEntry]

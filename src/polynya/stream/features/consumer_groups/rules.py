@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from polynya.base.limits import (
     CONSUMER_GROUPS_BYTES_MAX,
     CONSUMER_GROUPS_MAX,
+    ENDED_MS,
     GROUP_OFFSETS_MAX,
 )
 from polynya.stream.command import applies, level_of
@@ -48,14 +49,14 @@ def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
         if not command.members:
             return Reply(Code.OK)  # it was deleted, and is empty
         group = ConsumerGroup(command.id)
-        if not _has_room(machine, 1, members_bytes(command.members)):
+        if not has_room(machine, 1, members_bytes(command.members)):
             return Reply(Code.TOO_MANY)
         groups.add(group)
     group.generation, group.leader = command.generation, command.leader
     group.protocol_type, group.protocol = command.protocol_type, command.protocol
     groups.set_members(group, command.members)
     group.used_ms = command.now_ms
-    _changed(machine, command.id)
+    changed(machine, command.id)
     return Reply(Code.OK)
 
 
@@ -70,17 +71,18 @@ def apply_commit(machine: Machine, command: CommitOffsets, place: int) -> Reply:
         return Reply(refused)
     known: dict[bytes, bytes] = {} if group is None else group.offsets
     new = {place_of(each.topic, each.partition): each for each in command.offsets}
-    count = len(new.keys() | known.keys())
+    count = len(new.keys() | known.keys()) + (0 if group is None else pending_count(group))
     size = sum(len(each.metadata) for each in command.offsets)
-    if count > GROUP_OFFSETS_MAX or not _has_room(machine, int(group is None), size):
+    if count > GROUP_OFFSETS_MAX or not has_room(machine, int(group is None), size):
         return Reply(Code.TOO_MANY)
     if group is None:
         group = ConsumerGroup(command.id)
         groups.add(group)
     for place_, each in new.items():
         groups.set_offset(group, place_, packed(each, command.now_ms))
+    groups.drop_pending(group, new)
     group.used_ms = command.now_ms
-    _changed(machine, command.id)
+    changed(machine, command.id)
     return Reply(Code.OK)
 
 
@@ -88,14 +90,23 @@ def _judge(group: ConsumerGroup | None, command: CommitOffsets) -> Code | None:
     """Return the refusal of a commit."""
     if command.generation < 0 and not command.member:
         return Code.HELD if group is not None and group.members else None
-    if group is None:
-        return Code.NOT_FOUND
-    if not any(member.id == command.member for member in group.members):
-        return Code.NOT_FOUND
-    return Code.FENCED if command.generation != group.generation else None
+    return judge_member(group, command.member, command.generation)
 
 
-def _has_room(machine: Machine, groups: int, size: int) -> bool:
+def judge_member(group: ConsumerGroup | None, member: str, generation: int) -> Code | None:
+    """Return the refusal of a commit by a member."""
+    if group is None or not any(each.id == member for each in group.members):
+        return Code.NOT_FOUND
+    return Code.FENCED if generation != group.generation else None
+
+
+def pending_count(group: ConsumerGroup) -> int:
+    """Return the number of offsets in open transactions."""
+    return sum(len(each.offsets) for each in group.pending.values())
+
+
+def has_room(machine: Machine, groups: int, size: int) -> bool:
+    """Report whether there is memory for new groups and for more bytes."""
     known = machine.consumer_groups
     return (
         len(known) + groups <= CONSUMER_GROUPS_MAX
@@ -105,15 +116,24 @@ def _has_room(machine: Machine, groups: int, size: int) -> bool:
 
 @applies(ConsumerGroupDrop)
 def apply_drop(machine: Machine, command: ConsumerGroupDrop, place: int) -> Reply:
-    """Delete a group. NOT_FOUND; HELD: it has members."""
+    """Delete a group. NOT_FOUND; HELD: it has members, or offsets of an open transaction."""
     group = machine.consumer_groups.get(command.id)
-    if group is None:
+    if group is None or group.is_shell:
         return Reply(Code.NOT_FOUND)
-    if group.members:
+    if group.members or group.pending:
         return Reply(Code.HELD)
-    machine.consumer_groups.remove(group)
-    _changed(machine, command.id)
+    _remove(machine, group)
     return Reply(Code.OK)
+
+
+def _remove(machine: Machine, group: ConsumerGroup) -> None:
+    """Delete a group. What it has to remember of transactions that ended lately stays."""
+    groups = machine.consumer_groups
+    groups.drop_ended(group, machine.counters.log_ms - ENDED_MS)
+    groups.remove(group)
+    if group.ended:
+        groups.add(ConsumerGroup(group.id, used_ms=machine.counters.log_ms, ended=group.ended))
+    changed(machine, group.id)
 
 
 @applies(DropOffsets)
@@ -123,26 +143,28 @@ def apply_drop_offsets(machine: Machine, command: DropOffsets, place: int) -> Re
     if group is None:
         return Reply(Code.NOT_FOUND)
     places = [place_of(topic, partition) for topic, partition in command.places]
-    if machine.consumer_groups.drop_offsets(group, places):
-        _changed(machine, command.id)
+    groups = machine.consumer_groups
+    if groups.drop_offsets(group, places) + groups.drop_pending(group, places):
+        changed(machine, command.id)
     return Reply(Code.OK)
 
 
 @applies(ExpireOffsets)
 def apply_expire(machine: Machine, command: ExpireOffsets, place: int) -> Reply:
-    """Delete old offsets of a group. NOT_FOUND; ACTIVE: it has members."""
+    """Delete old offsets of a group. NOT_FOUND; ACTIVE: it has members, or offsets of an open
+    transaction."""
     groups = machine.consumer_groups
     group = groups.get(command.id)
     if group is None:
         return Reply(Code.NOT_FOUND)
-    if group.members:
+    if group.members or group.pending:
         return Reply(Code.ACTIVE)
     old = old_offsets(group, command.before_ms)
     groups.drop_offsets(group, old)
     if not group.offsets:
-        groups.remove(group)
-    if old or not group.offsets:
-        _changed(machine, command.id)
+        _remove(machine, group)
+    elif old:
+        changed(machine, command.id)
     return Reply(Code.OK)
 
 
@@ -159,12 +181,14 @@ def apply_forget_topic(machine: Machine, command: ForgetTopic, place: int) -> Re
     """Delete the offsets of a deleted topic."""
     groups = machine.consumer_groups
     for group in groups.by_id.values():
-        gone = [place for place in group.offsets if topic_of(place) == command.topic]
-        if groups.drop_offsets(group, gone):
-            _changed(machine, group.id)
+        places = group.offsets.keys() | group.unstable if group.pending else group.offsets
+        gone = [place for place in places if topic_of(place) == command.topic]
+        if groups.drop_offsets(group, gone) + groups.drop_pending(group, gone):
+            changed(machine, group.id)
     return Reply(Code.OK)
 
 
-def _changed(machine: Machine, id_: str) -> None:
+def changed(machine: Machine, id_: str) -> None:
+    """Note a change of a group."""
     machine.changes.consumer_groups.add(id_)
     machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.stream.command import Command, command, its_name
-from polynya.stream.command_validation import COUNTER, FROM_TAIL, TIME, WIDE
+from polynya.stream.command_validation import COUNTER, FROM_TAIL, NONE, TIME, WIDE
 
 
 @command(
@@ -60,3 +61,15 @@ class Acknowledge(Command, tag=24, frozen=True):
     """Drop an outbox message whose target group has applied it."""
 
     message: int
+
+
+def _acknowledged(command: AcknowledgeAll) -> str:
+    strange = [message for message in command.messages if not WIDE[0] <= message <= WIDE[1]]
+    return f"{strange[0]} is no number of a message" if strange else ""
+
+
+@command(since=TRANSACTION_LEVEL, bounds=NONE, check=_acknowledged)
+class AcknowledgeAll(Command, tag=25, frozen=True, gc=False):
+    """Drop several outbox messages whose target groups have applied them. Level 4."""
+
+    messages: list[int]

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
-from polynya.stream.command import applies
+from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends.rules import media_type, other_type
 from polynya.stream.features.forks.commands import (
     Acknowledge,
+    AcknowledgeAll,
     ConfirmPin,
     PinSource,
     RefuseAttempt,
@@ -29,6 +30,7 @@ from polynya.stream.features.lifetimes.rules import (
     tail_reply,
 )
 from polynya.stream.features.retention.trimming import release_trimmed
+from polynya.stream.features.transactions.rules import acknowledged
 from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, locate
 from polynya.stream.replies import Code, Reply
@@ -253,6 +255,20 @@ def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -
 @applies(Acknowledge)
 def apply_acknowledge(machine: Machine, command: Acknowledge, place: int) -> Reply:
     """Drop an outbox message. Idempotent."""
-    machine.outbox.messages.pop(command.message, None)
-    machine.changes.messages.add(command.message)
+    _drop_message(machine, command.message)
     return Reply(Code.OK)
+
+
+@applies(AcknowledgeAll)
+def apply_acknowledge_all(machine: Machine, command: AcknowledgeAll, place: int) -> Reply:
+    """Drop outbox messages. Idempotent."""
+    machine.counters.raise_level(level_of(AcknowledgeAll))
+    for message in command.messages:
+        _drop_message(machine, message)
+    return Reply(Code.OK)
+
+
+def _drop_message(machine: Machine, message: int) -> None:
+    machine.outbox.messages.pop(message, None)
+    machine.changes.messages.add(message)
+    acknowledged(machine, message)

@@ -124,6 +124,7 @@ def release(machine: Machine, stream: Stream, now_ms: int) -> None:
         stream.deleted = True
         if stream.kafka is not None:
             stream.kafka.open = {}  # what forks inherit is decided
+            machine.directory.undecided.pop(stream.uid, None)
         cut_to_pins(machine, stream, now_ms)
     else:
         remove(machine, stream, now_ms)

@@ -3,8 +3,8 @@ is refused from then on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,6 +15,7 @@ from polynya.stream.features.appends import producers
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.appends.rules import add_batch, tail_moved
 from polynya.stream.features.appends.transactions import end_transaction
+from polynya.stream.features.consumer_groups.transactions import settle_offsets
 from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
 from polynya.stream.features.markers.control_batch import inline_entry
 from polynya.stream.features.pages.eviction import stub_of
@@ -28,9 +29,6 @@ from polynya.stream.state.profile_epochs import profile_epoch_of
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
-# (machine, consumer group, producer, number, whether it commits, now): moves or drops the offsets
-SettleOffsets: TypeAlias = "Callable[[Machine, str, int, int, bool, int], None]"
-SETTLE_OFFSETS: list[SettleOffsets] = []  # the consumer groups' rule, if they have one
 _ENDED_AT_ONCE = 2  # entries of `ended` looked at when one is added, so that they become fewer
 
 
@@ -101,8 +99,7 @@ def _end_of(command: TxnMarkers | TxnSettle, place: int) -> _End:
 
 
 def _end_in_group(machine: Machine, group: str, end: _End) -> None:
-    for settle in SETTLE_OFFSETS:
-        settle(machine, group, end.producer, end.number, end.commit, end.now_ms)
+    settle_offsets(machine, group, end.producer, end.number, commit=end.commit, now_ms=end.now_ms)
 
 
 def _end_in_stream(machine: Machine, stream: Stream, end: _End) -> None:

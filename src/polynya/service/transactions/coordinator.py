@@ -1,0 +1,191 @@
+"""The coordinators of transactional ids, as one core reaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from polynya.base.levels import TRANSACTION_LEVEL
+from polynya.base.limits import MARKED_MAX
+from polynya.service.node_service import NodeService
+from polynya.service.transactions.calls import (
+    TRANSACTIONS,
+    TransactionDetails,
+    TransactionQuery,
+    TransactionRefused,
+    details_of,
+)
+from polynya.stream.command import Command
+from polynya.stream.features.transactions.commands import (
+    EPOCH,
+    TxnAdd,
+    TxnEnd,
+    TxnExpire,
+    TxnInit,
+)
+from polynya.stream.features.transactions.state import Transaction, TransactionState
+from polynya.stream.replies import Code
+
+Pair: TypeAlias = tuple[int, int]  # producer, epoch
+
+
+class TransactionService:
+    """The calls of fronts. Each raises TransactionRefused, Unavailable if it was not applied, and
+    OutcomeUnknown; a repeat is safe then. The caller checks ids (1 to `TRANSACTIONAL_ID_BYTES_MAX`
+    bytes) and timeouts (1 to `TRANSACTION_TIMEOUT_MS_MAX`)."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        self.now_ms = service.now_ms
+        service.rpc.serve(TRANSACTIONS, TransactionQuery, list[TransactionDetails], self._answer)
+
+    @property
+    def is_ready(self) -> bool:
+        """Report whether all nodes know transactions, as far as this core knows."""
+        return self._service.level >= TRANSACTION_LEVEL
+
+    @property
+    def level(self) -> int:
+        """The feature level of the groups, as far as this core knows: it only grows."""
+        return self._service.level
+
+    def group_of(self, id_: str) -> int:
+        """Return the Raft group whose leader coordinates an id."""
+        return self._service.group_of(f"transaction/{id_}")
+
+    async def init(
+        self, id_: str, timeout_ms: int, pair: Pair = (-1, -1), *, owner: int = 0
+    ) -> Pair:
+        """Return a new pair of producer and epoch, which fences all former ones. `pair`: the caller
+        has it, and goes on. `owner`: a hash of the principal; 0 without access control."""
+        if pair != (-1, -1):
+            _check(pair)
+        command = TxnInit(id_, self._service.now_ms(), timeout_ms, *pair, owner)
+        return _pair_of(await self._call(id_, command))
+
+    async def add(  # noqa: PLR0913
+        self,
+        id_: str,
+        pair: Pair,
+        streams: list[tuple[int, int, str]],
+        groups: list[str],
+        *,
+        version: int,
+    ) -> int:
+        """Add streams (group, uid, name) and consumer groups to the open transaction, or begin one.
+        Returns its number."""
+        _check(pair)
+        if len(streams) + len(groups) > MARKED_MAX:
+            raise TransactionRefused(Code.TOO_LARGE)
+        placed = [(self._service.group_of(f"consumer-group/{group}"), group) for group in groups]
+        now_ms = self._service.now_ms()
+        number: int = await self._call(id_, TxnAdd(id_, *pair, now_ms, streams, placed, version))
+        return number
+
+    async def participants(self, id_: str, pair: Pair) -> tuple[int, list[int], list[str]]:
+        """Return the number of the open transaction, and the uids and consumer groups that were
+        added to it."""
+        found = await self._one(id_)
+        if (found.producer, found.epoch) != pair:
+            raise TransactionRefused(Code.FENCED)
+        if found.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
+            raise TransactionRefused(Code.TXN_CONCURRENT)
+        if found.state != TransactionState.ONGOING:
+            raise TransactionRefused(Code.TXN_STATE)
+        return found.number, [uid for uid, _ in found.streams], found.groups
+
+    async def end(self, id_: str, pair: Pair, *, commit: bool, version: int) -> Pair:
+        """Commit or abort the open transaction. Returns the pair of the next one, which is the same
+        one in version 1."""
+        _check(pair)
+        now_ms = self._service.now_ms()
+        return _pair_of(await self._call(id_, TxnEnd(id_, *pair, commit, version, now_ms)))
+
+    async def abort(self, id_: str) -> TransactionDetails:
+        """Abort the open transaction of an id, and fence its producer. Returns what it was."""
+        found = await self._one(id_)
+        if found.state != TransactionState.ONGOING:
+            raise TransactionRefused(Code.TXN_STATE)
+        await self._call(id_, TxnExpire(id_, found.number, self._service.now_ms(), force=True))
+        return found
+
+    async def describe(self, ids: Iterable[str]) -> dict[str, TransactionDetails]:
+        """Return those of these ids that their coordinators know, with their participants."""
+        by_group: dict[int, list[str]] = {}
+        for id_ in ids:
+            by_group.setdefault(self.group_of(id_), []).append(id_)
+        wanted = [TransactionQuery([group], some) for group, some in by_group.items()]
+        found = [each for query in wanted for each in await self._at_home(query)]
+        return {each.id: each for each in found}
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[TransactionState] = (),
+        producers: Iterable[int] = (),
+        open_ms: int = -1,
+    ) -> list[TransactionDetails]:
+        """Return the ids of all coordinators, by id, without participants. `open_ms`: only those
+        whose transaction is open for as long."""
+        since_ms = self._service.now_ms() - open_ms if open_ms >= 0 else -1
+        states, producers = list(states), list(producers)
+
+        def query(groups: list[int]) -> TransactionQuery:
+            return TransactionQuery(groups, [], states, producers, since_ms)
+
+        groups = range(1, self._service.groups + 1)
+        parts = await self._service.rpc.of_groups(groups, TRANSACTIONS, query, self._answer)
+        return sorted((each for part in parts for each in part), key=lambda each: each.id)
+
+    async def _one(self, id_: str) -> TransactionDetails:
+        found = await self._at_home(TransactionQuery([self.group_of(id_)], [id_]))
+        if not found:
+            raise TransactionRefused(Code.NOT_FOUND)
+        return found[0]
+
+    async def _at_home(self, query: TransactionQuery) -> list[TransactionDetails]:
+        found: list[TransactionDetails] = await self._service.rpc.at_home(
+            query.groups[0], TRANSACTIONS, query, self._answer
+        )
+        return found
+
+    async def _answer(self, query: TransactionQuery) -> list[TransactionDetails]:
+        """Answer from the replicas of this core, after all that was committed before."""
+        await self._service.local.linearize_all(query.groups)
+        found = []
+        for group in query.groups:
+            known = self._service.local.here(group).transactions
+            some = [known.get(id_) for id_ in query.ids] if query.ids else list(known)
+            found += [
+                details_of(group, each, whole=bool(query.ids))
+                for each in some
+                if each is not None and _matches(query, each)
+            ]
+        return found
+
+    async def _call(self, id_: str, command: Command) -> Any:
+        reply = await self._service.call(self.group_of(id_), command)
+        if reply.code != Code.OK:
+            raise TransactionRefused(Code(reply.code))
+        return reply.detail
+
+
+def _check(pair: Pair) -> None:
+    """Refuse a pair that no client got."""
+    if pair[0] < 0 or not EPOCH[0] <= pair[1] <= EPOCH[1]:
+        raise TransactionRefused(Code.FENCED)
+
+
+def _pair_of(detail: Any) -> Pair:
+    producer, epoch = detail
+    return producer, epoch
+
+
+def _matches(query: TransactionQuery, transaction: Transaction) -> bool:
+    return (
+        (not query.states or transaction.state in query.states)
+        and (not query.producers or transaction.producer in query.producers)
+        and (
+            query.since_ms < 0 or (transaction.is_active and transaction.since_ms <= query.since_ms)
+        )
+    )
