@@ -48,7 +48,7 @@ from polynya.stream.features.lifetimes.commands import (
     Expire,
     Touch,
 )
-from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
+from polynya.stream.features.markers.commands import DecideEntries, TxnMarkers, TxnSettle
 from polynya.stream.features.markers.control_batch import control_batch
 from polynya.stream.features.marks.commands import DropSnapshot, PublishSnapshot
 from polynya.stream.features.packs.commands import (
@@ -278,6 +278,7 @@ GOLDEN: list[tuple[Command, str]] = [
         ),
         "9972070203c3c44e0000000000000000000000420000000002a4ad982000300000000000000000000003e800000000000003e800000000000000070002ffffffff000000012000000008000000010c00000000000000919209a96b61666b612f742f3091a167cd03e9",
     ),
+    (DecideEntries([(7, 3, 9)], 5), "937b919307030905"),
     (TxnSettle(9, "", 7, 2, 3, False, 1000, 1001), "997609a0070203c2cd03e8cd03e9"),
     (MirrorGap("kafka/t/0", 5, 7, 300, 302, True), "970da96b61666b612f742f300507cd012ccd012ec3"),
     (ProducerIds(1000, 5), "9309cd03e805"),
@@ -641,6 +642,7 @@ def test_levels_are_those_of_commands() -> None:
         TxnProduce: 4,
         TxnMarkers: 4,
         TxnSettle: 4,
+        DecideEntries: 4,
         NoteCompaction: 4,
         SetCompaction: 4,
         SubscriptionPutLimited: 4,

@@ -24,6 +24,7 @@ PRODUCER_NUMBER_MAX = 2**53 - 1  # epochs and sequences: exact in every client l
 PRODUCER_RECEIPTS = 5  # receipts kept for a producer, as Kafka keeps
 PRODUCERS_PER_STREAM_MAX = 4096
 OPEN_TRANSACTIONS_MAX = 1024  # of a stream: each holds back its readers, and has a producer's state
+DECIDED_MAX = 4096  # ranges of a command, and entries of a stream that are looked at at once
 MARKED_MAX = 10_000  # streams and consumer groups of a transaction
 # how long a stream refuses an ended transaction of a producer of whom it knows nothing else, and a
 # consumer group: no pack and no number that a front knows lasts longer

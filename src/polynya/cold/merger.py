@@ -188,6 +188,12 @@ class Merger:
                     await self.pager.page_out(group, uid)
         return merged
 
+    async def rewrite(self, runs: Sequence[MergeRun]) -> int:
+        """Write these runs into new packs, with the flags that are decided by now. Return the number
+        of packs. Raises StoreError, Unavailable, OutcomeUnknown."""
+        sound = [run for run in runs if run.uid not in self._damaged]
+        return sum([await self._merge(some) for some in plan_packs(sound, self._settings)])
+
     # --- scanning ---------------------------------------------------------------------------------
 
     async def _look(self) -> list[MergeRun]:
