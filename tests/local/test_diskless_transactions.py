@@ -256,7 +256,7 @@ async def test_a_repeat_of_a_publish_is_known_after_the_decision(world: World) -
 
 @story
 async def test_a_marker_brings_an_evicted_stream_back(world: World) -> None:
-    """A late batch without its number would begin a transaction that has no end."""
+    """The marker keeps its number, so no late batch begins a transaction that has no end."""
     made = await told(world)
     await made.end(9)
     uid = made.uid

@@ -47,7 +47,7 @@ class DecideCounters(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct):
-    """The decisions of one pass."""
+    """The ranges and slices of one pass."""
 
     ranges: dict[int, list[tuple[int, int, int]]] = msgspec.field(default_factory=dict)
     runs: list[MergeRun] = msgspec.field(default_factory=list)
