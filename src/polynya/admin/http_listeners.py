@@ -41,8 +41,6 @@ from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterRoutes
-from polynya.front.http.api.compaction import PREFIX as COMPACTION
-from polynya.front.http.api.compaction import CompactionRoute
 from polynya.front.http.api.cost import PATH as COST
 from polynya.front.http.api.cost import CostRoute
 from polynya.front.http.api.kafka.groups import GROUPS
@@ -65,6 +63,8 @@ from polynya.front.http.api.subscriptions import PREFIXES as SUBSCRIPTIONS
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.auth.cookies import TokenCookie
+from polynya.front.http.compaction import PREFIX as COMPACTION
+from polynya.front.http.compaction import CompactionRoute
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Protection
