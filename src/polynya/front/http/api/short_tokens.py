@@ -19,7 +19,7 @@ PATH = "/v1/tokens/short"
 
 
 class ShortTokenRoute:
-    """The route, which counts what it mints. `counters` None: nobody has a token."""
+    """The route, which counts its tokens. `counters` None: the node has no access control."""
 
     def __init__(self, counters: AccessCounters | None) -> None:
         self._counters = counters
