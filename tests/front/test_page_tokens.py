@@ -12,7 +12,7 @@ from front_world import Answer, World, play, request
 
 from polynya.access import Access
 from polynya.access.token_file import TokenFile, Wanted
-from polynya.front.http.api.short_tokens import PATH, mint_short_token
+from polynya.front.http.api.short_tokens import PATH, ShortTokenRoute
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.auth.cookies import TokenCookie
 from polynya.front.http.protocol.cors import Cors
@@ -75,7 +75,7 @@ def guarded(
 
     play(
         told,
-        handlers={PATH: mint_short_token, "/v1/node": secret},
+        handlers={PATH: ShortTokenRoute(gate.access.counters).handle, "/v1/node": secret},
         protection=Protection(authorizer=authorizer, cors=cors),
     )
 
@@ -95,6 +95,7 @@ def test_a_server_mints_a_token_and_a_page_reads_with_it(tmp_path: Path) -> None
         answer = await mint(world, gate.bearer("server"), stream="runs/7")
         assert answer.status == 201
         assert answer.headers["cache-control"] == "no-store"
+        assert gate.access.counters.minted == 1
         token = json.loads(answer.body)["token"]
         page = {"authorization": f"Bearer {token}"}
         assert (await world.get("runs/7", "?offset=-1", **page)).status == 200

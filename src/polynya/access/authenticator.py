@@ -42,12 +42,13 @@ class KeysUnknown(Denied):
 
 
 class AccessCounters:
-    __slots__ = ("denied", "forbidden", "limited", "proven")
+    __slots__ = ("denied", "forbidden", "limited", "minted", "proven")
 
     def __init__(self) -> None:
         self.proven = 0  # credentials verified and then cached
         self.denied = 0  # requests without a valid credential
         self.forbidden = 0  # requests beyond the principal's grants
+        self.minted = 0  # short tokens
         self.limited = 0  # requests over the principal's limits
 
 

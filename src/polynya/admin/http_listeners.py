@@ -56,7 +56,7 @@ from polynya.front.http.api.ranges import RangeRoute
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.segments import SegmentRoute
 from polynya.front.http.api.short_tokens import PATH as SHORT_TOKENS
-from polynya.front.http.api.short_tokens import mint_short_token
+from polynya.front.http.api.short_tokens import ShortTokenRoute
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.subscriptions import PREFIXES as SUBSCRIPTIONS
@@ -158,14 +158,14 @@ class HttpListeners:
     # --- fronts -----------------------------------------------------------------------------------
 
     def _base(self, settings: HttpSettings) -> HttpFront:
-        guarded = self._keeper.access is not None
+        known, guarded = self._keeper.known, self._keeper.access is not None
         handlers = {
             **(self._guarded_handlers() if guarded else self._open_handlers()),
             SQL_PATH: SqlRoute(self._behind.tables, self._queries).handle,
             RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
             BUCKETS: self._buckets.list,
             TOPICS: self._topics.list,
-            SHORT_TOKENS: mint_short_token,
+            SHORT_TOKENS: ShortTokenRoute(known.counters if known is not None else None).handle,
             **console_handlers(),
         }
         cookie = self._start.config.auth.cookie if guarded else ""

@@ -142,6 +142,7 @@ SERVING = (
     Metric(
         "polynya_access_limited_total", "counter", "Requests over the rate limits of their token."
     ),
+    Metric("polynya_access_short_tokens_total", "counter", "Short tokens minted for web pages."),
     Metric("polynya_audit_lines_total", "counter", "Audit log lines written."),
     Metric(
         "polynya_audit_lost_total",

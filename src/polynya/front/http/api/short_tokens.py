@@ -8,6 +8,7 @@ import time
 import msgspec
 
 from polynya.access import BadScope, Principal
+from polynya.access.authenticator import AccessCounters
 from polynya.access.short_tokens import Wanted, claims_of, excess, sign
 from polynya.access.token_file import split_token
 from polynya.base.names import spelled_name
@@ -17,8 +18,21 @@ from polynya.front.http.protocol.extension import Request, Response, read_json
 PATH = "/v1/tokens/short"
 
 
-async def mint_short_token(request: Request) -> Response:
-    """Mint a short token. Raises `Failure`."""
+class ShortTokenRoute:
+    """The route, which counts its tokens. `counters` None: the node has no access control."""
+
+    def __init__(self, counters: AccessCounters | None) -> None:
+        self._counters = counters
+
+    async def handle(self, request: Request) -> Response:
+        """Mint a short token. Raises `Failure`."""
+        response = _mint(request)
+        if self._counters is not None:
+            self._counters.minted += 1
+        return response
+
+
+def _mint(request: Request) -> Response:
     if request.method != "POST":
         raise Failure("METHOD_NOT_ALLOWED", "short tokens support POST", (("Allow", "POST"),))
     principal, text = _minter(request)
