@@ -1,10 +1,10 @@
 """Members of one group of the consumer protocol (KIP-848) until all partitions are assigned.
 `python -m bench.group_members [--members 100] [--partitions 1000] [--server HOST:PORT]`.
 
-Each member has a connection of its own, joins, and sends a heartbeat as soon as it has the answer to
-the last one, with what it was told that it has. Prints the seconds until the shares are equal and
-confirmed, and the heartbeats that it took. The server is a node, or any other server of the
-protocol with one broker, such as Kafka 4.3.
+Each member has a connection of its own, and joins. It sends a heartbeat as soon as it has the answer
+to the last one. The command prints the seconds until the shares are equal and confirmed, and the
+number of heartbeats. The server is a node, or any other server of the protocol with one broker,
+such as Kafka 4.3.
 """
 
 from __future__ import annotations
