@@ -1,4 +1,4 @@
-"""Who may see a transactional id, and abort its transaction."""
+"""Access to transactional ids: to see one, and to abort its transaction."""
 
 from __future__ import annotations
 
