@@ -170,7 +170,7 @@ def _api_versions(call: Call) -> list[Bytes]:
         for versions in (ADVERTISED.get(each.key, each.versions),)
     ]
     response = api_versions.ApiVersionsResponse(Error.NONE, listed)
-    add_features(response, call.context.service.level)
+    add_features(response, header.version, call.context)
     encode = partial(encode_response, api)
     if header.version not in api.versions:
         response.error_code = Error.UNSUPPORTED_VERSION

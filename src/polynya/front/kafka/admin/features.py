@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import msgspec
 
 from polynya.base.levels import CONSUMER_PROTOCOL_LEVEL
+from polynya.front.kafka.context import Context
 from polynya.wire.kafka.generated.api_versions import (
     ApiVersionsResponse,
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
 
+_SINCE, _ZERO_SINCE = 3, 4  # versions of ApiVersions
+
 
 class Feature(msgspec.Struct, frozen=True, gc=False):
-    """A feature of Kafka's, and the feature level here from which on it is told."""
+    """A feature of Kafka's. `is_told`: the cluster has it."""
 
     name: str
     version: int  # versions 0 to this are supported, and this one is in use
-    level: int
+    is_told: Callable[[Context], bool]
 
 
 FEATURES = (
     # the consumer protocol
-    Feature("group.version", 1, CONSUMER_PROTOCOL_LEVEL),
+    Feature("group.version", 1, lambda context: context.service.level >= CONSUMER_PROTOCOL_LEVEL),
 )
 
 
-def add_features(response: ApiVersionsResponse, level: int) -> None:
-    """Tell the features that a cluster at a feature level has. The level is their epoch: it only
-    grows, and is equal on all nodes."""
-    told = list(_told(level))
-    if told:
-        response.supported_features = [
-            SupportedFeatureKey(each.name, 0, each.version) for each in told
-        ]
-        response.finalized_features = [
-            FinalizedFeatureKey(each.name, each.version, each.version) for each in told
-        ]
-        response.finalized_features_epoch = level
-
-
-def _told(level: int) -> Iterator[Feature]:
-    return (each for each in FEATURES if level >= each.level)
+def add_features(response: ApiVersionsResponse, version: int, context: Context) -> None:
+    """Tell the features that the cluster has. Their epoch is the feature level, which only grows:
+    clients take features of a higher epoch than the one that they know."""
+    told = [each for each in FEATURES if each.is_told(context)]
+    if version < _SINCE or not told:
+        return
+    least = 0 if version >= _ZERO_SINCE else 1  # an older client cannot decode 0
+    response.supported_features = [
+        SupportedFeatureKey(each.name, least, each.version) for each in told
+    ]
+    response.finalized_features = [
+        FinalizedFeatureKey(each.name, each.version, each.version) for each in told
+    ]
+    response.finalized_features_epoch = context.service.level
