@@ -1,4 +1,4 @@
-"""Access to transactional ids: to see one, and to abort its transaction."""
+"""The verbs that the requests about transactional ids need."""
 
 from __future__ import annotations
 

@@ -25,6 +25,9 @@ from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Request, Response
 
+JSON = {"content_type": "application/json"}
+MOUNTED = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
+
 
 class Gate:
     """Tokens by name, the access that knows them, and the recorded calls."""
@@ -74,12 +77,13 @@ def guarded(
 
     gate.access = Access(gate.tokens, wall=lambda: gate.wall, issuer=gate.issuer)
     authorizer = Authorizer(gate.access, audit=lambda *note: gate.notes.append(note))
-    paths = ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health", "/v1/topics")
-    mounts = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
+    handlers = dict.fromkeys(
+        ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler
+    )
     play(
         told,
-        handlers=dict.fromkeys(paths, handler),
-        mounts=dict.fromkeys(mounts, handler),
+        handlers={**handlers, "/v1/topics": handler},
+        mounts=dict.fromkeys(MOUNTED, handler),
         protection=Protection(authorizer=authorizer, cors=Cors(origins)),
     )
 
@@ -88,9 +92,6 @@ def both(gate: Gate) -> None:
     gate.token("writer", "create,append:orders/")
     gate.token("reader", "read:orders/")
     gate.token("root", "admin")
-
-
-JSON = {"content_type": "application/json"}
 
 
 async def keep(
@@ -771,7 +772,7 @@ def test_who_went_away_while_the_keys_were_read_is_counted_and_answered_no_more(
         identify, refresh = gate.access.identify, gate.access.refresh
         asked, read = asyncio.Event(), asyncio.Event()
 
-        def unknown(credential: str) -> Principal:
+        def unknown(credential: str, *, short: bool) -> Principal:
             if read.is_set():
                 return identify(credential)
             raise KeysUnknown("no key yet")

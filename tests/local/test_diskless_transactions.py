@@ -3,6 +3,7 @@ batches of them, and every reader gets what it gets of a replicated stream."""
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -14,18 +15,23 @@ from worlds.transactions import DECIDED_MS, Planter, marker_batch
 
 from polynya.backup.streams import BackupStreams
 from polynya.cold import PackVerifier
-from polynya.cold.merger import Merger
+from polynya.cold.rewriting.decider import Decider
+from polynya.cold.rewriting.merger import Merger
 from polynya.cold.settings import MergeSettings
+from polynya.cold.steps import Steps
 from polynya.local.api import Page, TrimQuery
 from polynya.stream.command import Command
+from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.markers.commands import DecideEntries
+from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.features.pages.rules import LATE_MS
 from polynya.stream.features.profiles.commands import Profile, SetProfile
 from polynya.stream.machine import Machine
-from polynya.stream.parts import ColdSlice, Encoding
+from polynya.stream.parts import UNDECIDED, ColdSlice, Encoding
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.model import Stream
+from polynya.stream.state.model import Stream, TableClaim
 from polynya.wire.kafka.records import decoded_records
 
 NAME, FORK = "kafka/t/0", "kafka/t/1"
@@ -174,9 +180,83 @@ async def test_markers_survive_a_crash_and_an_eviction(world: World) -> None:
     assert await values_of(world) == [*SEEN, b"open", b"behind"]
 
 
+def decider_of(world: World) -> Decider:
+    groups = world.engine.groups
+    return Decider(groups, Steps(groups, world.store, asyncio.sleep), merger_of(world))
+
+
+def undecided(world: World) -> list[int]:
+    return [each.record for each in entries_of(world) if each.flags & UNDECIDED]
+
+
+@story
+async def test_slices_are_decided_where_nothing_is_merged(world: World) -> None:
+    made = await told(world)
+    decider = decider_of(world)
+    assert undecided(world) == [1, 3, 4, 5, 7, 8, 12]
+    assert await decider.decide_due() == 1, "they lie in aborted transactions, and become a pack"
+    assert undecided(world) == [12], "this one is open"
+    assert [each.flags for each in entries_of(world) if each.record in (1, 3, 4, 7)] == [5, 1, 5, 5]
+    assert machine_of(world).directory.streams[NAME].kafka.aborted == b""  # type: ignore[union-attr]
+    await check(world)
+    await made.end(9)
+    assert await decider.decide_due() == 1, "nothing is rewritten"
+    assert (decider.counters.decided, decider.counters.rewritten) == (1, 1)
+    assert undecided(world) == []
+    assert await decider.decide_due() == 0
+    world.kill()
+    assert await values_of(world) == [*SEEN, b"open", b"behind"]
+
+
+@story
+async def test_a_slice_that_a_job_may_read_is_decided_but_not_rewritten(world: World) -> None:
+    made = await told(world)
+    await made.end(9)
+    stream = stream_of(world)
+    stream.tables = {1: TableClaim(0, 12, 1)}
+    decider = decider_of(world)
+    assert await decider.decide_due() == 1
+    assert undecided(world) == [1, 3, 4, 5, 7, 8]
+    stream.tables = {1: TableClaim(12, 12, 1)}
+    assert await decider.decide_due() == 1
+    assert undecided(world) == []
+    assert await values_of(world) == [*SEEN, b"open", b"behind"]
+
+
+@story
+async def test_what_is_open_or_aborted_is_not_decided_by_a_command(world: World) -> None:
+    await told(world)
+    stream = stream_of(world)
+    wrong = [(stream.uid, 0, 1 << 40), (stream.uid, 12, 13), (stream.uid, 2, 3), (99, 0, 9)]
+    reply = await world.send(DecideEntries(wrong, world.clock.ms), NAME)
+    assert (reply.code, reply.detail) == (Code.OK, [])
+    assert undecided(world) == [1, 3, 4, 5, 7, 8, 12]
+    assert fault_of(DecideEntries([], 1)) and fault_of(DecideEntries([(1, -1, 3)], 1))
+
+
+@story
+async def test_a_repeat_of_a_publish_is_known_after_the_decision(world: World) -> None:
+    create = Create(NAME, world.clock.ms, "", Encoding.KAFKA)
+    await world.send(create)
+    made = Planter(NAME, lambda: stream_of(world), world.send)
+    made.now_ms = world.clock.ms
+    await made.write(b"a", producer=7)
+    await world.flusher.flush_now(whole=True)
+    (cold,) = entries_of(world)
+    await made.end(7)
+    decide = DecideEntries([(stream_of(world).uid, 0, 1)], world.clock.ms)
+    assert (await world.send(decide, NAME)).detail == [0]
+    term = world.engine.groups.term(machine_of(world).group)
+    publish = PublishSlices(
+        cold.pack, machine_of(world).group, term, [(stream_of(world).uid, cold)]
+    )
+    assert (await world.send(publish, NAME)).detail == [0]
+    assert undecided(world) == []
+
+
 @story
 async def test_a_marker_brings_an_evicted_stream_back(world: World) -> None:
-    """Without its number a late batch would begin a transaction that has no end."""
+    """The marker keeps its number, so no late batch begins a transaction that has no end."""
     made = await told(world)
     await made.end(9)
     uid = made.uid

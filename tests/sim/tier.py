@@ -34,10 +34,12 @@ from polynya.cold import (
     collector,
     evictor,
     flusher,
-    merger,
     pager,
     steps,
 )
+from polynya.cold.rewriting import merger
+from polynya.cold.rewriting.decider import Decider
+from polynya.cold.steps import Steps
 from polynya.diskless import DisklessSettings, Writer
 from polynya.diskless import commit as diskless_commit
 from polynya.diskless import writer as diskless_writer
@@ -84,6 +86,10 @@ def _addresses(nodes: Mapping[int, Any], own: int) -> list[int]:
     return [address(node, 0) for node in nodes if node != own]
 
 
+async def _soon(seconds: float) -> None:
+    await asyncio.sleep(seconds / 10)
+
+
 async def _owned() -> bool:
     return True
 
@@ -116,6 +122,10 @@ class SimTier:
         self.merger = Merger(
             engine.groups, store, turn(MERGE), CLUSTER, self.flusher.in_flight, eviction=settings
         )
+        self.decider = Decider(
+            engine.groups, Steps(engine.groups, store, asyncio.sleep), self.merger, sleep=_soon
+        )
+        self._decides = world.decides
         self.states = StateReader(store, cache_bytes=world.states_bytes)
         self.evictor = Evictor(
             engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight
@@ -164,6 +174,8 @@ class SimTier:
             self.deltas.run(),
             self._snapshots(),
         ]
+        if self._decides:
+            work.append(self.decider.run())
         work += [self.access.run(), self.leads.run(), self.leads.answer()]
         return [asyncio.ensure_future(each) for each in work]
 

@@ -198,6 +198,7 @@ class TransactionEpisode(Episode):
         self.world = World(seed, store=SimStore(seed, _wall_ms))
         self.world.release = levels.LEVEL
         self.world.evict_after_ms = 1500
+        self.world.decides = True
         self.recorder = Recorder(lambda: asyncio.get_running_loop().time())
         self.uids: dict[str, int] = {}
         self.late = False  # all is well for so long that nothing is under way

@@ -27,12 +27,14 @@ from polynya.stream.features.consumer_groups.commands import (
     ConsumerGroupDrop,
     ConsumerGroupMember,
     ConsumerGroupPut,
+    ConsumerPut,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
     OffsetEntry,
     TxnOffsets,
 )
+from polynya.stream.features.consumer_groups.modern_records import Holdings, Subscription
 from polynya.stream.features.forks.commands import (
     Acknowledge,
     AcknowledgeAll,
@@ -48,7 +50,7 @@ from polynya.stream.features.lifetimes.commands import (
     Expire,
     Touch,
 )
-from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
+from polynya.stream.features.markers.commands import DecideEntries, TxnMarkers, TxnSettle
 from polynya.stream.features.markers.control_batch import control_batch
 from polynya.stream.features.marks.commands import DropSnapshot, PublishSnapshot
 from polynya.stream.features.packs.commands import (
@@ -144,6 +146,18 @@ from polynya.stream.registry import AnyCommand
 
 BATCH = Batch(Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = Producer("p", 1, 2)
+MODERN_MEMBER = ConsumerGroupMember(
+    "m",
+    "i",
+    "c",
+    "/h",
+    0,
+    60000,
+    msgspec.msgpack.encode(Subscription(["t"], "u.*", ["kafka/"], "uniform", None)),
+    msgspec.msgpack.encode(
+        Holdings(2, 1, False, [(bytes(16), [(0, 1)])], [(bytes(16), [(1, 1)])], [(bytes(16), [0])])
+    ),
+)
 MEMBER = ConsumerGroupMember("m", "i", "c", "/h", 10000, 60000, b"s", b"a")
 KAFKA_BATCH = Batch(Encoding.KAFKA, 3, b"12345", 0xE3069283, flags=1, record_time_ms_max=7)
 FORK = Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4)
@@ -278,6 +292,7 @@ GOLDEN: list[tuple[Command, str]] = [
         ),
         "9972070203c3c44e0000000000000000000000420000000002a4ad982000300000000000000000000003e800000000000003e800000000000000070002ffffffff000000012000000008000000010c00000000000000919209a96b61666b612f742f3091a167cd03e9",
     ),
+    (DecideEntries([(7, 3, 9)], 5), "937b919307030905"),
     (TxnSettle(9, "", 7, 2, 3, False, 1000, 1001), "997609a0070203c2cd03e8cd03e9"),
     (MirrorGap("kafka/t/0", 5, 7, 300, 302, True), "970da96b61666b612f742f300507cd012ccd012ec3"),
     (ProducerIds(1000, 5), "9309cd03e805"),
@@ -305,9 +320,9 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (
         PublishSnapshot(
-            "docs/a", 7, 3, 9, 8, ((2, 40),), 5, b"d" * 32, "text/plain", "r@1", 2, ["r"], 6
+            "docs/a", 7, 3, 9, 8, ((2, 40, 5),), 5, b"d" * 32, "text/plain", "r@1", 2, ["r"], 6
         ),
-        "9e11a6646f63732f61070309089192022805c420"
+        "9e11a6646f63732f6107030908919302280505c420"
         + "64" * 32
         + "aa746578742f706c61696ea37240310291a17206",
     ),
@@ -461,6 +476,10 @@ GOLDEN: list[tuple[Command, str]] = [
     (
         ConsumerGroupPut("g", 5, 2, "consumer", "range", "m", [MEMBER]),
         "98cc82a1670502a8636f6e73756d6572a572616e6765a16d9198a16da169a163a22f68cd2710cdea60c40173c40161",
+    ),
+    (
+        ConsumerPut("g", 5, 2, "uniform", [MODERN_MEMBER], ["n"]),
+        "97cc88a1670502a7756e69666f726d9198a16da169a163a22f6800cdea60c4199591a174a3752e2a91a66b61666b612fa7756e69666f726dc0c44a960201c29192c41000000000000000000000000000000000919200019192c41000000000000000000000000000000000919201019192c41000000000000000000000000000000000910091a16e",
     ),
     (
         CommitOffsets("g", 5, 2, "m", [OffsetEntry(bytes(16), 3, 7, -1, "x")]),
@@ -634,6 +653,7 @@ def test_levels_are_those_of_commands() -> None:
             3,
         ),
         **dict.fromkeys((CommitSlices, SetProfile, SealProfileEpoch), 3),
+        ConsumerPut: 4,
         TrimTo: 4,
         TxnOffsets: 4,
         MirrorBatch: 4,
@@ -641,6 +661,7 @@ def test_levels_are_those_of_commands() -> None:
         TxnProduce: 4,
         TxnMarkers: 4,
         TxnSettle: 4,
+        DecideEntries: 4,
         NoteCompaction: 4,
         SetCompaction: 4,
         SubscriptionPutLimited: 4,

@@ -15,6 +15,7 @@ from polynya.stream.features.consumer_groups import transactions as group_transa
 from polynya.stream.features.forks import rules as forks
 from polynya.stream.features.lifetimes import creation
 from polynya.stream.features.lifetimes import rules as lifetimes
+from polynya.stream.features.markers import decisions
 from polynya.stream.features.markers import rules as markers
 from polynya.stream.features.marks import rules as marks
 from polynya.stream.features.packs import rules as packs
@@ -41,6 +42,7 @@ FEATURES = (
     kafka,
     mirror,
     markers,
+    decisions,
     attributes,
     compaction,
     creation,

@@ -25,6 +25,7 @@ from polynya.cold import (
 )
 from polynya.cold.compaction.child import ChildWorker
 from polynya.cold.compaction.compactor import Compactor
+from polynya.cold.rewriting.decider import Decider
 from polynya.cold.settings import ZSTD_LEVEL
 from polynya.cold.steps import Steps
 from polynya.config.core_start import CoreStart
@@ -140,6 +141,7 @@ class Tier:
             policies=groups.compaction_policies,
             worker=ChildWorker(),
         )
+        self.decider = Decider(groups, Steps(groups, store.of("merge"), asyncio.sleep), self.merger)
         self.evictor = Evictor(
             groups, store.of("state"), settings, cluster, in_flight=self.flusher.in_flight
         )
@@ -163,6 +165,7 @@ class Tier:
                 for run in (
                     self.flusher.run,
                     self.merger.run,
+                    self.decider.run,
                     self.compactor.run,
                     self.evictor.run,
                     self.collector.run,

@@ -1,9 +1,10 @@
-"""Commands that end transactions in streams and consumer groups: tags 114 and 118."""
+"""Commands that end transactions in streams and consumer groups, and that note this in their indexes:
+tags 114, 118 and 123."""
 
 from __future__ import annotations
 
 from polynya.base.levels import TRANSACTION_LEVEL
-from polynya.base.limits import GROUP_ID_BYTES_MAX, MARKED_MAX
+from polynya.base.limits import DECIDED_MAX, GROUP_ID_BYTES_MAX, MARKED_MAX
 from polynya.stream.command import Command, command
 from polynya.stream.command_validation import COUNTER, TIME, WIDE
 from polynya.stream.features.markers.control_batch import (
@@ -109,3 +110,25 @@ class TxnSettle(Command, tag=118, frozen=True):
         return stored(
             control_batch(self.producer, self.epoch, commit=self.commit, decided_ms=self.decided_ms)
         )
+
+
+def _ranges(command: DecideEntries) -> str:
+    count = len(command.ranges)
+    if not 1 <= count <= DECIDED_MAX:
+        return f"the command has {count} ranges; expected 1 to {DECIDED_MAX}"
+    return ""
+
+
+@command(
+    since=TRANSACTION_LEVEL,
+    bounds={"now_ms": TIME},
+    rows=("ranges", (WIDE, COUNTER, COUNTER)),
+    check=_ranges,
+)
+class DecideEntries(Command, tag=123, frozen=True):
+    """Note that the slices of some entries have no batch of an open or aborted transaction, though
+    they were built while transactions were open: (uid, first record, record behind the last).
+    Level 4."""
+
+    ranges: list[tuple[int, int, int]]
+    now_ms: int

@@ -23,7 +23,7 @@ from polynya.stream.features.packs.commands import (
 )
 from polynya.stream.features.pages.rules import crosses_a_claim, is_late
 from polynya.stream.features.retention.trimming import release_trimmed
-from polynya.stream.parts import ColdSlice
+from polynya.stream.parts import UNDECIDED, ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import Pack, Stream
@@ -82,8 +82,9 @@ def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
     at = index.holding(entries.data, cold.record)
     if at < 0:
         return False
-    known = entries[at]
-    return structs.replace(cold, time_ms=known.time_ms) == known
+    known = entries[at]  # it may have been decided meanwhile
+    flags = cold.flags & ~UNDECIDED | known.flags & UNDECIDED
+    return structs.replace(cold, time_ms=known.time_ms, flags=flags) == known
 
 
 def _covered(stream: Stream, cold: ColdSlice) -> int:
