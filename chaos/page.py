@@ -43,8 +43,9 @@ FEATURES = (
     Feature("diskless streams", ("diskless",), "", ""),
     Feature("switches of the profile", ("switched",), "", ""),
     Feature("leased streams", ("leased",), "rollovers", "rollovers"),
-    Feature("consumer groups", ("groups",), "commits", "commits"),
+    Feature("consumer groups", ("groups", "members"), "commits", "commits"),
     Feature("Kafka producers and consumers", ("kafka",), "kafka_records", "records"),
+    Feature("transactions", ("transactions", "coordinated"), "", ""),
 )
 NO_RUN = "## Last run\n\nNo run has been recorded.\n"
 

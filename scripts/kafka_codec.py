@@ -20,7 +20,7 @@ from typing import Any
 
 MESSAGES = (
     "AddOffsetsToTxn", "AddPartitionsToTxn", "AlterConfigs", "AlterPartitionReassignments",
-    "AlterReplicaLogDirs", "ApiVersions", "ConsumerGroupHeartbeat", "CreateAcls",
+    "AlterReplicaLogDirs", "ApiVersions", "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "CreateAcls",
     "CreatePartitions", "CreateTopics", "DeleteAcls", "DeleteGroups", "DeleteRecords",
     "DeleteTopics", "DescribeAcls", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs",
     "DescribeGroups", "DescribeLogDirs", "DescribeProducers", "DescribeTopicPartitions",

@@ -6,7 +6,7 @@ keeps the times of files, which order a run, and the names of slow tests, which 
 leaves out.
 
 Measure on an idle machine: a busy one adds a tenth or more to CPU seconds and lengthens waits.
-(40 files of processes were last measured on a busy machine; the shorter of two measured waits
+(77 files of processes were last measured on a busy machine; the shorter of two measured waits
 is kept.)"""
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ def test_a_scope_is_verbs_and_a_prefix() -> None:
     assert (grant.verbs, grant.prefix) == ({"read", "append"}, "orders/eu")
     assert parse_scope("read").prefix == ""
     assert parse_scope("read:jobs").prefix == "default/jobs"
-    assert parse_scope("all").verbs == set(VERBS) - {"admin", "metrics"}
-    assert parse_scope("all,admin").verbs == set(VERBS) - {"metrics"}
+    assert parse_scope("all").verbs == set(VERBS) - {"admin", "metrics", "snapshot"}
+    assert parse_scope("all,admin").verbs == set(VERBS) - {"metrics", "snapshot"}
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,15 @@ def answer(value: object) -> tuple[int, dict[str, str], bytes]:
 
 
 def test_groups_are_listed_page_by_page() -> None:
-    listed = {"state": "Empty", "protocol_type": ""}
+    listed = {"state": "Empty", "protocol_type": "", "kind": "consumer"}
     pages = [{"groups": [{"group": "a", **listed}], "next": "a"}]
     pages.append({"groups": [{"group": "b", **listed}], "next": None})
     with scripted(*map(answer, pages)) as server:
         result = ran(server.url, "ls")
     assert result.exit_code == 0, result.output
     assert [line.split() for line in result.stdout.splitlines()[1:3]] == [
-        ["a", "Empty", "-"],
-        ["b", "Empty", "-"],
+        ["a", "Empty", "-", "consumer"],
+        ["b", "Empty", "-", "consumer"],
     ]
     assert "after=a" in server.said[1].path
     with scripted(answer({"groups": [], "next": None})) as server:

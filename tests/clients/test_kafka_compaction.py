@@ -34,7 +34,7 @@ TOPICS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    running = RunningNode(tmp_path_factory.mktemp("compaction") / "data", ("--cores", "1"))
+    running = RunningNode(tmp_path_factory.mktemp("compaction") / "data", ("--cores", "2"))
     try:
         fill(running)
         yield running
@@ -83,8 +83,8 @@ def compact(node: RunningNode, stream: str) -> dict[str, Any]:
     return wait_until(ended, what=f"a pass of {stream}")
 
 
-@pytest.mark.parametrize("topic", TOPICS)
-def test_librdkafka_restores_a_compacted_topic(node: RunningNode, topic: str) -> None:
+def restored(node: RunningNode, topic: str, isolation: str) -> tuple[dict[str, str | None], int]:
+    """Read a topic by librdkafka to its end; return the last value of each key, and the records."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.kafka,
@@ -92,9 +92,10 @@ def test_librdkafka_restores_a_compacted_topic(node: RunningNode, topic: str) ->
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "check.crcs": True,
+            "isolation.level": isolation,
         }
     )
-    consumer.assign([TopicPartition(f"c-{topic}", 0, 0)])
+    consumer.assign([TopicPartition(topic, 0, 0)])
     found: dict[str, str | None] = {}
     count = 0
     while True:
@@ -107,7 +108,35 @@ def test_librdkafka_restores_a_compacted_topic(node: RunningNode, topic: str) ->
         assert key is not None
         found[key.decode()] = None if value is None else value.decode()
     consumer.close()
-    assert (found, count) == (LAST, KEYS)
+    return found, count
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_librdkafka_restores_a_compacted_topic(node: RunningNode, topic: str) -> None:
+    assert restored(node, f"c-{topic}", "read_committed") == (LAST, KEYS)
+
+
+@pytest.mark.parametrize("profile", ["replicated", "diskless"])
+def test_aborted_transactions_win_no_key(node: RunningNode, profile: str) -> None:
+    topic, servers = f"t-{profile}", {"bootstrap.servers": node.kafka}
+    configs = {"cleanup.policy": "compact", "profile": profile}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic(topic, 1, config=configs)])[topic].result(SECONDS)
+    producer = Producer({**servers, "transactional.id": topic})
+    producer.init_transactions(SECONDS)
+    for number in range(6):
+        producer.begin_transaction()
+        for key in ("a", "b"):
+            producer.produce(topic, f"v{number}", key, 0)
+        if number % 3 == 2:
+            producer.flush(SECONDS)
+            producer.abort_transaction(SECONDS)
+        else:
+            producer.commit_transaction(SECONDS)
+    compact(node, f"kafka/{topic}/0")
+    for isolation in ("read_committed", "read_uncommitted"):
+        found, count = restored(node, topic, isolation)
+        assert (found, count) == ({"a": "v4", "b": "v4"}, 2)
 
 
 def test_java_restores_a_compacted_topic(node: RunningNode, libraries: Path) -> None:

@@ -23,6 +23,7 @@ from polynya.stream.features.compaction.commands import NoteCompaction, SetCompa
 from polynya.stream.features.compaction.progress import compaction_of
 from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.features.pages.eviction import is_evictable, mark_of
+from polynya.stream.features.retention.commands import Trim
 from polynya.stream.features.tables.state import Watch
 from polynya.stream.parts import ABORTED, CONTROL, TRANSACTIONAL
 from polynya.stream.replies import Code
@@ -129,6 +130,37 @@ def test_records_that_a_table_has_not_read_stay(hold: bool) -> None:
         tier.world.now += DAY_MS + 1
         await tier.compact()
         assert len(await tier.check_keys()) == (3 if hold else 1)
+
+    play(story)
+
+
+def test_a_pass_is_planned_as_its_stream_is_then() -> None:
+    """A trim while another stream is compacted moves the numbers of the entries."""
+
+    async def story() -> None:
+        tier = KeyedTier()
+        await write(tier, b"1", b"2", b"3", b"4")
+        other = "kafka/t/3"
+        tier.policies = {other: CompactionPolicy(), NAME: CompactionPolicy()}
+        for value in (b"1", b"2", b"3"):
+            tier.produce((b"x", value), name=other)
+            await tier.flush()
+        tier.machine().claims.watches[7] = Watch(7, [NAME], hold=True)
+        tier.stream().tables = {7: TableClaim(3, 3, 1)}
+
+        def trim(number: int, command: object) -> str:
+            if (
+                isinstance(command, ReplaceSlices)
+                and command.replacements[0][0] != tier.stream().uid
+            ):
+                uid, cut = tier.stream().uid, tier.machine().packs.index_of(tier.stream())[1]
+                tier.world.apply(GROUP, Trim([(uid, cut.record, cut.byte)], tier.world.now))
+            return ""
+
+        tier.world.fail = trim
+        assert await tier.compactor.compact_due() == 2
+        assert tier.stream().first_record == 1
+        assert sorted(await tier.read_pairs(record=1)) == [2, 3], "the table has not read the last"
 
     play(story)
 

@@ -319,3 +319,20 @@ def test_a_configuration_survives_json():
 
     config = load({"--cores": "2"}, environ={}, folder="/nonexistent").config
     assert msgspec.json.decode(msgspec.json.encode(config), type=Config) == config
+
+
+def test_the_cookie_is_the_name_of_one():
+    assert loaded().auth.cookie == ""
+    assert load(
+        {"--auth-cookie": "__Host-polynya"}, environ={}, folder="/nonexistent"
+    ).config.auth.cookie
+    for bad in ("a b", "a=b", "a;b", "ä"):
+        assert "not the name of a cookie" in refusal({"--auth-cookie": bad})
+
+
+def test_http2_needs_its_library_only_where_it_is_demanded(monkeypatch):
+    assert loaded().serves_http2
+    assert not loaded(http2="off").serves_http2
+    monkeypatch.setattr("polynya.config.model.find_spec", lambda name: None)
+    assert not loaded().serves_http2
+    assert "polynya[h2]" in refusal({"--http2": "on"})

@@ -144,8 +144,10 @@ def test_the_largest_line_of_the_text_port(node: AttackedNode) -> None:
                     pass
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.parametrize("line", [b"X", b"PUT t x", b"AUTH x"])
+@pytest.mark.parametrize(("line", "is_known"), [
+    (b"X", False), (b"PUT t x", True), (b"AUTH x", False),
+    *long([(b"X", True), (b"PUT t x", False), (b"AUTH x", True)]),
+])  # fmt: skip
 def test_very_many_lines_of_the_text_port(
     node: AttackedNode, line: bytes, *, is_known: bool
 ) -> None:
@@ -209,8 +211,10 @@ def test_server_sent_events_of_very_many_lines(node: AttackedNode) -> None:
                 got = got[-100:] + line.recv(MIB)
 
 
-@pytest.mark.parametrize("kind", ["one", "many"])
-@pytest.mark.parametrize("form", ["plain", "batch"])
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [("plain", "one"), ("batch", "many"), *long([("plain", "many"), ("batch", "one")])],
+)
 def test_readers_of_the_largest_json(node: AttackedNode, form: str, kind: str) -> None:
     """A record of 30 MiB as a line took the loop for 0.246 seconds."""
     path = f"/v1/stream/large/{form}-{kind}"

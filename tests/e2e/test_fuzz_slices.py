@@ -11,6 +11,7 @@ from fuzz import play
 from fuzz.admin import fuzz_admin
 from fuzz.bytes import Outcome
 from fuzz.http import fuzz_http
+from fuzz.http2 import fuzz_http2
 from fuzz.kafka import fuzz_kafka
 from fuzz.peers import fuzz_peers
 from fuzz.stored import fuzz_stored
@@ -23,6 +24,7 @@ SLICES: dict[
     str, tuple[Callable[..., Outcome], int, str]
 ] = {  # how many rounds, and what must have been done in them
     "http": (fuzz_http, 40, "requests"),
+    "http2": (fuzz_http2, 20, "floods of requests"),
     "admin": (fuzz_admin, 40, "large requests"),
     "kafka": (fuzz_kafka, 20, "batches"),
     "peers": (fuzz_peers, 10, "messages of groups"),

@@ -772,7 +772,7 @@ def test_who_went_away_while_the_keys_were_read_is_counted_and_answered_no_more(
         identify, refresh = gate.access.identify, gate.access.refresh
         asked, read = asyncio.Event(), asyncio.Event()
 
-        def unknown(credential: str) -> Principal:
+        def unknown(credential: str, *, short: bool) -> Principal:
             if read.is_set():
                 return identify(credential)
             raise KeysUnknown("no key yet")

@@ -11,7 +11,7 @@ import pytest
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
 from polynya.cold.compaction.compactor import LastPass
-from polynya.front.http.api.compaction import CompactionRoute
+from polynya.front.http.compaction import CompactionRoute
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.local.api import Refusal, StreamInfo

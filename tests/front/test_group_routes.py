@@ -11,8 +11,8 @@ from worlds.kafka import KafkaWorld, batch, play, produce_fields
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
 from polynya.admin.metric_sources import of_group_lags
-from polynya.front.http.api import groups as group_routes
-from polynya.front.http.api.groups import GroupRoutes
+from polynya.front.http.api.kafka import groups as group_routes
+from polynya.front.http.api.kafka.groups import GroupRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.front.kafka.offsets import offset_of_time
@@ -201,7 +201,12 @@ def test_groups_are_listed_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
             await groups.coordinator.call(Commit(name, -1, "", None, []))
         first = await groups.ask("GET")
         assert [each["group"] for each in first["groups"]] == ["a", "b"]
-        assert first["groups"][0] == {"group": "a", "state": "Empty", "protocol_type": ""}
+        assert first["groups"][0] == {
+            "group": "a",
+            "state": "Empty",
+            "protocol_type": "",
+            "kind": "classic",
+        }
         second = await groups.ask("GET", after=first["next"])
         assert [each["group"] for each in second["groups"]] == ["c", "d"]
         assert (await groups.ask("GET", after=second["next"])) == {"groups": [], "next": None}

@@ -399,33 +399,6 @@ def test_coordinators_are_found_or_refused() -> None:
     play(story)
 
 
-def test_a_member_of_the_new_protocol_is_told_to_use_the_classic_one() -> None:
-    async def story(world: KafkaWorld) -> None:
-        wire = await world.wire()
-        listed = await ask(
-            wire, "ApiVersions", 3, client_software_name="t", client_software_version="1"
-        )
-        assert (68, 0, 1) in [(e.api_key, e.min_version, e.max_version) for e in listed.api_keys]
-        refused = await ask(
-            wire,
-            "ConsumerGroupHeartbeat",
-            1,
-            group_id="g",
-            member_id="m",
-            member_epoch=0,
-            instance_id=None,
-            rack_id=None,
-            subscribed_topic_names=("t",),
-            subscribed_topic_regex=None,
-            server_assignor=None,
-            topic_partitions=(),
-        )
-        assert refused.error_code.value == Error.UNSUPPORTED_VERSION
-        assert "group.protocol=classic" in refused.error_message
-
-    play(story)
-
-
 def test_a_fault_sends_clients_to_look_for_the_coordinator() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")

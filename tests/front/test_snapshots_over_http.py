@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from front_world import Answer, World, play, request
+from test_authorizer import Gate, guarded
 
+from polynya.base import levels
 from polynya.base.limits import SNAPSHOT_GRACE_MS, SNAPSHOTS_SUPERSEDED_MAX
+from polynya.base.names import companion_of
 from polynya.front.http.protocol.settings import HttpSettings
+from polynya.front.http.snapshots import show
+from polynya.local.api import Refusal, StreamInfo
+from polynya.service.snapshot_sweep import sweep_snapshots
+from polynya.stream.parts import Retention, SnapshotRule
+from polynya.stream.replies import Code
 
 NAME = "docs/a"
 URL = f"/v1/stream/{NAME}"
@@ -68,6 +79,9 @@ def test_a_snapshot_is_published_read_listed_and_deleted(url: str) -> None:
         newest = await world.ask("GET", f"{url}/snapshot")
         assert (newest.status, newest.headers["location"]) == (307, target)
         assert newest.headers["cache-control"] == "no-store"
+        head = await world.head(NAME)
+        assert head.headers["stream-snapshot-offset"] == places[3]
+        assert head.headers["stream-snapshot-digest"] == f"sha-256={digest.hex()}"
         found = await world.ask("GET", target)
         assert (found.status, found.body) == (200, body)
         assert found.headers["content-type"] == JSON
@@ -317,5 +331,275 @@ def test_a_read_behind_the_trim_names_the_snapshot_to_begin_with() -> None:
             assert answer.headers["stream-retained-offset"] == places[2]
             assert answer.headers["stream-snapshot-offset"] == places[3]
             assert answer.headers["link"] == f'<{URL}/snapshot/{places[3]}>; rel="snapshot"'
+
+    run(story)
+
+
+def test_a_read_may_begin_at_the_newest_snapshot() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        first = await world.get(NAME, "?offset=snapshot&live=long-poll")
+        assert (first.status, first.headers["location"]) == (307, f"{URL}?offset=-1&live=long-poll")
+        await published(world, places[3])
+        then = await world.get(NAME, "?offset=snapshot")
+        assert (then.status, then.headers["location"]) == (307, f"{URL}/snapshot/{places[3]}")
+        await world.ask("PUT", f"{URL}/retention/{places[4]}")
+        assert (await world.get(NAME, "?offset=snapshot")).error == "TRIMMED"
+
+    run(story)
+
+
+def test_a_retention_trims_to_the_oldest_snapshot_that_can_be_read() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world, 9)
+        rule = b'{"snapshot":"any","snapshots_kept":3}'
+        assert (await world.ask("PUT", f"{URL}/retention", rule)).status == 200
+        shown = json.loads((await world.ask("GET", f"{URL}/retention")).body)
+        assert (shown["snapshot"], shown["snapshots_kept"]) == ("any", 3)
+        for number in (1, 3, 5, 7):
+            await published(world, places[number], b"%d" % number)
+            assert await first_kept(world) == places[1], "a superseded one can still be read"
+        world.service.clock += SNAPSHOT_GRACE_MS
+        await published(world, places[9], b"9")
+        assert await first_kept(world) == places[3], "5, 7 and 9 are kept, 3 has its grace"
+        refused = await world.ask(
+            "PUT", "/v1/stream/docs/fork", stream_forked_from=URL, stream_fork_offset=places[8]
+        )
+        assert (refused.status, refused.error) == (409, "SNAPSHOT_NEEDED")
+        assert "a fork has no snapshots of its own" in message(refused)
+
+    run(story)
+
+
+async def first_kept(world: World) -> str:
+    found = json.loads((await world.ask("GET", f"{URL}/retention")).body)
+    return str(found["retained_offset"])
+
+
+def test_the_last_snapshot_that_covers_a_trim_stays() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        await published(world, places[2])
+        await published(world, places[4], b"4")
+        await world.ask("PUT", f"{URL}/retention/{places[2]}")
+        assert (await world.ask("DELETE", f"{URL}/snapshot/{places[2]}")).status == 204
+        needed = await world.ask("DELETE", f"{URL}/snapshot/{places[4]}")
+        assert (needed.status, needed.error) == (409, "SNAPSHOT_NEEDED")
+
+    run(story)
+
+
+def test_a_sweep_removes_what_nobody_can_read() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        for number in (1, 2, 3):
+            await published(world, places[number], b"%d" % number)
+        assert await sweep_snapshots(world.service) == 0
+        world.service.clock += SNAPSHOT_GRACE_MS + 1
+        assert await sweep_snapshots(world.service) == 1
+        assert [each["offset"] for each in await listed(world)] == places[2:4]
+        owner = (await world.service.info(NAME), await world.service.info(companion_of(NAME)))
+        assert [info.first_record for info in owner if isinstance(info, StreamInfo)] == [0, 1]
+        assert await sweep_snapshots(world.service) == 0
+
+    run(story)
+
+
+def test_publishing_needs_append_and_snapshot_and_reading_needs_read(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        made = await world.ask("PUT", URL, **gate.bearer("writer"))
+        target = f"{URL}/snapshot/{made.headers['stream-next-offset']}"
+        for name, status in (("writer", 403), ("other", 403), ("publisher", 201), ("reader", 403)):
+            answer = await world.ask("PUT", target, b"", **gate.bearer(name))
+            assert answer.status == status, name
+        for path in (target, f"{URL}/snapshots", f"{URL}/bootstrap"):
+            assert (await world.ask("GET", path, **gate.bearer("reader"))).status == 200
+            assert (await world.ask("GET", path, **gate.bearer("publisher"))).status == 403
+            assert (await world.ask("GET", path)).status == 401
+        assert (await world.ask("DELETE", target, **gate.bearer("writer"))).status == 403
+        assert (await world.ask("DELETE", target, **gate.bearer("publisher"))).status == 204
+
+    def setup(gate: Gate) -> None:
+        gate.token("writer", "all:docs/")
+        gate.token("other", "snapshot:docs/")
+        gate.token("publisher", "append,snapshot:docs/")
+        gate.token("reader", "read:docs/")
+
+    guarded(tmp_path, story, setup=setup)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_an_older_cluster_refuses_them(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        monkeypatch.setattr(levels, "LEVEL", 3)
+        answer = await world.ask(method, f"{URL}/snapshot/{places[1]}", b"1")
+        assert (answer.status, answer.error) == (503, "UPGRADE_PENDING")
+
+    run(story)
+
+
+async def stage(world: World, offset: str, body: bytes) -> str:
+    answer = await world.ask("POST", f"{URL}/snapshot/{offset}/parts", body)
+    assert answer.status == 201, answer
+    return answer.headers["stream-snapshot-part"]
+
+
+async def commit(world: World, offset: str, parts: list[str], count: str = "") -> Answer:
+    body = "\n".join(parts).encode()
+    return await publish(
+        world,
+        offset,
+        body,
+        stream_snapshot_parts=count or str(len(parts)),
+        content_type="text/plain",
+    )
+
+
+def test_a_body_may_come_in_parts() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        bodies = [bytes([number]) * (100_000 + number) for number in (1, 2, 3)]
+        first = [await stage(world, places[3], body) for body in bodies[:2]]
+        await stage(world, places[3], b"of another publisher")
+        parts = [*first, await stage(world, places[3], bodies[2])]
+        whole = b"".join(bodies)
+        made = await commit(world, places[3], parts)
+        assert made.status == 201, made
+        digest = b64encode(hashlib.sha256(whole).digest()).decode()
+        assert made.headers["repr-digest"] == f"sha-256=:{digest}:"
+        assert (await commit(world, places[3], parts)).status == 204
+        target = f"{URL}/snapshot/{places[3]}"
+        wire = await world.wire()
+        wire.send(request("GET", target) + request("HEAD", URL))
+        assert (await wire.answer()).body == whole
+        assert (await wire.answer(method="HEAD")).status == 200, "the connection goes on"
+        for begin, end in ((0, 1), (99_999, 100_003), (150_000, 250_000), (300_000, len(whole))):
+            found = await world.ask("GET", target, range=f"bytes={begin}-{end - 1}")
+            assert (found.status, found.body) == (206, whole[begin:end])
+        assert parts_of(await world.ask("GET", f"{URL}/bootstrap"))[0][1] == whole
+
+    run(story)
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        part = await stage(world, places[2], b"{")
+        uid, record, byte, _ = part.split("-")
+        for ids, count, code in (
+            ([part], "2", "INVALID_HEADER"),
+            ([], "0", "INVALID_HEADER"),
+            ([part] * 65, "65", "INVALID_HEADER"),
+            (["x"], "1", "INVALID_REQUEST"),
+            ([f"{uid}-{record}-{byte}-2"], "1", "PARTS_GONE"),
+            ([f"{int(uid) + 1}-{record}-{byte}-1"], "1", "PARTS_GONE"),
+            ([f"{uid}-{int(record) + 1}-{byte}-1"], "1", "PARTS_GONE"),
+            ([f"{uid}-{record}-{byte}-{1 << 30}"] * 2, "2", "BODY_TOO_LARGE"),
+        ):
+            assert (await commit(world, places[2], ids, count)).error == code, ids
+        bad = await publish(world, places[2], part.encode(), stream_snapshot_parts="1")
+        assert bad.error == "INVALID_JSON", "it may stand inside of an answer"
+        assert (
+            await world.ask("POST", f"{URL}/snapshot/{places[2]}/parts", b"")
+        ).error == "EMPTY_BODY"
+        assert (
+            await world.ask("POST", f"{URL}/snapshot/{places[2]}/pieces", b"1")
+        ).error == "NO_ROUTE"
+        assert (await world.ask("GET", f"{URL}/snapshot/{places[2]}/a/b")).error == "NO_ROUTE"
+        most = b"x" * (16 << 20)
+        await stage(world, places[2], most)
+        full = await world.ask("POST", f"{URL}/snapshot/{places[2]}/parts", most)
+        assert (full.status, full.error) == (429, "SNAPSHOT_STAGED")
+
+    run(story)
+
+
+def test_a_bucket_trims_its_streams_to_their_snapshots() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        rule = Retention(record_time=SnapshotRule(trims=1, kept=2))
+        await world.service.set_bucket("docs", rule)
+        for number in (1, 2, 3):
+            await published(world, places[number])
+        world.service.clock += SNAPSHOT_GRACE_MS
+        await sweep_snapshots(world.service)
+        assert await first_kept(world) == places[2]
+
+    run(story)
+
+
+def test_a_read_of_a_snapshot_extends_a_sliding_ttl() -> None:
+    async def story(world: World) -> None:
+        created = await world.put(NAME, stream_ttl="60")
+        target = f"{URL}/snapshot/{created.headers['stream-next-offset']}"
+        assert (await world.ask("PUT", target, b"1")).status == 201
+        for _ in range(3):
+            world.service.clock += 40_000
+            assert (await world.ask("GET", target)).status == 200
+        world.service.clock += 61_000
+        assert (await world.ask("GET", target)).error == "NOT_FOUND"
+
+    run(story)
+
+
+@pytest.mark.parametrize("style", ["ursula", "durable"])
+def test_the_steps_of_the_benchmark_of_ursula(style: str) -> None:
+    """Events of equal size, a snapshot in the middle at a byte position, then many bootstraps."""
+
+    async def story(world: World) -> None:
+        raw = {"content_type": "application/octet-stream"}
+        url = "/bench-bootstrap/doc" if style == "ursula" else "/v1/stream/doc"
+        if style == "ursula":
+            assert (await world.ask("PUT", "/bench-bootstrap")).status == 201
+        assert (await world.ask("PUT", url, **raw)).status == 201
+        events = [bytes([number]) * 128 for number in range(10)]
+        for event in events:
+            assert (await world.ask("POST", url, event, **raw)).status == 204
+        state = b"s" * 4096
+        assert (await world.ask("PUT", f"{url}/snapshot/640", state, **raw)).status == 201
+        found = parts_of(await world.ask("GET", f"{url}/bootstrap"))
+        assert [body for _, body in found] == [state, b"".join(events[5:])]
+        assert (await world.ask("GET", f"{url}?offset=-1")).body == b"".join(events)
+
+    run(story)
+
+
+def test_the_number_of_a_record_names_a_place() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        for number in (2, 5):
+            made = await world.ask("PUT", f"{URL}/snapshot?record={number}", b"%d" % number)
+            assert (made.status, made.headers["stream-snapshot-offset"]) == (201, places[number])
+            assert made.headers["location"].endswith(f"{URL}/snapshot/{places[number]}")
+        beyond = await world.ask("PUT", f"{URL}/snapshot?record=6", b"6")
+        assert beyond.error == "OFFSET_BEYOND_TAIL"
+        for query in ("", "?record=x", "?record=-1"):
+            answer = await world.ask("PUT", f"{URL}/snapshot{query}", b"1")
+            assert answer.error == "INVALID_OFFSET", query
+        origin = await publish(world, places[5], stream_snapshot_origin="r")
+        assert origin.error == "NOT_SUPPORTED" and "Stream-Snapshot-Origin" in message(origin)
+
+    run(story)
+
+
+def test_a_body_that_goes_while_it_is_read_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        parts = [await stage(world, places[3], bytes([number]) * 1000) for number in (1, 2, 3)]
+        assert (await commit(world, places[3], parts)).status == 201
+        read = show.part_of
+
+        async def lost(service: Any, info: Any, place: tuple[int, int], **more: Any) -> Any:
+            if place[0] == 2:
+                return Refusal(Code.TRIMMED)
+            return await read(service, info, place, **more)
+
+        monkeypatch.setattr(show, "part_of", lost)
+        wire = await world.wire()
+        wire.send(request("GET", f"{URL}/snapshot/{places[3]}") + request("HEAD", URL))
+        with pytest.raises(asyncio.IncompleteReadError) as broken:
+            await wire.answer()
+        assert broken.value.partial == b"\x01" * 1000 + b"\x02" * 1000
 
     run(story)

@@ -59,6 +59,13 @@ def of_admin(versions: str, name: str, path: str, method: str = "POST") -> Row:
     return Row(versions, name, NO_ROUTE, method, "1", 404, path=f"/__ursula/{path}")
 
 
+def of_snapshot(
+    versions: str, name: str, fate: str, method: str, value: str, status: int, shows: str = ""
+) -> Row:
+    path = "/docs/a/snapshot/0"
+    return Row(versions, name, fate, method, value, status, shows, path=path, body="1")
+
+
 KEYED = {"content_type": JSON, "producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}
 ROWS = (
     # appends and creations
@@ -143,17 +150,12 @@ ROWS = (
     *refused("0.4", "?aligned", "GET"),
     # conditions
     *refused("0.4", "Stream-Record-Match", "GET", "PUT", "DELETE"),
-    # snapshots have no route of their own, and nothing is read there
-    Row(
-        "both",
-        "Range",
-        NO_ROUTE,
-        "GET",
-        "bytes=0-1",
-        400,
-        "INVALID_NAME",
-        path="/docs/a/snapshot/0",
-    ),
+    # snapshots; a range of one: test_snapshots_over_http.py
+    of_snapshot("both", "Range", JUDGED, "GET", "bytes=0-1", 404, "NO_SNAPSHOT"),
+    of_snapshot("both", "Stream-Snapshot-Match", REFUSED, "PUT", "1", 400),
+    of_snapshot("both", "Stream-Snapshot-Digest", REFUSED, "PUT", "1", 400),
+    of_snapshot("0.11", "Stream-Snapshot-Parts", JUDGED, "PUT", "x", 400, "Stream-Snapshot-Parts"),
+    of_snapshot("0.11", "Stream-Incarnation", JUDGED, "PUT", "1", 412, "INCARNATION_MISMATCH"),
     # the admin plane
     of_admin("both", "?min_hot_bytes", "flush-cold/docs/a"),
     of_admin("both", "?upto", "raft/1/purge"),

@@ -21,6 +21,7 @@ import msgspec
 from fuzz.admin import fuzz_admin
 from fuzz.bytes import Outcome
 from fuzz.http import fuzz_http
+from fuzz.http2 import fuzz_http2
 from fuzz.kafka import fuzz_kafka
 from fuzz.peers import fuzz_peers
 from fuzz.stored import fuzz_stored
@@ -29,6 +30,7 @@ from fuzz.words import fuzz_words
 
 FUZZERS: dict[str, Callable[..., Outcome]] = {
     "http": fuzz_http,
+    "http2": fuzz_http2,
     "cluster": partial(fuzz_http, nodes=3),
     "admin": fuzz_admin,
     "kafka": fuzz_kafka,

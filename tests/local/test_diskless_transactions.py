@@ -15,8 +15,8 @@ from worlds.transactions import DECIDED_MS, Planter, marker_batch
 
 from polynya.backup.streams import BackupStreams
 from polynya.cold import PackVerifier
-from polynya.cold.decider import Decider
-from polynya.cold.merger import Merger
+from polynya.cold.rewriting.decider import Decider
+from polynya.cold.rewriting.merger import Merger
 from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import Steps
 from polynya.local.api import Page, TrimQuery

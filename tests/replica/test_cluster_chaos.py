@@ -16,6 +16,7 @@ from sim.groups import run_groups
 from sim.kafka import run_kafka
 from sim.kafka_consumers import run_consumers
 from sim.knobs import Knobs
+from sim.modern_groups import run_members
 from sim.moves import run_moves
 from sim.planned import run_planned
 from sim.readers import run_readers
@@ -139,6 +140,11 @@ def test_all_kinds_of_clients_go_on_while_profiles_change(seed: int) -> None:
 
 def test_no_acknowledged_commit_of_a_consumer_group_is_lost() -> None:
     run_groups(2)
+
+
+@pytest.mark.parametrize("seed", [3, *long((7, 10, 13, 25))])
+def test_no_partition_of_a_group_of_kip_848_is_read_by_two(seed: int) -> None:
+    run_members(seed)
 
 
 def test_a_snapshot_from_before_its_sender_knew_of_any_member_arrives() -> None:

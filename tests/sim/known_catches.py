@@ -21,6 +21,7 @@ from sim.kafka_consumers import run_consumers
 from sim.kafka_mutants import KAFKA_CAUGHT_BY, KAFKA_STORIES
 from sim.knobs import Knobs
 from sim.leased import run_leased
+from sim.modern_groups import run_members
 from sim.moves import run_moves
 from sim.page_mutants import PAGE_STORIES
 from sim.planned import run_planned
@@ -40,6 +41,7 @@ RUN: dict[str, Callable[..., object]] = {
     "consumers": run_consumers,
     "groups": run_groups,
     "coordinated": run_coordinated,
+    "members": run_members,
     "leased": run_leased,
     "switched": run_switched,
     "transactions": run_transactions,

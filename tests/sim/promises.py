@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from polynya.stream.command import Command
-from polynya.stream.features.consumer_groups.commands import CommitOffsets
+from polynya.stream.features.consumer_groups.commands import CommitOffsets, ConsumerPut
+from polynya.stream.features.consumer_groups.modern_records import Holdings
+from polynya.stream.features.consumer_groups.state import CONSUMER
 from polynya.stream.features.profiles.commands import Profile, SealProfileEpoch, SetProfile
 from polynya.stream.features.segments.commands import Rollover
 from polynya.stream.machine import Machine
@@ -39,9 +41,20 @@ def _has_nothing_hot(
 
 def _is_of_this_generation(machine: Machine, command: CommitOffsets, reply: Reply) -> None:
     group = machine.consumer_groups.get(command.id)
+    if group is not None and group.kind == CONSUMER:
+        return  # members have epochs of their own
     assert group is not None and command.generation in (-1, group.generation), (
         f"group {command.id} took a commit of generation {command.generation}: {group}"
     )
+
+
+def _gives_no_partition_two_owners(machine: Machine, command: ConsumerPut, reply: Reply) -> None:
+    group = machine.consumer_groups.get(command.id)
+    owners: dict[tuple[bytes, int], str] = {}
+    for member in group.members if group is not None else ():
+        for place in Holdings.unpacked(member.assignment).assigned():
+            other = owners.setdefault(place, member.id)
+            assert other == member.id, f"{command.id}: {place} is of {other} and {member.id}"
 
 
 _CHECKS: dict[type[Command], Callable[[Machine, Any, Reply], None]] = {
@@ -49,4 +62,5 @@ _CHECKS: dict[type[Command], Callable[[Machine, Any, Reply], None]] = {
     SetProfile: _has_nothing_hot,
     SealProfileEpoch: _has_nothing_hot,
     CommitOffsets: _is_of_this_generation,
+    ConsumerPut: _gives_no_partition_two_owners,
 }

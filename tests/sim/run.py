@@ -24,6 +24,7 @@ from sim.diskless import DisklessSwarm
 from sim.groups import GroupEpisode
 from sim.kafka import KafkaEpisode
 from sim.leased import LeasedSwarm
+from sim.modern_groups import ModernEpisode
 from sim.moves import Moves
 from sim.planned import Planned
 from sim.readers import Readers
@@ -40,7 +41,7 @@ from chaos.results import Simulation  # noqa: E402  (not a part of the package)
 SHOWN = 25  # of the last events of an episode that failed
 KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by option
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
-    "kafka": KafkaEpisode, "groups": GroupEpisode, "leased": LeasedSwarm,
+    "kafka": KafkaEpisode, "groups": GroupEpisode, "members": ModernEpisode, "leased": LeasedSwarm,
     "switched": SwitchedEpisode, "diskless": DisklessSwarm,
     "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
 }  # fmt: skip
@@ -112,6 +113,9 @@ def main() -> int:
     )
     parser.add_argument("--kafka", action="store_true", help="Kafka's producers in the plain world")
     parser.add_argument("--groups", action="store_true", help="a consumer group in the plain world")
+    parser.add_argument(
+        "--members", action="store_true", help="a group of KIP-848 in the plain world"
+    )
     parser.add_argument(
         "--leased", action="store_true", help="leased streams in the swarm's worlds"
     )

@@ -16,8 +16,8 @@ HERE = Path(__file__).parents[2]
 SWARM_SEEDS = 50
 OTHER_SEEDS = 10
 OTHERS = (
-    "moves", "readers", "returns", "copies", "planned", "kafka", "groups", "leased", "switched",
-    "diskless", "coordinated", "transactions",
+    "moves", "readers", "returns", "copies", "planned", "kafka", "groups", "members", "leased",
+    "switched", "diskless", "coordinated", "transactions",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from sim.knobs import Knobs
 
 from polynya.cold.collector import Collector
 from polynya.stream.features.consumer_groups import rules
+from polynya.stream.features.consumer_groups.modern import ModernGroup
 from polynya.stream.features.profiles import rules as profiles
 from polynya.stream.features.segments import rules as segments
 
@@ -47,6 +48,24 @@ WORLD: dict[str, tuple[Any, str, Any]] = {
         "_find_packs",
         edited_function(Collector._find_packs, "info.modified_ms + grace_ms <= now_ms", "True"),
     ),
+    "a partition is given before it is revoked": (
+        ModernGroup,
+        "_advance",
+        edited_function(
+            ModernGroup._advance,
+            "self._owners.setdefault(place, member.id) == member.id",
+            "self._owners.update({place: member.id}) is None",
+        ),
+    ),
+    "a member is told what is not yet in the log": (
+        ModernGroup,
+        "_log",
+        edited_function(
+            ModernGroup._log,
+            "self._effects.append(Log(put, answers))",
+            "self._effects.extend([*answers, Log(put, [])])",
+        ),
+    ),
 }
 WORLD_CAUGHT_BY = {  # some are of other lists, and caught by a story as well
     "a rollover of an older epoch is taken": ("leased", Knobs.draw(2)),
@@ -55,4 +74,6 @@ WORLD_CAUGHT_BY = {  # some are of other lists, and caught by a story as well
     "a commit is taken however late it is": ("switched", Knobs.draw(17), 5),
     "an entry goes on over a refused batch": ("switched", Knobs.draw(2), 5),
     "orphans are swept without a grace": ("switched", Knobs.draw(4), 5),
+    "a partition is given before it is revoked": ("members", Knobs.draw(0), 5),
+    "a member is told what is not yet in the log": ("members", Knobs.draw(2), 25),
 }

@@ -27,12 +27,14 @@ from polynya.stream.features.consumer_groups.commands import (
     ConsumerGroupDrop,
     ConsumerGroupMember,
     ConsumerGroupPut,
+    ConsumerPut,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
     OffsetEntry,
     TxnOffsets,
 )
+from polynya.stream.features.consumer_groups.modern_records import Holdings, Subscription
 from polynya.stream.features.forks.commands import (
     Acknowledge,
     AcknowledgeAll,
@@ -144,6 +146,18 @@ from polynya.stream.registry import AnyCommand
 
 BATCH = Batch(Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = Producer("p", 1, 2)
+MODERN_MEMBER = ConsumerGroupMember(
+    "m",
+    "i",
+    "c",
+    "/h",
+    0,
+    60000,
+    msgspec.msgpack.encode(Subscription(["t"], "u.*", ["kafka/"], "uniform", None)),
+    msgspec.msgpack.encode(
+        Holdings(2, 1, False, [(bytes(16), [(0, 1)])], [(bytes(16), [(1, 1)])], [(bytes(16), [0])])
+    ),
+)
 MEMBER = ConsumerGroupMember("m", "i", "c", "/h", 10000, 60000, b"s", b"a")
 KAFKA_BATCH = Batch(Encoding.KAFKA, 3, b"12345", 0xE3069283, flags=1, record_time_ms_max=7)
 FORK = Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4)
@@ -306,9 +320,9 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (
         PublishSnapshot(
-            "docs/a", 7, 3, 9, 8, ((2, 40),), 5, b"d" * 32, "text/plain", "r@1", 2, ["r"], 6
+            "docs/a", 7, 3, 9, 8, ((2, 40, 5),), 5, b"d" * 32, "text/plain", "r@1", 2, ["r"], 6
         ),
-        "9e11a6646f63732f61070309089192022805c420"
+        "9e11a6646f63732f6107030908919302280505c420"
         + "64" * 32
         + "aa746578742f706c61696ea37240310291a17206",
     ),
@@ -462,6 +476,10 @@ GOLDEN: list[tuple[Command, str]] = [
     (
         ConsumerGroupPut("g", 5, 2, "consumer", "range", "m", [MEMBER]),
         "98cc82a1670502a8636f6e73756d6572a572616e6765a16d9198a16da169a163a22f68cd2710cdea60c40173c40161",
+    ),
+    (
+        ConsumerPut("g", 5, 2, "uniform", [MODERN_MEMBER], ["n"]),
+        "97cc88a1670502a7756e69666f726d9198a16da169a163a22f6800cdea60c4199591a174a3752e2a91a66b61666b612fa7756e69666f726dc0c44a960201c29192c41000000000000000000000000000000000919200019192c41000000000000000000000000000000000919201019192c41000000000000000000000000000000000910091a16e",
     ),
     (
         CommitOffsets("g", 5, 2, "m", [OffsetEntry(bytes(16), 3, 7, -1, "x")]),
@@ -635,6 +653,7 @@ def test_levels_are_those_of_commands() -> None:
             3,
         ),
         **dict.fromkeys((CommitSlices, SetProfile, SealProfileEpoch), 3),
+        ConsumerPut: 4,
         TrimTo: 4,
         TxnOffsets: 4,
         MirrorBatch: 4,

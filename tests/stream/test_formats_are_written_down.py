@@ -8,6 +8,7 @@ import pytest
 from polynya.stream.command import Command
 from polynya.stream.features.consumer_groups import state as consumer_groups
 from polynya.stream.features.consumer_groups.commands import ConsumerGroupMember, OffsetEntry
+from polynya.stream.features.consumer_groups.modern_records import Holdings, Subscription
 from polynya.stream.features.placement.cluster_map import ClusterMap
 from polynya.stream.features.placement.commands import NodeRecord, Placement
 from polynya.stream.features.profiles.commands import PackedAppend, PackedSlice
@@ -61,6 +62,8 @@ def test_command_is_in_the_page(kind: type[Command]) -> None:
         SubscriptionConfig,
         ConsumerGroupMember,
         OffsetEntry,
+        Subscription,
+        Holdings,
         PackedAppend,
         PackedSlice,
     ],

@@ -39,7 +39,7 @@ def test_a_failure_of_either_tier_fails_the_whole(
         f"def test_gate():\n    assert {gate_passes}, 'a defect'\n",
     )
     gate = shlex.join([sys.executable, "-m", "pytest", "-q", "-m", "not process"])
-    done = run_python(tmp_path, "-m", "tiers.both", gate, "-q")
+    done = run_python(tmp_path, "-m", "tiers.both", gate, "-q", "-n0")
     assert done.returncode == 1, done.stdout + done.stderr
     *_, gate_said, processes_said = done.stdout.splitlines()
     assert gate_said == f"gate: {'passed' if gate_passes else 'FAILED (1)'}"

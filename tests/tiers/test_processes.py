@@ -118,7 +118,7 @@ def test_a_flaky_test_of_processes_is_repeated_reported_and_passes(tmp_path: Pat
 )
 def test_what_fails_again_fails_the_run(tmp_path: Path, tests: str, expected: str) -> None:
     plant(tmp_path, tests.format(start=START))
-    done = run_python(tmp_path, "-m", "tiers.processes", "-q")
+    done = run_python(tmp_path, "-m", "tiers.processes", "-q", "-n0")
     assert done.returncode != 0, done.stdout
     assert not (tmp_path / LOCAL).exists()
     assert expected in done.stdout, done.stdout

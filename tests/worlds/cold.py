@@ -21,6 +21,7 @@ from polynya.cold import (
     Merger,
     MergeSettings,
 )
+from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
@@ -106,6 +107,9 @@ class CoreWorld:
 
     def want_snapshots(self) -> None:
         self.snapshots_wanted += 1
+
+    async def compaction_policies(self) -> dict[str, CompactionPolicy]:
+        return {}
 
     # What the tests do.
 

@@ -7,6 +7,7 @@ import random
 from struct import pack_into
 
 import google_crc32c
+from cold.test_evictor import bring_all, evictor_of
 from msgspec import structs
 from worlds.cold import GROUPS
 from worlds.compaction import NAME, KeyedTier, Pair
@@ -18,6 +19,7 @@ from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.cold.settings import MergeSettings
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Produce
+from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.parts import ABORTED, CONTROL, TRANSACTIONAL, ColdSlice
 from polynya.stream.replies import Code
@@ -67,8 +69,10 @@ class History:
             self._fork()
         elif chance < 0.93:
             self._trim()
-        elif chance < 0.96:
+        elif chance < 0.95:
             self._lead_anew()
+        elif chance < 0.97:
+            await self._evict()
         else:
             self.tier.world.now += 60_000
 
@@ -111,13 +115,15 @@ class History:
         if self.random.random() < 0.4:
             how = self.random.choice(("before", "after", "lost", "pin"))
 
+        first = True
+
         def fail(number: int, command: Command) -> str:
-            if number != at:
-                return ""
-            if how == "pin":
-                self._fork()
-                return ""
-            return how
+            nonlocal first
+            if how == "pin" and isinstance(command, ReplaceSlices):
+                if first:  # what a fork inherits is known before the first slice is replaced
+                    self._fork()
+                first = False
+            return how if number == at and how != "pin" else ""
 
         if self.random.random() < 0.1:
             self.tier.store.fail_at = self.tier.store.calls + self.random.randrange(1, 4)
@@ -154,6 +160,13 @@ class History:
         assert snapshot_of(twin) == snapshot_of(machine)
         self.tier.world.machines()[GROUP] = twin
         self.tier.compactor = self.tier.new_compactor()
+
+    async def _evict(self) -> None:
+        """Evict the stream, and bring it back."""
+        await self.tier.flush()
+        self.tier.world.now += 1000
+        await evictor_of(self.tier).evict_due()
+        await bring_all(self.tier)
 
     def _entries(self) -> list[ColdSlice]:
         return list(self.tier.machine().packs.index_of(self.tier.stream()))

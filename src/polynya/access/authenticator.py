@@ -7,11 +7,20 @@ import time
 import weakref
 from collections.abc import Callable
 
+import msgspec
+
 from polynya.access.grants import NO_LIMITS, Limits, Principal, parse_scopes
 from polynya.access.jwt_issuer import BadJwt, Issuer, KeyUnknown
 from polynya.access.rate_limits import Meter
 from polynya.access.revocations import Revocations
 from polynya.access.scram import Verifier, decoy
+from polynya.access.short_tokens import PREFIX as SHORT_PREFIX
+from polynya.access.short_tokens import (
+    BadShortToken,
+    check_claims,
+    check_signature,
+    read_claims,
+)
 from polynya.access.token_file import Stamp, TokenFile, TokenRecord, proves, split_token
 from polynya.base.errors import ConfigError
 from polynya.base.limits import CREDENTIAL_BYTES_MAX, CREDENTIALS_KEPT_MAX
@@ -33,12 +42,13 @@ class KeysUnknown(Denied):
 
 
 class AccessCounters:
-    __slots__ = ("denied", "forbidden", "limited", "proven")
+    __slots__ = ("denied", "forbidden", "limited", "minted", "proven")
 
     def __init__(self) -> None:
         self.proven = 0  # credentials verified and then cached
         self.denied = 0  # requests without a valid credential
         self.forbidden = 0  # requests beyond the principal's grants
+        self.minted = 0  # short tokens
         self.limited = 0  # requests over the principal's limits
 
 
@@ -86,9 +96,11 @@ class Access:
             record.state(now_ms) == "active" for record in self._records.values()
         )
 
-    def identify(self, credential: str) -> Principal:
-        """Return the principal of a credential. Raise `Denied`, or `KeysUnknown` if fresh keys may
-        help."""
+    def identify(self, credential: str, *, short: bool = False) -> Principal:
+        """Return the principal of a credential. `short`: also of a short token, which is for HTTP.
+        Raise `Denied`, or `KeysUnknown` if fresh keys may help."""
+        if credential.startswith(SHORT_PREFIX) and not short:
+            raise Denied("a short token is for HTTP alone")
         known = self._proven.get(credential)
         if (
             known is not None
@@ -99,8 +111,11 @@ class Access:
         if len(credential) > CREDENTIAL_BYTES_MAX:
             raise Denied(f"a token has at most {CREDENTIAL_BYTES_MAX} bytes")
         self.counters.proven += 1
-        parts = split_token(credential)
-        principal = self._of_token(*parts) if parts is not None else self._of_jwt(credential)
+        if credential.startswith(SHORT_PREFIX):
+            principal = self._of_short(credential)
+        else:
+            parts = split_token(credential)
+            principal = self._of_token(*parts) if parts is not None else self._of_jwt(credential)
         if len(self._proven) >= CREDENTIALS_KEPT_MAX:
             self._proven.clear()  # open requests keep their principals, which `_living` tracks
         self._proven[credential] = principal
@@ -192,6 +207,28 @@ class Access:
         if record is None or not proves(record, secret):
             raise Denied("the token is not known here")
         return self._of_record(record)
+
+    def _of_short(self, text: str) -> Principal:
+        """Return the principal of a short token, which shares the limits and the end of its minter.
+        Raise `Denied`."""
+        try:
+            claims, signed, signature = read_claims(text)
+            record = self._record(claims.by)
+            if record is None:
+                raise BadShortToken("the token that signed it is not known here")
+            check_signature(signed, signature, record.short_key)
+            minter = self._of_record(record)
+            check_claims(claims, minter, self.wall_ms())
+        except BadShortToken as bad:
+            raise Denied(str(bad)) from None
+        ends = [each for each in (claims.expires_ms, minter.expires_ms) if each is not None]
+        return msgspec.structs.replace(
+            minter,
+            name=f"{minter.name} (short)",
+            grants=(claims.grant,),
+            expires_ms=min(ends),
+            minter=minter,
+        )
 
     def _of_record(self, record: TokenRecord) -> Principal:
         """Return the principal of a token whose secret is proven. Raise `Denied`."""

@@ -18,6 +18,7 @@ class Verb:
     APPEND = "append"
     CREATE = "create"
     DELETE = "delete"
+    SNAPSHOT = "snapshot"
     SUBSCRIBE = "subscribe"
     TABLE = "table"
     METRICS = "metrics"
@@ -29,12 +30,15 @@ VERBS = {
     Verb.APPEND: "append to streams and close them",
     Verb.CREATE: "create streams and fork them",
     Verb.DELETE: "delete streams and change what is kept of them",
+    Verb.SNAPSHOT: "with append: publish and delete snapshots, which readers begin with",
     Verb.SUBSCRIBE: "create, change, claim and delete subscriptions",
     Verb.TABLE: "create tables",
     Verb.METRICS: "scrape the metrics",
     Verb.ADMIN: "everything above on all streams, and the admin port: tokens, flushes, plans and commits",
 }
 _WITHOUT_PREFIX = frozenset((Verb.METRICS, Verb.ADMIN))
+# not in `all`: a writer must not replace what all readers begin with
+_NOT_IN_ALL = _WITHOUT_PREFIX | {Verb.SNAPSHOT}
 
 
 class BadScope(ValueError):
@@ -42,10 +46,12 @@ class BadScope(ValueError):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Verbs allowed on all streams whose canonical name begins with `prefix`."""
+    """Verbs allowed on all streams whose canonical name begins with `prefix`. `exact`: on the one
+    stream that has it as its name."""
 
     verbs: frozenset[str]
     prefix: str = ""
+    exact: bool = False
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -82,15 +88,30 @@ class Principal(msgspec.Struct, eq=False, kw_only=True, weakref=True):
     meter: Meter | None = None
     alive: bool = True
     jwt: Proven | None = None  # the JWT that authenticated it, else None
+    minter: Principal | None = None  # of a short token: the token that signed it
 
     @property
     def is_admin(self) -> bool:
         return any(Verb.ADMIN in grant.verbs for grant in self.grants)
 
     def may(self, verb: str, name: str) -> bool:
-        """Return True if the verb is allowed on a canonical name, or on all names with a prefix."""
+        """Return True if the verb is allowed on a canonical name, or on all names with a prefix
+        that ends in a slash, which is no name."""
         return any(
-            (verb in grant.verbs and name.startswith(grant.prefix)) or Verb.ADMIN in grant.verbs
+            (
+                verb in grant.verbs
+                and (name == grant.prefix if grant.exact else name.startswith(grant.prefix))
+            )
+            or Verb.ADMIN in grant.verbs
+            for grant in self.grants
+        )
+
+    def covers(self, verb: str, prefix: str) -> bool:
+        """Return True if the verb is allowed on all names with any prefix, which may be a name,
+        too."""
+        return any(
+            (verb in grant.verbs and not grant.exact and prefix.startswith(grant.prefix))
+            or Verb.ADMIN in grant.verbs
             for grant in self.grants
         )
 
@@ -98,12 +119,13 @@ class Principal(msgspec.Struct, eq=False, kw_only=True, weakref=True):
         return any(verb in grant.verbs or Verb.ADMIN in grant.verbs for grant in self.grants)
 
     def prefixes(self, verb: str) -> list[str]:
-        """Return the disjoint prefixes under which the verb is allowed; [""] is everywhere."""
+        """Return the disjoint prefixes under which the verb is allowed; [""] is everywhere. A grant
+        for one stream has none."""
         found = sorted(
             {
                 "" if Verb.ADMIN in grant.verbs else grant.prefix
                 for grant in self.grants
-                if grant.verbs & {verb, Verb.ADMIN}
+                if grant.verbs & {verb, Verb.ADMIN} and not grant.exact
             }
         )
         return [
@@ -117,12 +139,12 @@ def parse_scope(text: str) -> Grant:
     """Parse `VERB[,VERB…][:PREFIX]`, such as `read,append:orders/`. A prefix is spelled as under
     `/v1/stream/`; none means all streams.
 
-    `all` is every verb except those without a prefix. Raise `BadScope`.
+    `all` is every verb except `snapshot` and those without a prefix. Raise `BadScope`.
     """
     words, colon, prefix = text.strip().partition(":")
     verbs = frozenset(word.strip().lower() for word in words.split(",") if word.strip())
     if "all" in verbs:
-        verbs = verbs - {"all"} | (VERBS.keys() - _WITHOUT_PREFIX)
+        verbs = verbs - {"all"} | (VERBS.keys() - _NOT_IN_ALL)
     unknown = sorted(verbs - VERBS.keys())
     if unknown or not verbs:
         what = f"'{unknown[0]}' is not a verb" if unknown else f"'{text}' names no verb"

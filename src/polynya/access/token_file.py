@@ -18,6 +18,7 @@ import msgspec
 from polynya.access.grants import NO_LIMITS, BadScope, Limits, check_name, parse_scopes
 from polynya.access.revocations import RevokedJwt, UnwantedJwt, revoke
 from polynya.access.scram import SALT_BYTES, Verifier, make_verifiers
+from polynya.access.short_tokens import public_key
 from polynya.base.errors import ConfigError
 from polynya.base.formats import FORMAT, check_format
 from polynya.base.limits import TOKENS_MAX
@@ -49,6 +50,7 @@ class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     revoked_ms: int | None = None
     limits: Limits = NO_LIMITS
     scram: dict[str, Verifier] = {}  # by mechanism; tokens of older releases have none
+    short_key: str = ""  # verifies the short tokens that it signs; "" of older releases
 
     def state(self, now_ms: int) -> str:
         """Return `active`, `expired` or `revoked`."""
@@ -98,6 +100,7 @@ def mint(wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
         expires_ms=None if seconds is None else now_ms + round(seconds * 1000),
         limits=wanted.limits,
         scram=make_verifiers(text, secrets.token_bytes(SALT_BYTES)),
+        short_key=public_key(text),
     )
     return record, text
 

@@ -107,6 +107,7 @@ class Keeper:
             "polynya_access_denied_total": counters.denied if counters else 0,
             "polynya_access_forbidden_total": counters.forbidden if counters else 0,
             "polynya_access_limited_total": counters.limited if counters else 0,
+            "polynya_access_short_tokens_total": counters.minted if counters else 0,
             "polynya_audit_lines_total": self.audit.written,
             "polynya_audit_lost_total": self.audit.lost,
         }

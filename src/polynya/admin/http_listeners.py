@@ -41,27 +41,30 @@ from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterRoutes
-from polynya.front.http.api.compaction import PREFIX as COMPACTION
-from polynya.front.http.api.compaction import CompactionRoute
 from polynya.front.http.api.cost import PATH as COST
 from polynya.front.http.api.cost import CostRoute
-from polynya.front.http.api.groups import GROUPS
-from polynya.front.http.api.mirror import PREFIX as MIRROR
-from polynya.front.http.api.mirror import MirrorRoutes
+from polynya.front.http.api.kafka.groups import GROUPS
+from polynya.front.http.api.kafka.mirror import PREFIX as MIRROR
+from polynya.front.http.api.kafka.mirror import MirrorRoutes
+from polynya.front.http.api.kafka.topics import PATH as TOPICS
+from polynya.front.http.api.kafka.topics import TopicRoutes
+from polynya.front.http.api.kafka.transactions import TRANSACTIONS
 from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.profiles import ProfileRoute
 from polynya.front.http.api.ranges import PATH as RANGES
 from polynya.front.http.api.ranges import RangeRoute
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.segments import SegmentRoute
+from polynya.front.http.api.short_tokens import PATH as SHORT_TOKENS
+from polynya.front.http.api.short_tokens import ShortTokenRoute
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.subscriptions import PREFIXES as SUBSCRIPTIONS
 from polynya.front.http.api.tokens import TokenRoutes
-from polynya.front.http.api.topics import PATH as TOPICS
-from polynya.front.http.api.topics import TopicRoutes
-from polynya.front.http.api.transactions import TRANSACTIONS
 from polynya.front.http.auth.authorization import Authorizer
+from polynya.front.http.auth.cookies import TokenCookie
+from polynya.front.http.compaction import PREFIX as COMPACTION
+from polynya.front.http.compaction import CompactionRoute
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Protection
@@ -124,6 +127,7 @@ class HttpListeners:
             long_poll_seconds=self._start.config.long_poll_timeout,
             connections_max=connections.base,
             strict_parameters=self._start.config.strict_parameters,
+            http2=self._start.config.serves_http2,
             object_store=self._start.config.cold.backend != "none",
             default_profile=self._start.config.default_profile,
         )
@@ -154,19 +158,24 @@ class HttpListeners:
     # --- fronts -----------------------------------------------------------------------------------
 
     def _base(self, settings: HttpSettings) -> HttpFront:
-        guarded = self._keeper.access is not None
+        known, guarded = self._keeper.known, self._keeper.access is not None
         handlers = {
             **(self._guarded_handlers() if guarded else self._open_handlers()),
             SQL_PATH: SqlRoute(self._behind.tables, self._queries).handle,
             RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
             BUCKETS: self._buckets.list,
             TOPICS: self._topics.list,
+            SHORT_TOKENS: ShortTokenRoute(known.counters if known is not None else None).handle,
             **console_handlers(),
         }
+        cookie = self._start.config.auth.cookie if guarded else ""
+        cors = Cors(self._start.config.origins, self._hosts, credentials=bool(cookie))
         protection = Protection(
-            authorizer=self._authorizer(self._keeper.access),
+            authorizer=self._authorizer(
+                self._keeper.access, cookie=TokenCookie(cookie, cors) if cookie else None
+            ),
             hosts=Hosts() if guarded else self._hosts,
-            cors=Cors(self._start.config.origins, self._hosts),
+            cors=cors,
             tls=self._keeper.tls_context,
             console=ConsoleActs(self._keeper.audit.record, enabled=self._start.config.console.acts),
         )
@@ -287,11 +296,13 @@ class HttpListeners:
 
     # --- shared parts -----------------------------------------------------------------------------
 
-    def _authorizer(self, access: Access | None, *, admin_only: bool = False) -> Authorizer | None:
+    def _authorizer(
+        self, access: Access | None, *, admin_only: bool = False, cookie: TokenCookie | None = None
+    ) -> Authorizer | None:
         if access is None:
             return None
         record, cores = self._keeper.audit.record, self._start.cores
-        return Authorizer(access, audit=record, admin_only=admin_only, cores=cores)
+        return Authorizer(access, audit=record, admin_only=admin_only, cores=cores, cookie=cookie)
 
     def _audited(self, act_of: ActOf, handler: Handler) -> Handler:
         return audited(act_of, handler, self._keeper.audit.record)

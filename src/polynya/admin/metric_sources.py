@@ -14,6 +14,7 @@ from polynya.objectstore import REQUESTS, StoreUsage
 from polynya.observability.metrics import Registry, Samples, label
 from polynya.service.consumer_groups.lag import GroupLags
 from polynya.service.transactions.jobs import TransactionJobs
+from polynya.wire.http.http2_floods import REASONS
 
 TURNS = {
     "polynya_turns_total": "turns",
@@ -149,6 +150,8 @@ HTTP = {
     "polynya_http_connections_refused_total": "connections_refused",
     "polynya_http_timeouts_total": "timeouts",
     "polynya_http_stalled_total": "stalled",
+    "polynya_http2_connections_total": "http2_connections",
+    "polynya_http2_streams_total": "http2_streams",
     "polynya_http_long_polls_total": "long_polls",
     "polynya_http_sse_total": "live_opened",
     "polynya_http_sse_cut_total": "live_cut",
@@ -221,7 +224,7 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
     def read() -> Samples:
         machines = local.machines.values()
         return {
-            "polynya_streams": sum(machine.directory.count for machine in machines),
+            "polynya_streams": sum(machine.directory.public_count for machine in machines),
             "polynya_streams_evicted": sum(len(machine.directory.evicted) for machine in machines),
             "polynya_leased_streams": sum(
                 len(machine.directory.leased) for machine in local.led.values()
@@ -266,7 +269,14 @@ def of_front(front: HttpFront) -> Callable[[], Samples]:
             classes[label("polynya_http_responses_total", **{"class": f"{status // 100}xx"})] += (
                 count
             )
-        return requests() | classes | {"polynya_http_connections": len(front.connections)}
+        refused = {
+            label("polynya_http2_refused_total", reason=reason): front.counters.http2_refused.get(
+                reason, 0
+            )
+            for reason in REASONS
+        }
+        now = {"polynya_http_connections": len(front.connections)}
+        return requests() | classes | refused | now
 
     return read
 

@@ -103,11 +103,12 @@ SEGMENTS_KEPT_MAX = 1024
 ATTRS_BYTES_MAX = 16 * KIB  # the attributes of a stream, as compact JSON
 # the attributes of the streams of a group, which stay in memory; above it they get 507
 ATTRS_GROUP_BYTES = 64 * MIB
-# the body of a snapshot: one append, which every reader holds in memory
-SNAPSHOT_BYTES_MAX = 32 * MIB
+SNAPSHOT_BYTES_MAX = 1024 * MIB  # the body of a snapshot; on a node without a store one append
+SNAPSHOT_PARTS_MAX = 64  # of the body of a snapshot, each of which is one append
+SNAPSHOT_STAGED_BYTES = 2048 * MIB  # parts of a stream's snapshots that no snapshot names yet
 SNAPSHOT_EMBEDDED_BYTES = 1 * MIB  # a body inside an event or a JSON answer; a larger one is named
 SNAPSHOTS_KEPT_MAX = 8  # the newest snapshots of an origin, which are state in memory
-SNAPSHOTS_KEPT_DEFAULT = 2
+SNAPSHOTS_KEPT_MIN = 2  # … and as many at least, unless a retention says more
 SNAPSHOT_ORIGINS_MAX = 4  # of the snapshots of a stream: clients, and reducers
 SNAPSHOTS_SUPERSEDED_MAX = 64  # of an origin, each for SNAPSHOT_GRACE_MS: state in memory
 SNAPSHOT_GRACE_MS = 600_000  # a superseded snapshot can be read: its reader has ten minutes
@@ -136,6 +137,19 @@ CONNECTIONS_PER_CORE_MAX = 20_000
 PIPELINED_REQUESTS_MAX = 64  # per connection; then it is not read until responses are sent
 # unsent bytes of one subscriber; then it is disconnected with a reason
 SSE_BACKLOG_BYTES_MAX = 1 * MIB
+H2_STREAMS_MAX = 100  # concurrent streams of an HTTP/2 connection, each counted as a connection
+# bytes of request bodies on their way: of one stream, and of all streams of a connection
+H2_STREAM_WINDOW_BYTES = 256 * KIB
+H2_CONNECTION_WINDOW_BYTES = 1 * MIB
+# unsent response bytes of all streams of a connection; above it the connection ends
+H2_UNSENT_BYTES_MAX = 64 * MIB
+# of an HTTP/2 connection in a window of time: streams that either side reset (CVE-2023-44487), frames
+# that carry nothing beyond those that a client sends for what it receives, and DATA below 64 bytes
+H2_FLOOD_WINDOW_SECONDS = 10
+H2_RESETS_MAX = 100
+H2_CONTROL_FRAMES_MAX = 1_000
+H2_TINY_FRAMES_MAX = 10_000
+H2_HEADER_FRAMES_MAX = 8  # of one header block: 64 KiB are four of the smallest frames allowed
 LONG_POLL_SECONDS_DEFAULT = 20.0
 SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
@@ -178,9 +192,14 @@ GROUP_ID_BYTES_MAX = 1 * KIB  # also of a member's id and of an instance id
 # subscriptions, and assignments, of all members: one log entry has them
 GROUP_MEMBERS_BYTES_MAX = 3 * MIB
 GROUP_PROTOCOLS_MAX = 32  # assignors that one member offers; clients offer one to three
+PATTERN_CHARACTERS_MAX = 1 * KIB  # of a subscription's regular expression
+PATTERN_STATES_MAX = 1000  # of its automaton: a letter of a name may visit each
+GROUP_PATTERNS_MAX = 32  # different regular expressions of one group: each keeps its matches
 OFFSETS_RETENTION_SECONDS = 7 * 24 * 3600.0  # unless `kafka.offsets_retention` is set; as Kafka's
 OFFSET_METADATA_BYTES_MAX = 4 * KIB  # as Kafka's default
 GROUP_SESSION_MS_MIN = 1000  # a member that is heard less often is noticed as fast as a failover
+GROUP_HEARTBEAT_MS_MIN = 100  # of a group's config: each heartbeat is a request of each member
+GROUP_CONFIGS_MAX = 10_000  # groups with configs: the meta group holds them in memory
 GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
 GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
 TRANSACTIONAL_IDS_MAX = 10_000  # Kafka transactional ids of one Raft group: it keeps them in memory
@@ -262,6 +281,7 @@ CREDENTIAL_BYTES_MAX = 8 * KIB  # a token or JWT; larger ones are rejected unrea
 CREDENTIALS_KEPT_MAX = 4096
 # remaining lifetime of a token in `?access_token=`: URLs end up in histories and proxy logs
 URL_TOKEN_SECONDS_MAX = 3600
+SHORT_TOKEN_SECONDS_MAX = URL_TOKEN_SECONDS_MAX  # the lifetime of a short token, which a page has
 JWKS_BYTES_MAX = 1 * MIB  # the key set of an issuer
 AUDIT_FILE_BYTES_MAX = 8 * MIB  # then the audit log starts a new file …
 AUDIT_FILES_MAX = 8  # … and keeps this many older ones

@@ -50,6 +50,14 @@ VERBS = {  # name: (module, help line), in the order of --help
     "bucket": ("streams.buckets", "List buckets, and set the profile of their new streams."),
     "retention": ("streams.retention", "Set, show or clear the retention of a stream or a bucket."),
     "attrs": ("streams.attributes", "Show, set and remove the attributes of a stream."),
+    "snapshot": (
+        "streams.snapshots",
+        "Publish, list, read and delete the snapshots of a stream.",
+    ),
+    "bootstrap": (
+        "streams.snapshots",
+        "Print the newest snapshot of a stream and the records behind it.",
+    ),
     "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),
     "table": ("tables.commands", "Create, list, sync and change tables."),
     "compact": ("tables.commands", "Sync tables now: a second name of 'table sync'."),

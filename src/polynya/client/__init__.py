@@ -21,7 +21,6 @@ Guarantees:
 from polynya.client.aio.client import AsyncClient, AsyncManyReader, AsyncReader, AsyncStream
 from polynya.client.aio.producer import AsyncProducer, AsyncReceipt
 from polynya.client.aio.work import AsyncWork
-from polynya.client.attributes import Attributes
 from polynya.client.blocking.generated.client import Client, ManyReader, Reader, Stream
 from polynya.client.blocking.producer import Producer, Receipt
 from polynya.client.blocking.work import Work
@@ -47,8 +46,11 @@ from polynya.client.errors import (
     Trimmed,
     Unavailable,
 )
-from polynya.client.many_appends import AppendOutcome, StreamAppend
 from polynya.client.messages import Retry
+from polynya.client.operations.attributes import Attributes
+from polynya.client.operations.many_appends import AppendOutcome, StreamAppend
+from polynya.client.operations.snapshots import Bootstrap, Snapshot, SnapshotInfo
+from polynya.client.operations.tokens import ShortToken
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.records import NewRecord
@@ -83,6 +85,7 @@ __all__ = [
     "AsyncWork",
     "Attributes",
     "Batching",
+    "Bootstrap",
     "Client",
     "ClientError",
     "ConditionFailed",
@@ -110,6 +113,9 @@ __all__ = [
     "ResultColumn",
     "Retry",
     "SequenceRegression",
+    "ShortToken",
+    "Snapshot",
+    "SnapshotInfo",
     "SqlAnswer",
     "Stream",
     "StreamAppend",

@@ -10,6 +10,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,6 +45,7 @@ DEFAULT_FILE = "polynya.toml"
 GROUPS_DEFAULT = 16
 REDACTED = "***"
 _HOST = re.compile(r"[\w.-]+|\[[0-9a-f:.]+\]", re.ASCII)
+_COOKIE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#,@]+", re.ASCII)
 
 
@@ -58,6 +60,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     groups: int | None = None
     scheduling: str = "batch"
     long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
+    http2: str = "auto"
     strict_parameters: bool = True
     unsafe_no_auth: bool = False
     admin_listen: str = ""
@@ -143,6 +146,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             return False
         is_local = self.kafka.listen is None or is_loopback(split_listen(self.kafka.listen)[0])
         return self.needs_token or not (is_local or self.unsafe_no_auth)
+
+    @property
+    def serves_http2(self) -> bool:
+        """Return True if the base port speaks HTTP/2 too."""
+        return self.http2 != "off" and find_spec("h2") is not None
 
     @property
     def has_tokens(self) -> bool:
@@ -505,10 +513,20 @@ def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
 
 def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     tls, auth = config.tls, config.auth
+    if config.http2 == "on" and not config.serves_http2:
+        yield (
+            f"http2 ({origins['http2']}): 'on' needs the library h2, which is not installed: "
+            "install the extra polynya[h2], or choose auto or off"
+        )
     if bool(tls.cert) != bool(tls.key):
         yield "tls.cert and tls.key go together; one of them is not set"
     if tls.self and tls.cert:
         yield "tls.self generates a certificate: remove it, or tls.cert and tls.key"
+    if auth.cookie and not _COOKIE.fullmatch(auth.cookie):
+        yield (
+            f"auth.cookie ({origins['auth.cookie']}): {auth.cookie!r} is not the name of a cookie; "
+            "expected one such as __Host-polynya"
+        )
     jwt = (auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)
     if any(jwt) and not all(jwt):
         yield (

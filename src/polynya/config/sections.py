@@ -99,6 +99,7 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Access control. The limits apply to tokens without their own; 0 is unlimited."""
 
     required: bool | None = None
+    cookie: str = ""
     jwt_issuer: str = ""
     jwt_audience: str = ""
     jwt_keys: str = ""

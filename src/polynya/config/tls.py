@@ -30,12 +30,13 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """The certificate and key files. `fingerprint` is the SHA-256 of a self-signed certificate,
-    else empty."""
+    """The certificate and key files, and the protocols that are served with them. `fingerprint` is
+    the SHA-256 of a self-signed certificate, else empty."""
 
     cert: str
     key: str
     fingerprint: str = ""
+    protocols: tuple[str, ...] = ("http/1.1",)  # by preference; the handshake chooses one (ALPN)
 
 
 def prepare(config: Config) -> TlsFiles | None:
@@ -47,6 +48,8 @@ def prepare(config: Config) -> TlsFiles | None:
         files = TlsFiles(config.tls.cert, config.tls.key)
     else:
         return None
+    if config.serves_http2:
+        files = msgspec.structs.replace(files, protocols=("h2", "http/1.1"))
     try:
         _load(files)
     except (OSError, ssl.SSLError) as error:
@@ -99,7 +102,7 @@ class Tls:
 def _load(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(list(files.protocols))
     context.load_cert_chain(files.cert, files.key, password=no_passphrase)
     return context
 

@@ -9,9 +9,9 @@ from typing import Protocol
 import msgspec
 
 from polynya.stream.features.appends.commands import Append, Produce
-from polynya.stream.parts import Retention
+from polynya.stream.parts import Mark, Retention
 from polynya.stream.replies import Done, KnownCode
-from polynya.stream.state.model import Attributes, Mark, Stream
+from polynya.stream.state.model import Attributes, Stream
 from polynya.stream.state.profile_epochs import profile_of
 from polynya.stream.state.tails import stable_of
 

@@ -10,12 +10,14 @@ from typing import Any
 from polynya.base.errors import PolynyaError
 from polynya.jobs import Failures, repeat
 from polynya.service.assembly import CoreRuntime
+from polynya.service.snapshot_sweep import sweep_snapshots
 
 SWEEP_SECONDS = 1.0
 LOOK_AT_JOURNAL_SECONDS = 0.5  # data acknowledged this long after its file was deleted is lost
 LOOK_AT_SNAPSHOTS_SECONDS = 10.0
 SETTLE_SECONDS = 5.0
 SNAPSHOT_SECONDS = 0.2
+SNAPSHOTS_SWEEP_SECONDS = 30.0  # of those of streams: a small part of their grace
 log = logging.getLogger("polynya.core")
 
 
@@ -30,6 +32,7 @@ class PeriodicWork:
         """Return the background tasks; none of them ends."""
         snapshots = Failures(log, "snapshots failed; retrying", PolynyaError, FileNotFoundError)
         retention = Failures(log, "retention failed; retrying", PolynyaError)
+        superseded = Failures(log, "removing superseded snapshots failed; retrying", PolynyaError)
         return [
             repeat(self._sweep, SWEEP_SECONDS, at_once=False),
             # it may wait for other nodes, so time-critical work has other tasks
@@ -39,6 +42,7 @@ class PeriodicWork:
             repeat(self._engine.snapshotter.look, LOOK_AT_SNAPSHOTS_SECONDS, at_once=False),
             repeat(self._snapshot, SNAPSHOT_SECONDS, snapshots, at_once=False),
             repeat(self._retain, SWEEP_SECONDS, retention, at_once=False),
+            repeat(self._sweep_snapshots, SNAPSHOTS_SWEEP_SECONDS, superseded, at_once=False),
         ]
 
     async def _sweep(self) -> None:
@@ -53,6 +57,9 @@ class PeriodicWork:
 
     async def _retain(self) -> None:
         await self._engine.retainer.run_once()
+
+    async def _sweep_snapshots(self) -> None:
+        await sweep_snapshots(self._engine.service)
 
     async def _snapshot(self) -> None:
         snapshotter = self._engine.snapshotter

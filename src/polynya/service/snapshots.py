@@ -7,6 +7,7 @@ that dies in between leaves a record that a later publish trims.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -14,48 +15,58 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.futures import settle
-from polynya.base.limits import SNAPSHOTS_KEPT_DEFAULT
+from polynya.base.limits import SNAPSHOTS_KEPT_MIN
 from polynya.base.names import bucket_of, companion_of, spelled_name
-from polynya.local.api import Page, Position, ReadQuery, Refusal, StreamInfo
+from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.marks.commands import DropSnapshot, PublishSnapshot
 from polynya.stream.features.profiles.commands import Profile
-from polynya.stream.parts import Batch, Encoding, Retention
+from polynya.stream.parts import Batch, Encoding, Mark, Retention
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.model import Mark
 
+ANY_BYTE = -1  # of the record of an offset
+CLIENTS = ""  # the origin of the snapshots that clients publish
 _TYPE = "application/octet-stream"
 
 
 class Body(msgspec.Struct, frozen=True):
-    """The body of a new snapshot."""
+    """The facts of the body of a new snapshot."""
 
-    data: bytes
     sha256: bytes
     content_type: str
     origin: str = ""
 
 
+class Staged(msgspec.Struct, frozen=True):
+    """A part of a body in the companion: its record, where that begins, and its bytes."""
+
+    companion_uid: int
+    record: int
+    byte: int
+    size: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The position where the part begins."""
+        return self.record, self.byte
+
+
 async def publish(
-    service: Service, info: StreamInfo, at: tuple[int, int], body: Body, *, diskless: bool
+    service: Service, info: StreamInfo, at: tuple[int, int], body: Body, parts: Sequence[Staged]
 ) -> Reply:
-    """Publish a snapshot of the stream in `info` at a record and where it begins. `diskless`: this
-    node has an object store, which takes the body; otherwise the log does."""
-    staged = await _stage(service, info, body.data, diskless=diskless) if body.data else (0, None)
-    if isinstance(staged, Reply):
-        return staged
-    companion_uid, part = staged
+    """Publish a snapshot of the stream in `info` at a record and where it begins, with a body that
+    is staged."""
     kept, bound = await _rule(service, info)
     command = PublishSnapshot(
         info.name,
         info.uid,
         *at,
-        companion_uid,
-        () if part is None else (part,),
-        len(body.data),
+        parts[0].companion_uid if parts else 0,
+        tuple((part.record, part.byte, part.size) for part in parts),
+        sum(part.size for part in parts),
         body.sha256,
         body.content_type,
         body.origin,
@@ -64,6 +75,14 @@ async def publish(
         service.now_ms(),
     )
     return await _call(service, info.name, command)
+
+
+async def staged_bytes(service: Service, info: StreamInfo) -> int:
+    """Return the bytes of the companion that no snapshot names."""
+    own = await service.info(companion_of(info.name))
+    if isinstance(own, Refusal):
+        return 0
+    return own.byte - own.first_byte - sum(mark.size for mark in info.marks or ())
 
 
 async def drop(service: Service, info: StreamInfo, record: int, origin: str = "") -> Reply:
@@ -77,7 +96,7 @@ async def boundary_of(
     service: Service, info: StreamInfo, record: int, byte: int
 ) -> tuple[int, int] | Refusal:
     """Return the record at an offset and where it begins, which memory alone cannot tell. Another
-    byte than that one is refused with NOT_A_BOUNDARY."""
+    byte than that one, or ANY_BYTE, is refused with NOT_A_BOUNDARY."""
     if record != Position.AT_BYTE and record >= info.record:
         found = (info.record, info.byte)
         if record > found[0]:
@@ -92,23 +111,21 @@ async def boundary_of(
         if page.info.uid != info.uid:
             return Refusal(Code.NOT_FOUND)
         found = (page.begin_record, page.begin_byte)
-    if found[1] != byte or record not in (found[0], Position.AT_BYTE):
+    if byte not in (found[1], ANY_BYTE) or record not in (found[0], Position.AT_BYTE):
         return Refusal(Code.NOT_A_BOUNDARY, *found)
     return found
 
 
-async def body_of(service: Service, info: StreamInfo, mark: Mark) -> bytes | memoryview | Refusal:
+async def body_of(
+    service: Service, info: StreamInfo, mark: Mark, *, local: bool = False
+) -> bytes | memoryview | Refusal:
     """Return the body of a snapshot. A Refusal: the mark is gone by now. Raises CorruptData."""
     parts: list[bytes | memoryview] = []
-    for record, byte in mark.parts:
-        query = ReadQuery(
-            companion_of(info.name), record, byte, bytes_max=1, whole_records=True, touch=False
-        )
-        page = await service.read(query)
-        if isinstance(page, Refusal):
-            return page
-        parts += [span.payload for span in page.spans]
-        _check(page, record)
+    for *place, _ in mark.parts:
+        part = await part_of(service, info, (place[0], place[1]), local=local)
+        if isinstance(part, Refusal):
+            return part
+        parts.append(part)
     body = parts[0] if len(parts) == 1 else b"".join(parts)
     if len(body) != mark.size:
         raise CorruptData(
@@ -118,19 +135,33 @@ async def body_of(service: Service, info: StreamInfo, mark: Mark) -> bytes | mem
     return body
 
 
-def _check(page: Page, record: int) -> None:
-    if (page.begin_record, page.record) != (record, record + 1):
-        raise CorruptData(
-            f"a read of record {record} of {page.info.name} found {page.begin_record} to "
-            f"{page.record}"
-        )
+async def part_of(
+    service: Service, info: StreamInfo, place: tuple[int, int], *, local: bool = False
+) -> bytes | memoryview | Refusal:
+    """Return a part of a body; `local`: from this node's replica. A Refusal: it is gone, or none
+    begins there. Raises CorruptData."""
+    query = ReadQuery(
+        companion_of(info.name),
+        *place,
+        bytes_max=1,
+        touch=False,
+        whole_records=True,
+        local=local,
+    )
+    page = service.read_nowait(query) or await service.read(query)
+    if isinstance(page, Refusal):
+        return page
+    if (page.begin_record, page.record) != (place[0], place[0] + 1):
+        return Refusal(Code.PARTS_GONE)
+    pieces = [span.payload for span in page.spans]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def _stage(
+async def stage(
     service: Service, info: StreamInfo, data: bytes, *, diskless: bool
-) -> tuple[int, tuple[int, int]] | Reply:
-    """Append a body to the companion. Return the companion's uid, and the body's record and where
-    it begins."""
+) -> Staged | Reply:
+    """Append a part of a body to the companion. `diskless`: this node has an object store, which
+    takes it; otherwise the log does."""
     name = companion_of(info.name)
     uid = await _companion(service, name, diskless=diskless)
     if isinstance(uid, Reply):
@@ -143,7 +174,7 @@ async def _stage(
         return Reply(Code.INCARNATION, info.uid)
     if reply.code >= Code.NOT_FOUND:
         return reply
-    return uid, (reply.record - 1, reply.byte - len(data))
+    return Staged(uid, reply.record - 1, reply.byte - len(data), len(data))
 
 
 async def _companion(service: Service, name: str, *, diskless: bool) -> int | Reply:
@@ -165,21 +196,25 @@ async def _companion(service: Service, name: str, *, diskless: bool) -> int | Re
 async def _rule(service: Service, info: StreamInfo) -> tuple[int, list[str] | None]:
     """Return how many snapshots of an origin are kept, and the origins whose oldest one trims the
     stream; None: it is not trimmed."""
-    retention = info.retention or (await service.buckets()).get(bucket_of(info.name))
-    return SNAPSHOTS_KEPT_DEFAULT if retention is None else kept_by(retention), bound_by(retention)
+    return rule_of(info.retention or (await service.buckets()).get(bucket_of(info.name)))
 
 
-def kept_by(retention: Retention) -> int:
-    """Return how many snapshots of an origin a retention keeps."""
-    return SNAPSHOTS_KEPT_DEFAULT
-
-
-def bound_by(retention: Retention | None) -> list[str] | None:
-    """Return the origins whose oldest snapshot trims the stream; None: it is not trimmed."""
-    return None
+def rule_of(retention: Retention | None) -> tuple[int, list[str] | None]:
+    """Return what a retention says of snapshots: how many of an origin are kept, and the origins
+    whose oldest one trims the stream; None: it is not trimmed."""
+    rule = None if retention is None else retention.snapshots
+    if rule is None:
+        return SNAPSHOTS_KEPT_MIN, None
+    return rule.kept, [CLIENTS] if rule.trims else None
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     service.propose(name, command, partial(settle, future))
     return await future
+
+
+async def touch(service: Service, info: StreamInfo) -> None:
+    """Extend the sliding TTL of a stream, one of whose snapshots is read."""
+    if info.ttl_seconds is not None:
+        await service.read(ReadQuery(info.name, Position.NOW, bytes_max=1))

@@ -1,5 +1,5 @@
-"""The parts of commands that have no tag of their own: batches, producers, retention, forks,
-slices."""
+"""The parts of commands that have no tag of their own: batches, producers, retention, snapshots,
+forks, slices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,22 @@ from typing import Annotated
 
 import msgspec
 
-from polynya.base.limits import FORK_DEPTH_MAX, GROUPS_MAX
-from polynya.stream.command_validation import AMOUNT, COUNTER, NODE, TIME, WIDE, WORD, bounded
+from polynya.base.limits import (
+    FORK_DEPTH_MAX,
+    GROUPS_MAX,
+    SNAPSHOTS_KEPT_MAX,
+    SNAPSHOTS_KEPT_MIN,
+)
+from polynya.stream.command_validation import (
+    AMOUNT,
+    COUNTER,
+    NODE,
+    TIME,
+    WIDE,
+    WORD,
+    bounded,
+    first_fault,
+)
 
 PAGED = 254  # encoding of an index entry that stands for the entries of a page
 INLINE = 253  # encoding of an index entry that is a marker of a transaction itself (level 4)
@@ -116,14 +130,63 @@ class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     kind: int = 0
 
 
-@bounded({"age_seconds": AMOUNT, "bytes": AMOUNT})
+@bounded(
+    {
+        "record": COUNTER,
+        "byte": COUNTER,
+        "size": AMOUNT,
+        "created_ms": TIME,
+        "dropped_ms": TIME,
+    }
+)
+class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A snapshot of a stream: the state after all records before `record`. Its body is records of
+    the companion."""
+
+    record: int
+    byte: int
+    parts: tuple[tuple[int, int, int], ...]  # (record, byte, size) of each part of the body
+    size: int  # bytes of the body
+    sha256: bytes
+    content_type: str
+    created_ms: int
+    origin: str = ""  # the clients', or `REDUCER@REVISION`
+    dropped_ms: int = 0  # 0: it is one of those kept; else the time since which it is superseded
+
+
+@bounded({"trims": (0, 1), "kept": (SNAPSHOTS_KEPT_MIN, SNAPSHOTS_KEPT_MAX)})
+class SnapshotRule(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The rule of a retention for snapshots. `trims` 1: each publish of a client trims the stream to the
+    oldest snapshot that can still be read. `kept`: the newest ones of an origin to keep."""
+
+    record_time: bool = False  # that of the retention
+    trims: int = 0
+    kept: int = SNAPSHOTS_KEPT_MIN
+
+
+@bounded(
+    {"age_seconds": AMOUNT, "bytes": AMOUNT},
+    check=lambda value: first_fault((value.snapshots,)),
+)
 class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no
-    bound. `record_time`: the age is that of the times that clients gave their records (level 3)."""
+    bound. `record_time`: the age is that of the times that clients gave their records (level 3); or,
+    with a rule of snapshots, that rule, which says so too (level 4)."""
 
     age_seconds: int | None = None
     bytes: int | None = None
-    record_time: bool = False
+    record_time: bool | SnapshotRule = False
+
+    @property
+    def snapshots(self) -> SnapshotRule | None:
+        """The rule of snapshots, if there is one."""
+        return None if isinstance(self.record_time, bool) else self.record_time
+
+    @property
+    def by_record_time(self) -> bool:
+        """Report whether the age is that of record times."""
+        rule = self.record_time
+        return rule if isinstance(rule, bool) else rule.record_time
 
 
 @bounded({"records": AMOUNT, "bytes": AMOUNT, "writer": NODE})

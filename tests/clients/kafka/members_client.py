@@ -1,6 +1,8 @@
 """Members of one consumer group join, share the partitions, leave and come back; prints JSON.
 
-python members_client.py LIBRARY eager|cooperative|static SERVERS TOPIC PARTITIONS
+python members_client.py LIBRARY STRATEGY SERVERS TOPIC PARTITIONS
+
+A strategy is `eager`, `cooperative`, `static`, or `consumer` and `consumer-static` of KIP-848.
 """
 
 from __future__ import annotations
@@ -57,13 +59,18 @@ class Confluent:
             "bootstrap.servers": servers,
             "group.id": f"group-{topic}",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 30000,
-            "heartbeat.interval.ms": 300,
-            "partition.assignment.strategy": "cooperative-sticky"
-            if strategy == "cooperative"
-            else "range",
         }
-        if strategy == "static":
+        if strategy.startswith("consumer"):
+            settings["group.protocol"] = "consumer"
+        else:
+            settings |= {
+                "session.timeout.ms": 30000,
+                "heartbeat.interval.ms": 300,
+                "partition.assignment.strategy": "cooperative-sticky"
+                if strategy == "cooperative"
+                else "range",
+            }
+        if strategy.endswith("static"):
             settings["group.instance.id"] = instance
         self._consumer = Consumer(settings)
         self._consumer.subscribe([topic])
@@ -223,7 +230,7 @@ def main(library: str, strategy: str, servers: str, topic: str, partitions: int)
     start(3, 4)
     wait("the assignment of five", shared)
     write()
-    if strategy == "static":
+    if strategy.endswith("static"):
         changes = {number: members[number].changes for number in (0, 1, 2, 3)}
         stop(4)
         start(4)

@@ -18,7 +18,7 @@ import click
 
 from polynya.base.errors import ConfigError
 from polynya.cli.node.setting_flags import config_option
-from polynya.cli.remote.client import Client
+from polynya.cli.remote.client import Client, server_option
 from polynya.cli.remote.targets import find_target
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -167,6 +167,49 @@ def token_create_command(
     output.notice(
         f"token {token['id']} ({name}) is valid {until}; save it now, it is not shown again"
     )
+
+
+@token_command.command("mint")
+@options.value("--stream NAME", help="The one stream that the token is for.")
+@options.value("--prefix PREFIX", help="All streams under this prefix, such as runs/7/.")
+@options.value(
+    "--allow VERB",
+    "verbs",
+    multiple=True,
+    default=("read",),
+    help="read, append or create. Repeatable.  [default: read]",
+)
+@options.value(
+    "--expires", type=SECONDS, default="10min", help="The lifetime, up to 1h.  [default: 10min]"
+)
+@options.as_json
+@server_option
+def token_mint_command(
+    client: Client,
+    stream: str | None,
+    prefix: str | None,
+    verbs: tuple[str, ...],
+    expires: float,
+    as_json: bool,
+) -> None:
+    """Mint a short token for a web page and print it.
+
+    Your own token signs it, so it allows no more than yours, and ends with it. Nothing is stored;
+    a short token cannot be revoked alone.
+
+    \b
+    polynya token mint --prefix runs/7/ --allow read --expires 10min
+    """
+    if (stream is None) == (prefix is None):
+        raise click.UsageError("Pass what the token is for: --stream NAME or --prefix PREFIX.")
+    place = {"prefix": prefix} if stream is None else {"stream": stream}
+    wanted = place | {"verbs": list(verbs), "expires_in_seconds": expires}
+    minted: dict[str, Any] = client.call("POST", "/v1/tokens/short", body=wanted).json()
+    if as_json:
+        output.json_line(minted)
+        return
+    click.echo(minted["token"])
+    output.notice(f"the token is valid until {_moment(minted['expires_ms'])}")
 
 
 @token_command.command("ls")

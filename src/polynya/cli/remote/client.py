@@ -355,7 +355,7 @@ class Client:
             return exits.Busy(message, code=code, hint=hint, request_id=request_id)
         hint = (
             self._nearest(stream)
-            if answer.status_code == 404 and stream and code != "NO_ROUTE"
+            if answer.status_code == 404 and stream and code not in ("NO_ROUTE", "NO_SNAPSHOT")
             else self._whose(answer, code)
         )
         return exits.Refused(

@@ -77,8 +77,13 @@ def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
         after = page["next"]
     output.listing(
         rows,
-        ("group", "state", "type"),
-        lambda row: (row["group"], row["state"], row["protocol_type"] or "-"),
+        ("group", "state", "type", "kind"),
+        lambda row: (
+            row["group"],
+            row["state"],
+            row["protocol_type"] or "-",
+            row.get("kind", "classic"),
+        ),
         "no consumer groups yet: a Kafka client creates one when it subscribes",
         as_json=as_json,
         lines=True,
@@ -100,7 +105,8 @@ def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # n
     if as_json:
         output.json_line(shown)
         return
-    output.notice(f"{id}: {shown['state']}, {output.counted(len(shown['members']), 'member')}")
+    members = output.counted(len(shown["members"]), "member")
+    output.notice(f"{id}: {shown['state']}, {members}, {shown.get('kind', 'classic')} protocol")
     readers = {
         (topic, number): member["instance"] or member["id"]
         for member in shown["members"]

@@ -93,6 +93,7 @@ def retention_command() -> None:
     "--by-record-time", help="Count the age by the times that clients gave their records."
 )
 @options.flag("--compact", help="Keep only the newest record of each key.")
+@options.flag("--snapshots", help="Keep the records since the oldest snapshot that can be read.")
 @options.as_json
 @server_option
 def set_command(
@@ -104,6 +105,7 @@ def set_command(
     forever: bool,
     by_record_time: bool,
     compact: bool,
+    snapshots: bool,
     as_json: bool,
 ) -> None:
     """Set the retention of STREAM, or of all streams in a bucket. With both limits, records beyond
@@ -112,15 +114,17 @@ def set_command(
     A stream's own retention replaces its bucket's. Deletion works on pieces of about 4 MiB, so
     slightly more may be kept. By age, records that share a piece with younger ones are deleted up
     to a quarter of the age late. With --compact the older records of each key go within packs;
-    records without a key stay.
+    records without a key stay. With --snapshots each publish of a snapshot trims the stream.
 
     \b
     polynya retention set orders --keep-age 30d
     polynya retention set --bucket logs --keep-age 7d --keep-bytes 50GiB
     """
     has_limit = keep_age is not None or keep_bytes is not None
-    if forever == has_limit and (forever or not compact):
-        raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever, or --compact")
+    if (forever and (has_limit or snapshots)) or not (forever or has_limit or compact or snapshots):
+        raise click.UsageError(
+            "pass --keep-age, --keep-bytes or both, --snapshots, --compact, or --forever"
+        )
     if compact and bucket is not None:
         raise click.UsageError("--compact is for a stream, not for a bucket")
     if by_record_time and keep_age is None:
@@ -135,6 +139,8 @@ def set_command(
         body["record_time"] = True
     if compact:
         body["compact"] = True
+    if snapshots:
+        body["snapshot"] = "any"
     path = _path(stream, bucket)
     answer = client.call("PUT", path, body=body, stream=stream or "").json()
     output.outcome(
@@ -229,6 +235,7 @@ def spelled_retention(retention: dict[str, Any]) -> str:
     by = " by their record times" if retention.get("record_time") else ""
     parts = [] if age is None else [f"records for {_duration(age)}{by}"]
     parts += [] if size is None else [f"the newest {output.size(size)}"]
+    parts += ["records since the oldest snapshot"] if retention.get("snapshot") == "any" else []
     parts += ["the newest record of each key"] if retention.get("compact") else []
     return ", ".join(parts) or "everything"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from secrets import token_bytes
 from time import monotonic
 
@@ -15,6 +14,7 @@ import msgspec
 from polynya.base.levels import COMPACTION_LEVEL
 from polynya.base.limits import MIB
 from polynya.cold.compaction.child import CompactionFailed, Worker
+from polynya.cold.compaction.in_hand import InHand
 from polynya.cold.compaction.key_map import SLOT_BYTES
 from polynya.cold.compaction.planner import (
     CompactionPolicy,
@@ -26,26 +26,23 @@ from polynya.cold.compaction.planner import (
     plan_pass,
     tombstones_until,
 )
+from polynya.cold.compaction.reading import PieceReader
 from polynya.cold.compaction.work import (
     MapBegin,
     MapPiece,
-    Piece,
     RewriteBegin,
     RewritePiece,
     Rewritten,
 )
-from polynya.cold.in_hand import InHand
 from polynya.cold.planner import SLICES_MAX
-from polynya.cold.requests import cut_requests
 from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import FAULTS, Steps, zstd_levels
 from polynya.jobs import Failures, Rest, pause_after, repeat
-from polynya.objectstore.api import NotFound
 from polynya.stream.features.compaction.commands import NoteCompaction
 from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.features.pages.eviction import stub_of
 from polynya.stream.machine import Machine
-from polynya.stream.parts import UNDECIDED, ColdSlice, Encoding
+from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.model import Stream
 from polynya.wire.pack import PackBuilder, pack_key
@@ -53,7 +50,6 @@ from polynya.wire.pack import PackBuilder, pack_key
 log = logging.getLogger("polynya.cold")
 
 INTERVAL_SECONDS = 5.0  # between two looks at the streams that have a policy
-WINDOW_BYTES = 8 * MIB  # stored bytes that are fetched at once
 MAP_BYTES = 64 * MIB
 MAP_GROWTH_MAX = (
     4  # the map becomes so much larger before a stream whose slice does not fit is left
@@ -63,7 +59,7 @@ NEVER = 2**62
 REFUSED_REST_MS = 60_000  # until a stream is due again, of which a group refused a slice, …
 DAMAGE_REST_MS = 3_600_000  # … or of which a slice cannot be decoded
 FORCED_MAX = 4096  # streams that wait for a pass that was asked for
-AT_ONCE = 256  # streams that are looked at before the loop runs
+AT_ONCE = 32  # streams that are looked at before the loop runs
 
 
 class CompactionCounters(msgspec.Struct):
@@ -123,6 +119,7 @@ class Compactor:
         self.due: dict[str, float] = {}  # name -> dirty ratio, of the streams that wait
         self._groups = steps.groups
         self._steps = steps
+        self._reader = PieceReader(steps, settings.bytes_per_second)
         self._settings = settings
         self._cluster_id = cluster_id
         self._in_hand = in_hand
@@ -134,7 +131,6 @@ class Compactor:
         self._due_since: dict[str, int] = {}  # name -> log time
         self._forced: set[str] = set()  # names of streams whose next pass was asked for
         self._wake_up = asyncio.Event()
-        self._turn = asyncio.Lock()  # one stream at a time
         self._failures = Failures(
             log,
             "compacting keys failed; retrying",
@@ -144,10 +140,9 @@ class Compactor:
         )
 
     async def run(self) -> None:
-        """Compact until cancelled."""
+        """Compact until cancelled; without automatic flushing only what is asked for."""
         try:
-            if self._settings.interval_ms:
-                await repeat(self._pass, INTERVAL_SECONDS, wake=self._wake_up)
+            await repeat(self._pass, INTERVAL_SECONDS, wake=self._wake_up)
         finally:
             await self._worker.close()
 
@@ -164,13 +159,14 @@ class Compactor:
         Return the number of passes."""
         done = 0
         with self._failures:
+            asked = set(self._forced)
             due = await self._look()
             self.due = {stream.name: extent.dirty_ratio for _, _, stream, extent, _ in due}
-            self._forced &= self.due.keys()
+            self._forced -= asked - self.due.keys()
             since, now_ms = self._due_since, self._groups.now_ms()
             self._due_since = {name: since.get(name, now_ms) for name in self.due}
-            for group, machine, stream, extent, policy in due:
-                if await self._one(group, machine, stream, extent, policy):
+            for group, machine, stream, _, policy in due:
+                if await self._one(group, machine, stream, policy):
                     done += 1
                     self._forced.discard(stream.name)
                     self.due.pop(stream.name, None)
@@ -256,7 +252,9 @@ class Compactor:
     ) -> bool:
         if stream.name in self._forced:
             return extent.begin < extent.end
-        return not self._rests(stream.uid) and is_due(stream, extent, policy, now_ms)
+        if not self._settings.interval_ms or self._rests(stream.uid):
+            return False
+        return is_due(stream, extent, policy, now_ms)
 
     async def _wake(self, group: int, machine: Machine, name: str, now_ms: int) -> None:
         """Bring an evicted stream back whose tombstones may go."""
@@ -267,26 +265,23 @@ class Compactor:
     # --- one pass ---------------------------------------------------------------------------------
 
     async def _one(
-        self, group: int, machine: Machine, stream: Stream, extent: Extent, policy: CompactionPolicy
+        self, group: int, machine: Machine, stream: Stream, policy: CompactionPolicy
     ) -> bool:
-        async with self._turn:
-            uid = stream.uid
-            if uid in self._in_hand.uids or self._groups.machines().get(group) is not machine:
-                return False
-            self._in_hand.uids.add(uid)
-            try:
-                now_ms = self._groups.now_ms()
-                made = plan_pass(
-                    group,
-                    machine,
-                    stream,
-                    extent,
-                    term=self._groups.term(group),
-                    now_ms=now_ms,
-                )
-                await self._run(made, policy)
-            finally:
-                self._in_hand.uids.discard(uid)
+        """Compact a stream as it is now: other passes took time since it was looked at."""
+        uid = stream.uid
+        if uid in self._in_hand.uids or self._groups.machines().get(group) is not machine:
+            return False
+        extent = self.extent(machine, stream)
+        if machine.directory.by_uid.get(uid) is not stream or extent is None:
+            return False
+        if extent.begin >= extent.end:
+            return False
+        self._in_hand.uids.add(uid)
+        try:
+            term = self._groups.term(group)
+            await self._run(plan_pass(group, machine, stream, extent, term=term), policy)
+        finally:
+            self._in_hand.uids.discard(uid)
         return True
 
     async def _run(self, made: Pass, policy: CompactionPolicy) -> None:
@@ -329,7 +324,7 @@ class Compactor:
 
     async def _map_until_full(self, made: Pass, result: _Result) -> int:
         number = made.extent.dirty_begin
-        async for _, piece in self._pieces(made, number, made.extent.end):
+        async for _, piece in self._reader.pieces(made, number, made.extent.end):
             if piece is not None:
                 answer = await self._worker.run(MapPiece(piece))
                 if answer.damage:
@@ -352,7 +347,7 @@ class Compactor:
         )
         packed: list[Rewritten] = []
         begins = frozenset(made.entries[at].record for at in range(made.extent.begin, count))
-        async for entry, piece in self._pieces(made, made.extent.begin, count):
+        async for entry, piece in self._reader.pieces(made, made.extent.begin, count):
             behind = entry.record + entry.records
             closes = behind in made.bounds or behind not in begins
             answer = await self._worker.run(RewritePiece(piece, closes))
@@ -465,58 +460,3 @@ class Compactor:
             )
         result.damage = damage
         self.counters.damaged += 1
-
-    # --- reading ----------------------------------------------------------------------------------
-
-    async def _pieces(
-        self, made: Pass, begin: int, end: int
-    ) -> AsyncIterator[tuple[ColdSlice, Piece | None]]:
-        """Yield the entries from one number to another, those that may have keys with the bytes of
-        their slices, at the rate that merging has. Raises StoreUnavailable."""
-        for first, last in pairwise(_windows(made.entries, begin, end)):
-            began = monotonic()
-            keyed = [each for each in made.entries[first:last] if is_keyed(each)]
-            found = await self._fetch(keyed)
-            for entry in made.entries[first:last]:
-                piece = None
-                if is_keyed(entry):
-                    data = found.get((entry.pack, entry.offset), b"")
-                    aborted = made.aborted if entry.flags & UNDECIDED else b""
-                    piece = Piece(entry, data, aborted)
-                yield entry, piece
-            size = sum(entry.read_bytes for entry in keyed)
-            took = monotonic() - began
-            await self._steps.sleep(max(0.0, size / self._settings.bytes_per_second - took))
-
-    async def _fetch(self, entries: Sequence[ColdSlice]) -> dict[tuple[str, int], bytes]:
-        """Return the stored bytes of the slices that exist."""
-        found: dict[tuple[str, int], bytes] = {}
-
-        async def fetch(request: Sequence[ColdSlice]) -> None:
-            begin, end = request[0].offset, request[-1].offset + request[-1].stored
-            try:
-                data = await self._steps.store.get_range(request[0].pack, begin, end - begin)
-            except (NotFound, ValueError):
-                return
-            for cold in request:
-                at = cold.offset - begin
-                found[cold.pack, cold.offset] = data[at : at + cold.stored]
-
-        await asyncio.gather(*map(fetch, cut_requests(entries)))
-        return found
-
-
-def _windows(entries: Sequence[ColdSlice], begin: int, end: int) -> list[int]:
-    """Return the numbers of the entries at which windows begin, and the end."""
-    bounds, size = [begin], 0
-    for at in range(begin, end):
-        size += entries[at].read_bytes
-        if size > WINDOW_BYTES and at > bounds[-1]:
-            bounds.append(at)
-            size = entries[at].read_bytes
-    return [*bounds, end] if end > begin else []
-
-
-def is_keyed(entry: ColdSlice) -> bool:
-    """Report whether an entry may have records with keys: those are in Kafka's batches."""
-    return entry.encoding in (-1, Encoding.KAFKA)

@@ -133,9 +133,7 @@ def is_due(stream: Stream, extent: Extent, policy: CompactionPolicy, now_ms: int
     return now_ms - oldest_ms >= policy.max_lag_ms
 
 
-def plan_pass(
-    group: int, machine: Machine, stream: Stream, extent: Extent, *, term: int, now_ms: int
-) -> Pass:
+def plan_pass(group: int, machine: Machine, stream: Stream, extent: Extent, *, term: int) -> Pass:
     """Return the plan of a pass over an extent with entries."""
     assert stream.cold
     began = compaction_of(stream)

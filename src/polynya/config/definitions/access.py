@@ -40,6 +40,12 @@ ACCESS = (
         "Require a token for requests. Default: when `listen` reaches beyond loopback, unless "
         "`unsafe_no_auth`.",
     ),
+    setting.text(
+        "auth.cookie",
+        "",
+        "A cookie that may hold a token, such as `__Host-polynya`, for pages of this host and of the "
+        "origins that `cors_origins` spells out. Default: cookies are ignored.",
+    ),
     setting.text("auth.jwt_issuer", "", "Accept JWTs with this `iss` as tokens."),
     setting.text("auth.jwt_audience", "", "The required `aud` of the JWTs."),
     setting.text(

@@ -48,6 +48,14 @@ NODE = (
         low=0.01,
         high=3600,
     ),
+    setting.text(
+        "http2",
+        "auto",
+        "HTTP/2 beside HTTP/1.1: chosen by the TLS handshake (ALPN), and without TLS by clients on "
+        "this machine that begin with it (prior knowledge). `auto`: if the extra `polynya[h2]` is "
+        "installed; `on` refuses to start without it.",
+        ("auto", "on", "off"),
+    ),
     setting.switch(
         "strict_parameters",
         True,

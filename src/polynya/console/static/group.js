@@ -64,6 +64,7 @@ export function open(place, shell) {
     const facts = [
       ["State", visible(group.state)],
       ["Members", count(group.members.length)],
+      ["Protocol", visible(group.kind)],
       ["Assignor", visible(group.protocol || "–")],
       ["Lag", count(group.lag)],
     ];

@@ -162,7 +162,7 @@ function groupRow(group) {
 
 function refreshGroup(element, group, known) {
   const [, type, state, members, lag] = element.children;
-  put(type, visible(group.protocol_type || "–"));
+  put(type, visible([group.kind, group.protocol_type].filter(Boolean).join(": ")));
   put(state, visible(known?.state ?? group.state));
   put(members, known ? count(known.members.length) : "–");
   put(lag, known ? count(known.lag) : "–");

@@ -122,7 +122,7 @@ class ResponseQueue:
         """Make the response to request `number` the last one; `on_sent` is called after it."""
         self.last, self.is_watched = number, True
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Write bytes outside the order: of an interim response, or of one that goes on."""
         if self.transport is not None:
             self.transport.write(data)

@@ -9,7 +9,7 @@ from typing import cast
 from polynya.base.limits import HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
 from polynya.front.common.pipeline import IdleClock, ReadPressure, ResponseQueue
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
-from polynya.front.http.protocol.exchange import Context, Exchange
+from polynya.front.http.protocol.exchange import Context, Exchange, OtherFraming
 from polynya.front.http.protocol.incoming_body import IncomingBody, check_size
 from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.responses import CLOSE, COMMON, STATUS_LINES
@@ -29,6 +29,7 @@ from polynya.wire.http.http1 import BadRequest, Head, find_head
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX
 # of one connection per loop pass: immediate responses would otherwise starve other connections
 REQUESTS_PER_PASS = 64
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"  # of HTTP/2, as a request would end
 _NO_HOST = "/"  # differs from every parsed Host
 
 
@@ -78,6 +79,9 @@ class Connection(asyncio.Protocol):
         ):  # accepted before the listeners closed; `stop` does not wait for it
             self._finished = True
             made.abort()
+            return
+        if context.http2 is not None and context.http2.is_negotiated(made):
+            _give_away(self, context.http2, b"")
             return
         context.connections.add(self)
         context.counters.connections_opened += 1
@@ -191,7 +195,8 @@ class Connection(asyncio.Protocol):
                 if length > 0 and begin == 0 and position == size and head.method == "POST":
                     learn(self.peer, head, data[: size - length - 4])
         except BadRequest as bad:
-            self.refuse(bad.code, bad.message)
+            if bad.code != "HTTP_VERSION" or not _switch(self, data[position:]):
+                self.refuse(bad.code, bad.message)
             return
         self._buffer = data[position:] if position < size and not self._finished else b""
 
@@ -399,6 +404,35 @@ class Connection(asyncio.Protocol):
             said = "closed a connection: the client did not read its response"
             self._context.log_rate_limited(said, "", self.peer)
         self.abort()
+
+
+def _switch(connection: Connection, data: bytes) -> bool:
+    """Give a connection that begins with the preface of HTTP/2 away. Return False if it may not
+    begin so."""
+    context, responses = connection._context, connection._responses
+    transport = responses.transport
+    if (
+        context.http2 is None
+        or transport is None
+        or responses.next  # it has spoken HTTP/1.1
+        or not data.startswith(_PREFACE)
+        or not context.http2.may_begin(transport)
+    ):
+        return False
+    context.connections.discard(connection)
+    context.counters.connections_opened -= 1  # it is counted again
+    _give_away(connection, context.http2, data)
+    return True
+
+
+def _give_away(connection: Connection, http2: OtherFraming, data: bytes) -> None:
+    """Let HTTP/2 serve a connection from here on."""
+    transport = connection._responses.transport
+    assert transport is not None
+    connection._finished = True
+    connection._pressure.transport = None
+    connection.peer.lose()
+    http2.take(transport, data)
 
 
 def _expects_permission(head: Head) -> bool:

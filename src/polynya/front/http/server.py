@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from polynya.front.http.connection import Connection
+from polynya.front.http.http2.switch import Http2Switch
 from polynya.front.http.protocol.exchange import Context, Protection
 from polynya.front.http.protocol.extension import Handler
 from polynya.front.http.protocol.router import Router
@@ -35,6 +36,7 @@ class HttpFront:
             service, settings or HttpSettings(), router, protection or Protection()
         )
         self.context.live = live
+        self.context.http2 = Http2Switch(self.context) if self.context.settings.http2 else None
         self.counters = self.context.counters
         self.connections = self.context.connections
         self.readers = self.context.readers

@@ -9,6 +9,7 @@ from typing import Any
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, placement, refused, settings, topics
+from polynya.front.kafka.admin.features import add_features
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, TokenCaller
 from polynya.front.kafka.auth.handlers import (
     admit,
@@ -19,7 +20,7 @@ from polynya.front.kafka.auth.handlers import (
 from polynya.front.kafka.call import FETCH, PRODUCE, Call, RepeatedRequest, in_thread
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
-from polynya.front.kafka.groups import coordinators, membership
+from polynya.front.kafka.groups import consumer_protocol, coordinators, membership
 from polynya.front.kafka.groups import offsets as group_offsets
 from polynya.front.kafka.transactions import admin as transaction_admin
 from polynya.front.kafka.transactions import requests as transactions
@@ -37,8 +38,6 @@ from polynya.wire.kafka.primitives import Bytes, Malformed, decoded_elements
 _DECODED_AT_ONCE_BYTES = 64 * KIB  # beyond it a request without records is decoded in a thread
 # A client of before librdkafka 2.3 turns compression off if it sees no version 0 of Produce.
 ADVERTISED = {PRODUCE: range(14)}
-_FEATURES_SINCE, _ZERO_SINCE = 3, 4  # versions of ApiVersions
-_TRANSACTIONS, _TRANSACTION_VERSION = "transaction.version", 2
 Handler = Callable[["Call", Any], Awaitable[Any]]
 _HANDLERS: dict[int, Handler] = {
     FETCH: fetch.fetch,
@@ -78,6 +77,8 @@ _HANDLERS: dict[int, Handler] = {
     61: transaction_admin.describe_producers,
     65: transaction_admin.describe_transactions,
     66: transaction_admin.list_transactions,
+    68: consumer_protocol.heartbeat,
+    69: consumer_protocol.describe_groups,
     74: settings.list_config_resources,
     75: partitions.describe_topic_partitions,
     **dict.fromkeys(refused.REFUSED, refused.refuse),
@@ -180,24 +181,10 @@ def _api_versions(call: Call) -> list[Bytes]:
         for versions in (ADVERTISED.get(each.key, each.versions),)
     ]
     response = api_versions.ApiVersionsResponse(Error.NONE, listed)
-    if header.version >= _FEATURES_SINCE and call.context.transactions.is_ready:
-        _add_features(response, header.version, call.context.transactions.level)
+    add_features(response, header.version, call.context.service.level)
     encode = partial(encode_response, api)
     if header.version not in api.versions:
         response.error_code = Error.UNSUPPORTED_VERSION
         return encode(0, header.correlation, response)
     decode_request(api, call.data, header)
     return encode(header.version, header.correlation, response)
-
-
-def _add_features(response: api_versions.ApiVersionsResponse, version: int, level: int) -> None:
-    """Tell the newer protocol of transactions. Clients take features of a higher epoch than the one
-    that they know."""
-    least = 0 if version >= _ZERO_SINCE else 1  # a client of before cannot decode 0
-    response.supported_features = [
-        api_versions.SupportedFeatureKey(_TRANSACTIONS, least, _TRANSACTION_VERSION)
-    ]
-    response.finalized_features_epoch = level
-    response.finalized_features = [
-        api_versions.FinalizedFeatureKey(_TRANSACTIONS, _TRANSACTION_VERSION, _TRANSACTION_VERSION)
-    ]

@@ -25,6 +25,19 @@ SERVING = (
         "counter",
         "Connections closed because the client read nothing of its response for 30 seconds.",
     ),
+    Metric("polynya_http2_connections_total", "counter", "HTTP/2 connections accepted."),
+    Metric(
+        "polynya_http2_streams_total",
+        "counter",
+        "Requests over HTTP/2. Each counts as an HTTP connection, too.",
+    ),
+    Metric(
+        "polynya_http2_refused_total",
+        "counter",
+        "HTTP/2 connections closed because of their client: a flood of resets, of control frames, "
+        "of tiny frames or of headers, a breach of the protocol, or unread responses.",
+        ("reason",),
+    ),
     Metric("polynya_kafka_requests_total", "counter", "Requests of Kafka clients."),
     Metric(
         "polynya_kafka_malformed_total",
@@ -129,6 +142,7 @@ SERVING = (
     Metric(
         "polynya_access_limited_total", "counter", "Requests over the rate limits of their token."
     ),
+    Metric("polynya_access_short_tokens_total", "counter", "Short tokens minted for web pages."),
     Metric("polynya_audit_lines_total", "counter", "Audit log lines written."),
     Metric(
         "polynya_audit_lost_total",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
@@ -15,6 +15,7 @@ from polynya.service.node_service import NodeService
 from polynya.stream.features.consumer_groups.calls import (
     Commit,
     Describe,
+    DescribedMember,
     Description,
     Drop,
     FetchOffsets,
@@ -23,11 +24,13 @@ from polynya.stream.features.consumer_groups.calls import (
     Outcomes,
 )
 from polynya.stream.features.consumer_groups.commands import OffsetEntry
+from polynya.stream.features.consumer_groups.state import CLASSIC, CONSUMER
 from polynya.stream.features.consumer_groups.subscription import assigned_in
 from polynya.stream.features.topics.state import Topic, TopicState
 
 _AT_ONCE = 64  # tails that are read concurrently
 _DEAD = "Dead"
+KINDS = {CLASSIC: "classic", CONSUMER: "consumer"}
 
 
 class GroupMemberDetails(msgspec.Struct):
@@ -61,6 +64,7 @@ class GroupDetails(msgspec.Struct):
     protocol: str
     members: list[GroupMemberDetails]
     offsets: list[OffsetDetails]
+    kind: str = "classic"  # or "consumer": the group protocol of its members
 
     @property
     def lag(self) -> int:
@@ -155,7 +159,7 @@ class GroupAdmin:
                 each.instance,
                 each.client_id,
                 each.client_host,
-                assigned_in(each.assignment),
+                _partitions_of_member(each, topics),
             )
             for each in told.members
         ]
@@ -180,7 +184,8 @@ class GroupAdmin:
                 metadata = "" if entry is None else entry.metadata
                 stream = spelled_name(found.name)
                 rows.append(OffsetDetails(*partition, offset, found.record, lag, metadata, stream))
-        return GroupDetails(id_, told.state, told.protocol_type, told.protocol, members, rows)
+        kind = KINDS[told.kind]
+        return GroupDetails(id_, told.state, told.protocol_type, told.protocol, members, rows, kind)
 
     async def reset(
         self,
@@ -275,6 +280,16 @@ class GroupAdmin:
 
         found = await asyncio.gather(*map(one, (each for each in partitions if each[0] in known)))
         return {partition: info for partition, info in found if isinstance(info, StreamInfo)}
+
+
+def _partitions_of_member(
+    member: DescribedMember, topics: Mapping[bytes, Topic]
+) -> dict[str, list[int]]:
+    """Return the partitions of a member by topic: the coordinator's, or those in the assignment of
+    a classic one."""
+    if member.assignment:
+        return assigned_in(member.assignment)
+    return {topics[topic].name: numbers for topic, numbers in member.owned if topic in topics}
 
 
 def _within(info: StreamInfo, offset: int) -> int:

@@ -11,14 +11,19 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
-from polynya.base.errors import NotLeader, PolynyaError
+from polynya.base.errors import NotLeader, PolynyaError, UpgradePending
 from polynya.base.futures import settle
+from polynya.base.levels import CONSUMER_PROTOCOL_LEVEL
 from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
 from polynya.jobs import repeat
 from polynya.routing import messages
+from polynya.service.consumer_groups import consumer_protocol
+from polynya.service.consumer_groups.configs import GroupConfigs
+from polynya.service.consumer_groups.consumer_protocol import AnyRunning
 from polynya.service.consumer_groups.running import RunningGroup, clock_ms
+from polynya.service.consumer_groups.topic_source import TopicSource
 from polynya.service.node_service import NodeService
 from polynya.stream.command import Command
 from polynya.stream.features.consumer_groups.calls import (
@@ -26,6 +31,7 @@ from polynya.stream.features.consumer_groups.calls import (
     Call,
     Commit,
     CommitInTransaction,
+    ConsumerHeartbeat,
     Describe,
     Description,
     Drop,
@@ -49,9 +55,16 @@ from polynya.stream.features.consumer_groups.commands import (
     ExpireOffsets,
     TxnOffsets,
 )
+from polynya.stream.features.consumer_groups.modern import ModernGroup, described_modern
+from polynya.stream.features.consumer_groups.modern_members import JOIN_EPOCH
 from polynya.stream.features.consumer_groups.rules import old_offsets
-from polynya.stream.features.consumer_groups.state import ConsumerGroup, unpacked_place
+from polynya.stream.features.consumer_groups.state import (
+    CONSUMER,
+    ConsumerGroup,
+    unpacked_place,
+)
 from polynya.stream.features.consumer_groups.subscription import topics_of
+from polynya.stream.features.consumer_groups.topic_view import TopicView
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 
@@ -82,6 +95,8 @@ class ConsumerGroupCoordinator:
         self._service = service
         self._term = term
         self._new_id = new_id or _new_id
+        self._topics = TopicSource(service.meta_group)
+        self._configs = GroupConfigs(service.meta_group)
         self._led: dict[int, _Led] = {}
         self._loading: dict[int, asyncio.Task[_Led]] = {}
         self._is_settled = False  # all groups that are led here are loaded, none of another term
@@ -137,6 +152,7 @@ class ConsumerGroupCoordinator:
 
     def close(self) -> None:
         """Answer the calls that wait."""
+        self._configs.close()
         for task in self._loading.values():
             task.cancel()
         for raft_group in tuple(self._led):
@@ -213,11 +229,18 @@ class ConsumerGroupCoordinator:
         machine = service.local.led.get(raft_group)
         if machine is None or term != self._term(raft_group):
             raise NotLeader(0)
+        stored_groups = machine.consumer_groups.by_id.values()
+        if any(stored.kind == CONSUMER and stored.members for stored in stored_groups):
+            await self._topics.refresh()
+            await self._configs.refresh(waits=True)
+        if machine is not service.local.led.get(raft_group) or term != self._term(raft_group):
+            raise NotLeader(0)
         propose = partial(self._propose, raft_group)
-        led = self._led[raft_group] = _Led(machine, term, propose, self._new_id)
+        led = _Led(machine, term, propose, self._new_id, self._topics.view, self._configs.timeouts)
+        self._led[raft_group] = led
         for stored in machine.consumer_groups.by_id.values():
             if stored.members:
-                led.start(stored)
+                led.resume(stored)
         return led
 
     def _propose(self, raft_group: int, command: Command, done: Done) -> None:
@@ -233,12 +256,23 @@ class ConsumerGroupCoordinator:
         """Answer a call on the core that leads the Raft group."""
         if isinstance(call, ListAll):
             return Listing([each for group in call.raft_groups for each in await self._list(group)])
+        if isinstance(call, ConsumerHeartbeat):
+            await self._topics.refresh(call.topics or ())
+            await self._configs.refresh(waits=call.epoch == JOIN_EPOCH)
         raft_group = self.group_of(call.group)
         led = await self._ready(raft_group)
+        if isinstance(call, ConsumerHeartbeat):
+            self._check_level(led)
         if isinstance(call, FetchOffsets | Describe):
             await self._service.local.linearize(raft_group)
         answer: Answer = await _HANDLERS[type(call)](led, call)
         return answer
+
+    def _check_level(self, led: _Led) -> None:
+        """Raise UpgradePending while the log may not have the consumer protocol."""
+        level = led.machine.counters.level
+        if self._service.local.agreement is not None and level < CONSUMER_PROTOCOL_LEVEL:
+            raise UpgradePending("some nodes run an older release: finish the upgrade")
 
     async def _ready(self, raft_group: int) -> _Led:
         """Return the groups of the present term. Raises NotLeader and Unavailable."""
@@ -250,7 +284,7 @@ class ConsumerGroupCoordinator:
         await self._service.local.linearize(raft_group)
         known = led.machine.consumer_groups.by_id
         return [
-            Description(found.group, found.state, found.protocol_type)
+            Description(found.group, found.state, found.protocol_type, kind=found.kind)
             for id_ in sorted({*known, *led.running})
             if (found := led.describe(id_)).state != _DEAD
         ]
@@ -265,29 +299,49 @@ class _Led:
         term: int,
         propose: Callable[[Command, Done], None],
         new_id: Callable[[str], str],
+        topics: TopicView,
+        timeouts: Callable[[str], tuple[int, int]],
     ) -> None:
         self._new_id = new_id
+        self._topics = topics
+        self.timeouts = timeouts  # of a group of the consumer protocol: session, heartbeats
         self.machine = machine
         self.term = term
         self._propose = propose
         self._closed = False
-        self.running: dict[str, RunningGroup] = {}
+        self.running: dict[str, AnyRunning] = {}
 
-    def start(self, stored: ConsumerGroup) -> RunningGroup:
-        """Return a group that runs from here on."""
+    def start(self, stored: ConsumerGroup) -> RunningGroup[ClassicGroup]:
+        """Return a group of the classic protocol that runs from here on."""
         group = ClassicGroup.load(stored, self._new_id, clock_ms())
         running = RunningGroup(group, self.propose, partial(self._fault, stored.id))
         self.running[stored.id] = running
         return running
 
-    def find(self, id_: str) -> RunningGroup | None:
+    def start_modern(self, stored: ConsumerGroup) -> RunningGroup[ModernGroup]:
+        """Return a group of the consumer protocol that runs from here on."""
+        group = ModernGroup.load(stored, self._topics, clock_ms(), self.timeouts(stored.id))
+        running = RunningGroup(group, self.propose, partial(self._fault, stored.id))
+        self.running[stored.id] = running
+        return running
+
+    def find(self, id_: str) -> AnyRunning | None:
         """Return a group that runs, or one that the log has with members."""
         running = self.running.get(id_)
         if running is None:
             stored = self.machine.consumer_groups.get(id_)
             if stored is not None and stored.members:
-                running = self.start(stored)
+                return self.resume(stored)
         return running
+
+    def find_classic(self, id_: str) -> RunningGroup[ClassicGroup] | None:
+        """Return a group of the classic protocol as `find` does."""
+        running = self.find(id_)
+        return running if running is not None and _is_classic(running) else None
+
+    def resume(self, stored: ConsumerGroup) -> AnyRunning:
+        """Return a group with logged members that runs from here on."""
+        return self.start_modern(stored) if stored.kind == CONSUMER else self.start(stored)
 
     def propose(self, command: Command, done: Done) -> None:
         """Log a command in this term alone."""
@@ -299,11 +353,18 @@ class _Led:
     def describe(self, id_: str) -> Description:
         running = self.running.get(id_)
         if running is not None and not running.is_idle:
-            return described(running.group)
+            group = running.group
+            return described_modern(group) if isinstance(group, ModernGroup) else described(group)
         stored = self.machine.consumer_groups.get(id_)
         if stored is None or stored.is_shell:
             return Description(id_, _DEAD)
-        return Description(id_, State.EMPTY.value, stored.protocol_type)
+        return Description(
+            id_,
+            State.EMPTY.value,
+            stored.protocol_type,
+            kind=stored.kind,
+            epoch=stored.generation if stored.kind == CONSUMER else 0,
+        )
 
     def drop_idle(self, id_: str) -> None:
         """Forget a group of which the log has all."""
@@ -324,8 +385,21 @@ class _Led:
             running.close(error)
 
 
+def _is_classic(running: AnyRunning) -> TypeGuard[RunningGroup[ClassicGroup]]:
+    return isinstance(running.group, ClassicGroup)
+
+
+def _is_modern(running: AnyRunning) -> TypeGuard[RunningGroup[ModernGroup]]:
+    return isinstance(running.group, ModernGroup)
+
+
 async def _join(led: _Led, call: Join) -> Answer:
-    running = led.find(call.group)
+    other = led.find(call.group)
+    if other is not None and _is_modern(other):
+        if not other.is_idle:
+            return Outcomes([GroupError.INCONSISTENT_GROUP_PROTOCOL])
+        led.drop_idle(call.group)
+    running = led.find_classic(call.group)
     if running is None:
         stored = led.machine.consumer_groups.get(call.group)
         if stored is None and call.member:
@@ -340,7 +414,7 @@ async def _join(led: _Led, call: Join) -> Answer:
 
 
 async def _sync(led: _Led, call: Sync) -> Answer:
-    running = led.find(call.group)
+    running = led.find_classic(call.group)
     if running is None:
         return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
     group = running.group
@@ -348,7 +422,7 @@ async def _sync(led: _Led, call: Sync) -> Answer:
 
 
 async def _heartbeat(led: _Led, call: Heartbeat) -> Answer:
-    running = led.find(call.group)
+    running = led.find_classic(call.group)
     if running is None:
         return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
     return Outcomes([running.group.check(Request.HEARTBEAT, call, clock_ms())])
@@ -358,6 +432,9 @@ async def _leave(led: _Led, call: Leave) -> Answer:
     running = led.find(call.group)
     if running is None:
         return Outcomes([GroupError.UNKNOWN_MEMBER_ID] * len(call.members))
+    if _is_modern(running):
+        return await consumer_protocol.leave(led, running, call)
+    assert _is_classic(running)
     group = running.group
     answer = await running.ask(lambda ticket: group.leave(call, ticket, clock_ms()))
     led.drop_idle(call.group)
@@ -366,6 +443,9 @@ async def _leave(led: _Led, call: Leave) -> Answer:
 
 async def _commit(led: _Led, call: Commit) -> Answer:
     running = led.find(call.group)
+    if running is not None and _is_modern(running):
+        return await _commit_modern(led, running.group, call)
+    assert running is None or _is_classic(running)
     is_member = call.generation >= 0 or call.member
     error = GroupError.NONE
     if running is not None and is_member:
@@ -379,12 +459,28 @@ async def _commit(led: _Led, call: Commit) -> Answer:
     return Outcomes([_COMMIT_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
 
 
+async def _commit_modern(led: _Led, group: ModernGroup, call: Commit) -> Answer:
+    """Commit the offsets that the member may commit; return the error of each."""
+    errors = consumer_protocol.judged(group, call)
+    valid = [each for each, error in zip(call.offsets, errors, strict=True) if not error]
+    if not valid:
+        return Outcomes([int(each) for each in errors] or [0])
+    command = CommitOffsets(call.group, 0, call.generation, call.member, valid)
+    found = _MEMBER_COMMIT_ERRORS.get(Code((await _logged(led, command)).code), GroupError.UNKNOWN)
+    return Outcomes([int(each or found) for each in errors])
+
+
 async def _commit_in_transaction(led: _Led, call: CommitInTransaction) -> Answer:
     running = led.find(call.group)
     if call.generation >= 0 or call.member:
         error = GroupError.UNKNOWN_MEMBER_ID
-        if running is not None:
-            check = Commit(call.group, call.generation, call.member, call.instance, [])
+        check = Commit(call.group, call.generation, call.member, call.instance, call.offsets)
+        if running is not None and _is_modern(running):
+            error = next(
+                filter(None, consumer_protocol.judged(running.group, check)), GroupError.NONE
+            )
+        elif running is not None:
+            assert _is_classic(running)
             error = running.group.check(Request.COMMIT, check, clock_ms())
         if error:
             return Outcomes([error])
@@ -403,6 +499,11 @@ async def _commit_in_transaction(led: _Led, call: CommitInTransaction) -> Answer
 
 
 async def _offsets(led: _Led, call: FetchOffsets) -> Answer:
+    running = led.find(call.group) if call.member else None
+    if running is not None and _is_modern(running):
+        error = consumer_protocol.judged_fetch(running.group, call)
+        if error:
+            return Outcomes([error])
     stored = led.machine.consumer_groups.get(call.group)
     if stored is None:
         return Offsets([])
@@ -425,7 +526,9 @@ async def _drop(led: _Led, call: Drop) -> Answer:
 async def _drop_offsets(led: _Led, call: DropPlaces) -> Answer:
     running = led.find(call.group)
     read = set[str]()
-    if running is not None and running.group.state is not State.EMPTY:
+    if running is not None and _is_modern(running):
+        read = running.group.subscribed()
+    elif running is not None and _is_classic(running) and running.group.state is not State.EMPTY:
         read = topics_of(
             metadata for member in running.group.members for _, metadata in member.protocols
         )
@@ -464,6 +567,7 @@ _COMMIT_ERRORS = {
     Code.TOO_MANY: GroupError.INVALID_COMMIT_OFFSET_SIZE,
     Code.DISK_FULL: GroupError.COORDINATOR_NOT_AVAILABLE,
 }
+_MEMBER_COMMIT_ERRORS = _COMMIT_ERRORS | {Code.FENCED: GroupError.STALE_MEMBER_EPOCH}
 _TRANSACTION_ERRORS = _COMMIT_ERRORS | {
     Code.TXN_ENDED: GroupError.INVALID_TXN_STATE,
     Code.NOT_YET: GroupError.COORDINATOR_LOADING,  # an earlier transaction has yet to end here
@@ -481,6 +585,7 @@ _HANDLERS: dict[type, Any] = {
     Leave: _leave,
     Commit: _commit,
     CommitInTransaction: _commit_in_transaction,
+    ConsumerHeartbeat: consumer_protocol.heartbeat,
     FetchOffsets: _offsets,
     Describe: _describe,
     Drop: _drop,

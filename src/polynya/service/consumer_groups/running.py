@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from polynya.stream.features.consumer_groups.calls import Answer, GroupError, Outcomes
-from polynya.stream.features.consumer_groups.classic import ClassicGroup, Log
-from polynya.stream.features.consumer_groups.commands import ConsumerGroupPut
+from polynya.stream.features.consumer_groups.classic import ClassicGroup
+from polynya.stream.features.consumer_groups.commands import ConsumerGroupPut, ConsumerPut
+from polynya.stream.features.consumer_groups.effects import Log
+from polynya.stream.features.consumer_groups.modern import ModernGroup
 from polynya.stream.replies import Code, Done, Reply
 
-Propose = Callable[[ConsumerGroupPut, Done], None]
+GroupT = TypeVar("GroupT", bound=ClassicGroup | ModernGroup)
+Propose = Callable[[ConsumerGroupPut | ConsumerPut, Done], None]
 
 
 def clock_ms() -> int:
@@ -19,11 +23,11 @@ def clock_ms() -> int:
     return round(asyncio.get_running_loop().time() * 1000)
 
 
-class RunningGroup:
+class RunningGroup(Generic[GroupT]):
     """A group whose Raft group this core leads. `propose` logs; `on_fault` drops this object."""
 
     def __init__(
-        self, group: ClassicGroup, propose: Propose, on_fault: Callable[[GroupError], None]
+        self, group: GroupT, propose: Propose, on_fault: Callable[[GroupError], None]
     ) -> None:
         self.group = group
         self._propose = propose

@@ -20,6 +20,7 @@ from polynya.stream.features.appends.producers import cut_receipts
 from polynya.stream.features.appends.rules import media_type
 from polynya.stream.features.retention.trimming import past_of, tidy
 from polynya.stream.parts import ColdSlice, Encoding
+from polynya.stream.snapshots.companions import drop_bodiless, orphans
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.state import index
@@ -60,7 +61,9 @@ def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[
         if uid & COUNTER > known:  # a smaller uid was deleted before the copy was taken
             notes += _revive(image, uid, pieces[uid])
             image.uid_counter = max(image.uid_counter, uid & COUNTER)
-    return notes
+    for stream in orphans(image):
+        _drop(image, stream)
+    return notes + drop_bodiless(image)
 
 
 def whole_again(image: Image, stream: Stream, view: Stream) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
+from polynya.base.names import COMPANION
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.model import HotBatch, Stream
 
@@ -18,7 +19,8 @@ class StreamDirectory:
     evicted one returns (`disordered`). `hot` holds the streams with hot batches, and `hot_bytes` is
     the sum of their payloads. `retaining` holds the streams with their own retention policy,
     `leased` those with segments, `compacted` those that want key compaction themselves, `marked`
-    those with snapshots, `undecided` those with open transactions. `attribute_bytes` is the sum of
+    those with snapshots, `undecided` those with open transactions; `companions` have the bodies of
+    snapshots. `attribute_bytes` is the sum of
     their attributes."""
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class StreamDirectory:
         self.undecided: dict[int, Stream] = {}
         self.compacted: dict[int, Stream] = {}
         self.marked: dict[int, Stream] = {}
+        self.companions: dict[int, Stream] = {}
         self.attribute_bytes = 0
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
 
@@ -50,6 +53,11 @@ class StreamDirectory:
     def count(self) -> int:
         """The number of streams, including evicted ones."""
         return len(self.streams) + len(self.evicted)
+
+    @property
+    def public_count(self) -> int:
+        """The number of streams without the companions."""
+        return self.count - len(self.companions)
 
     def in_order(self) -> Iterable[Stream]:
         """Return the streams that are not evicted, in creation order."""
@@ -73,10 +81,13 @@ class StreamDirectory:
         """Add a stream that is new here."""
         self.streams[stream.name] = stream
         self.by_uid[stream.uid] = stream
+        if stream.name.startswith(COMPANION):
+            self.companions[stream.uid] = stream
 
     def remove(self, stream: Stream) -> None:
         """Remove a stream without hot batches."""
         del self.streams[stream.name], self.by_uid[stream.uid]
+        self.companions.pop(stream.uid, None)
         self.undecided.pop(stream.uid, None)
 
     def note_compacted(self, stream: Stream) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from polynya.stream.features.subscriptions.state import Link
-from polynya.stream.parts import ColdSlice, Fork, Retention
+from polynya.stream.parts import ColdSlice, Fork, Mark, Retention
 from polynya.stream.state.index import Entries
 
 __all__ = [
@@ -185,21 +185,6 @@ class Compaction(msgspec.Struct, array_like=True, frozen=True, gc=False):
     tombstones: int = 0
     is_wanted: bool = False  # by the stream itself, not by a topic whose partition it is
     rewrites: int = 0  # slices that lost records: a part of the ETags of pages
-
-
-class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A snapshot of a stream: the state after all records before `record`. Its body is records of
-    the companion."""
-
-    record: int
-    byte: int
-    parts: tuple[tuple[int, int], ...]  # (record, byte) of each part of the body
-    size: int  # bytes of the body
-    sha256: bytes
-    content_type: str
-    created_ms: int
-    origin: str = ""  # the clients', or `REDUCER@REVISION`
-    dropped_ms: int = 0  # 0: it is one of those kept; else the time since which it is superseded
 
 
 class PlainExtras(msgspec.Struct, array_like=True, gc=False):

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.base.limits import SQL_ROWS_DEFAULT
-from polynya.client import attributes as stream_attributes
 from polynya.client import streams, tables, verbs
 from polynya.client.blocking.generated.driver import Driver
 from polynya.client.blocking.producer import Producer, open_producer
@@ -21,8 +20,12 @@ from polynya.client.extras import extras_of
 from polynya.client.handles import ManyPlaces, Position
 from polynya.client.live.feeds import Feed
 from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
-from polynya.client.many_appends import AppendOutcome, StreamAppend, append_many
 from polynya.client.messages import Operation, Retry
+from polynya.client.operations import attributes as stream_attributes
+from polynya.client.operations import snapshots as stream_snapshots
+from polynya.client.operations import tokens
+from polynya.client.operations.many_appends import AppendOutcome, StreamAppend, append_many
+from polynya.client.operations.tokens import ShortToken
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
@@ -180,6 +183,11 @@ class Stream(Subject):
     delete = _verb(streams.delete)
     attributes = _verb(stream_attributes.attributes)
     set_attributes = _verb(stream_attributes.set_attributes)
+    publish_snapshot = _verb(stream_snapshots.publish_snapshot)
+    snapshots = _verb(stream_snapshots.snapshots)
+    snapshot = _verb(stream_snapshots.snapshot)
+    delete_snapshot = _verb(stream_snapshots.delete_snapshot)
+    bootstrap = _verb(stream_snapshots.bootstrap)
 
     def with_options(
         self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None
@@ -363,6 +371,19 @@ class Client:
             whole=whole_records,
         )
         return ManyReader(self._wire, place, self._retry)
+
+    def mint_token(
+        self,
+        *,
+        stream: str | None = None,
+        prefix: str | None = None,
+        verbs: Sequence[str] = ("read",),
+        expires_in_seconds: float = 600.0,
+    ) -> ShortToken:
+        """Mint a token for a page, for one stream or one prefix, with `read`, `append` or `create`
+        as far as this client's own token has them. It ends within the hour."""
+        wanted = tokens.Wanted(stream, prefix, tuple(verbs), expires_in_seconds)
+        return Driver(self._wire).run(tokens.mint(wanted, self._retry))
 
     def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
         """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""

@@ -376,7 +376,7 @@ def _check(principal: Principal | None, verb: str, prefixes: Sequence[str]) -> N
     """Check that the caller has the permission on all streams under these canonical prefixes.
     Raises `TableRefused`."""
     for prefix in prefixes:
-        if principal is not None and not principal.may(verb, prefix):
+        if principal is not None and not principal.covers(verb, prefix):
             raise TableRefused(
                 403,
                 "FORBIDDEN",
@@ -386,7 +386,9 @@ def _check(principal: Principal | None, verb: str, prefixes: Sequence[str]) -> N
 
 def readable(table: Table, principal: Principal | None) -> bool:
     """Report whether the caller may read all streams of the table."""
-    return principal is None or all(principal.may(Verb.READ, prefix) for prefix in table.prefixes)
+    return principal is None or all(
+        principal.covers(Verb.READ, prefix) for prefix in table.prefixes
+    )
 
 
 def metadata_key(table: Table, pointer: str) -> str:

@@ -17,11 +17,13 @@ from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import PROFILE
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
-from polynya.front.http.api.mirror import PREFIX as MIRROR
+from polynya.front.http.api.kafka.mirror import PREFIX as MIRROR
+from polynya.front.http.api.kafka.topics import PATH as TOPICS
+from polynya.front.http.api.kafka.topics import prefix_of
 from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
-from polynya.front.http.api.topics import PATH as TOPICS
-from polynya.front.http.api.topics import prefix_of
+from polynya.front.http.api.short_tokens import PATH as SHORT_TOKENS
+from polynya.front.http.auth.cookies import TokenCookie, check_cookie_rights
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST
@@ -82,11 +84,18 @@ class Authorizer:
     on the admin port. `cores` share the quotas."""
 
     def __init__(
-        self, access: Access, *, audit: Audit, admin_only: bool = False, cores: int = 1
+        self,
+        access: Access,
+        *,
+        audit: Audit,
+        admin_only: bool = False,
+        cores: int = 1,
+        cookie: TokenCookie | None = None,
     ) -> None:
         self._access = access
         self._audit = audit
         self._admin_only = admin_only
+        self._cookie = cookie
         self._quotas = StreamQuotas(cores)
 
     # --- requests ---------------------------------------------------------------------------------
@@ -99,7 +108,7 @@ class Authorizer:
         if method == "OPTIONS" or is_open(path):
             return path not in _MORE_WITH_TOKEN or self._recognize(exchange)
         try:
-            principal = self._access.identify(self._credential(exchange))
+            principal = self._access.identify(self._credential(exchange), short=True)
         except KeysUnknown:
             exchange.spawn(self._ask_again(exchange))
             return False
@@ -107,7 +116,7 @@ class Authorizer:
             self._access.counters.denied += 1
             raise Failure("TOKEN_REFUSED", str(denied), _CHALLENGE_AGAIN) from None
         exchange.principal = principal
-        self._check_url_token(exchange, principal)
+        self._check_source(exchange, principal)
         self._check_grants(exchange, principal)
         self._bind(peer, principal, exchange)
         meter = peer.meter
@@ -127,7 +136,8 @@ class Authorizer:
         if is_open(path):
             return True
         try:
-            self._access.identify(_bearer(head))
+            found = self._cookie_of(head)
+            self._access.identify(_bearer(head) if found is None else found, short=True)
         except KeysUnknown:
             return True
         except (Denied, Failure):
@@ -158,7 +168,7 @@ class Authorizer:
         """Set the principal of a request to a public path; invalid credentials count as none.
         Return False if it waits for new keys."""
         try:
-            exchange.principal = self._access.identify(_bearer(exchange.head))
+            exchange.principal = self._access.identify(_bearer(exchange.head), short=True)
         except KeysUnknown:
             exchange.spawn(self._ask_again(exchange))
             return False
@@ -187,16 +197,30 @@ class Authorizer:
             if not _is_events(exchange):
                 raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
             return exchange.query["access_token"]
+        if (found := self._cookie_of(exchange.head)) is not None:
+            assert self._cookie is not None
+            self._cookie.check_page(exchange)
+            return found
         try:
             return _bearer(exchange.head)
         except Failure:
             self._access.counters.denied += 1
             raise
 
-    def _check_url_token(self, exchange: Exchange, principal: Principal) -> None:
-        """Check a token in a URL, which an `EventSource` needs because it sends no headers. Such a
-        token must expire soon. Raises `Failure`."""
+    def _cookie_of(self, head: Head) -> str | None:
+        """Return the token in the cookie of a request that has none in its header; None without.
+        Raises `Failure`."""
+        if self._cookie is None or "authorization" in head.headers:
+            return None
+        return self._cookie.token(head)
+
+    def _check_source(self, exchange: Exchange, principal: Principal) -> None:
+        """Check a token in a URL, which an `EventSource` needs because it sends no headers, and one
+        in a cookie. The former must expire soon. Raises `Failure`."""
         if "authorization" in exchange.head.headers:
+            return
+        if not (_is_events(exchange) and "access_token" in exchange.query):
+            check_cookie_rights(principal)
             return
         left = (
             _FOREVER_MS
@@ -247,6 +271,8 @@ class Authorizer:
             principal.may_somewhere(verb) if name is None else principal.may(verb, name)
         ):
             self._refuse(verb, "" if name is None else f" on {spelled_name(name)}")
+        if verb == Verb.SNAPSHOT and not principal.may(Verb.APPEND, exchange.route.name):
+            self._refuse(Verb.APPEND, f" on {spelled_name(exchange.route.name)}")
         source = exchange.head.headers.get("stream-forked-from")
         if source is not None and verb == Verb.CREATE:
             name = exchange.context.router.stream_of(source)
@@ -273,7 +299,9 @@ class Authorizer:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
         if route.kind in (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP):
             return Verb.READ, route.name
-        if route.kind in (RouteKind.ATTRIBUTES, RouteKind.SNAPSHOT):
+        if route.kind == RouteKind.SNAPSHOT:
+            return (Verb.READ if method in ("GET", "HEAD") else Verb.SNAPSHOT), route.name
+        if route.kind == RouteKind.ATTRIBUTES:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.APPEND), route.name
         if route.kind == RouteKind.APPEND_BATCH:
             return Verb.APPEND, route.name
@@ -319,7 +347,7 @@ def _is_events(exchange: Exchange) -> bool:
 
 def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
     path, reads = route.path, method in ("GET", "HEAD")
-    if path == "/v1/node":
+    if path in ("/v1/node", SHORT_TOKENS):  # which compares with the caller's grants
         return "", None
     if path in ("/metrics", RECENT):
         return Verb.METRICS, None

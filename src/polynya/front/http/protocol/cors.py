@@ -24,23 +24,33 @@ _VARY = b"Vary: Origin\r\n"
 
 class Cors:
     """The allowed origins, spelled as browsers send them: `https://app.example.com`. `*` allows any
-    origin, `local` those whose host `hosts` knows."""
+    origin, `local` those whose host `hosts` knows. `credentials`: pages of the origins that are
+    spelled out may send cookies and read the responses."""
 
-    def __init__(self, origins: Iterable[str] = (ANY,), hosts: Hosts | None = None) -> None:
+    def __init__(
+        self,
+        origins: Iterable[str] = (ANY,),
+        hosts: Hosts | None = None,
+        *,
+        credentials: bool = False,
+    ) -> None:
         known = tuple(origins)
         self._any = ANY in known
         self._local = hosts if LOCAL in known else None
         self._listed = frozenset(known) - {ANY, LOCAL}
         self._varies = bool(known)
+        self._with_cookies = self._listed if credentials else frozenset()
 
     def lines(self, origin: str | None, host: str | None) -> bytes:
         """Return the CORS header lines for a page of `origin` that requested `host`. `Vary` tells
         caches that the response depends on the origin."""
+        if origin in self._with_cookies:
+            return b"Access-Control-Allow-Credentials: true\r\n" + _lines_for(str(origin))
         if self._any:
-            return CORS
+            return CORS if not self._with_cookies else CORS + _VARY
         if origin is None or not self._allows(origin, host):
             return _VARY if self._varies else b""
-        return b"Access-Control-Allow-Origin: %b\r\n" % origin.encode("latin-1") + _EXPOSE + _VARY
+        return _lines_for(origin)
 
     def check(self, head: Head) -> None:
         """Raise `Failure` when a page of another origin requests more than a read."""
@@ -55,10 +65,20 @@ class Cors:
                 "origin to cors_origins",
             )
 
+    def may_use_cookies(self, origin: str, base_url: str) -> bool:
+        """Report whether a page may act by a cookie: one of the node itself, by scheme, host and
+        port, or of an origin that is spelled out. `*` and `local` are many pages, also foreign
+        ones: cookies do not tell ports apart."""
+        return origin in self._with_cookies or origin.lower() == base_url.lower()
+
     def _allows(self, origin: str, host: str | None) -> bool:
         if self._any or origin in self._listed:
             return True
         return self._local is not None and _is_local(origin, host, self._local)
+
+
+def _lines_for(origin: str) -> bytes:
+    return b"Access-Control-Allow-Origin: %b\r\n" % origin.encode("latin-1") + _EXPOSE + _VARY
 
 
 def is_same_site(origin: str, host: str | None) -> bool:

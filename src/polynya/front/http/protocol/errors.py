@@ -328,6 +328,12 @@ _TABLE = (
         retry_after=60,
     ),
     ErrorCode(
+        "SNAPSHOT_STAGED",
+        429,
+        "the stream has too many parts that no snapshot names",
+        retry_after=60,
+    ),
+    ErrorCode(
         "SNAPSHOT_TOO_SOON",
         429,
         "too many superseded snapshots can still be read: publish less often",

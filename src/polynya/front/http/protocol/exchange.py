@@ -10,7 +10,7 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from polynya.base.histogram import Histogram
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.connection_set import ConnectionSet, Served
-from polynya.front.common.pipeline import Response
+from polynya.front.common.pipeline import Response, Ticks
 from polynya.front.common.response_memory import ResponseMemory
 from polynya.front.common.tls_handshakes import HANDSHAKES_MAX
 from polynya.front.http.protocol.cors import Cors
@@ -87,6 +87,22 @@ class Authorization(Protocol):
         ...
 
 
+class OtherFraming(Protocol):
+    """The switch of a front to HTTP/2."""
+
+    def is_negotiated(self, transport: asyncio.Transport) -> bool:
+        """Report whether the handshake of TLS chose it."""
+        ...
+
+    def may_begin(self, transport: asyncio.Transport) -> bool:
+        """Report whether a connection may begin with it unasked."""
+        ...
+
+    def take(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Serve a connection from here on; `data` is all that it has sent."""
+        ...
+
+
 class MarkedRequests(Protocol):
     """The gate of requests that the web console marks by the header `CONSOLE`."""
 
@@ -131,15 +147,20 @@ class Context:
         self.counters = HttpCounters()
         self.clients = ClientTraffic()
         self.connections = ConnectionSet[HttpConnection]()
-        self.ticks = self.connections.ticks
         self.bodies = BodyBudget()
         self.memory = ResponseMemory()
         self.readers = LiveReaders(self.connections.spawn)
         self.live: LiveStreams | None = None  # for readers of many streams
+        self.http2: OtherFraming | None = None  # None: this front speaks HTTP/1.1 alone
         self.now = time.monotonic
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self._log_throttle = LogThrottle()
         self._ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count(1))
+
+    @property
+    def ticks(self) -> Ticks:
+        """The coarse seconds of the front."""
+        return self.connections.ticks
 
     @property
     def handshakes_max(self) -> int:
@@ -250,6 +271,26 @@ class Exchange:
         lines = self.head_lines(status, headers) + b"Content-Length: %d\r\n\r\n" % size
         self.send([lines, *parts])
 
+    async def answer_pieces(
+        self, status: int, headers: Headers, size: int, pieces: AsyncIterator[bytes | memoryview]
+    ) -> None:
+        """Respond to a GET with pieces of `size` bytes together, each once the client has read those
+        before. An error on the way breaks the connection: the client sees that bytes are missing."""
+        self._account(status, size)
+        responses = self.peer.responses
+        lines = self.head_lines(status, headers)
+        responses.write(lines + b"Content-Length: %d\r\n\r\n" % size)
+        try:
+            async for piece in pieces:
+                responses.write(piece)
+                if not await responses.wait_writable():
+                    return
+        except BaseException:
+            responses.close()
+            responses.end()  # an error response would look like the rest of the body
+            raise
+        self.send(b"")
+
     def _account(self, status: int, size: int) -> None:
         context = self.context
         context.counters.statuses[status] += 1
@@ -263,7 +304,7 @@ class Exchange:
     def head_lines(self, status: int, headers: Headers) -> bytes:
         """Return the status line and all headers but Content-Length."""
         if self.principal is not None:
-            headers = _for_one(headers)
+            headers = _for_one(headers, by_cookie="cookie" in self.head.headers)
         parts = [STATUS_LINES[status], header_lines(headers), COMMON]
         if self.context.service.hint is not None and (owner := self._owner()):
             parts.append(owner_line(owner))
@@ -364,13 +405,14 @@ class Exchange:
                 self.peer.waiting_task = None
 
 
-def _for_one(headers: Headers) -> Headers:
+def _for_one(headers: Headers, *, by_cookie: bool) -> Headers:
     """Replace `public` in Cache-Control: a cache must not share a response that needed a token (RFC
     9111 3.5)."""
     found: Headers = []
+    varies = "Authorization, Cookie" if by_cookie else "Authorization"
     for name, value in headers:
         if name == "Cache-Control" and value.startswith("public"):
-            found += [(name, value.replace("public", "private", 1)), ("Vary", "Authorization")]
+            found += [(name, value.replace("public", "private", 1)), ("Vary", varies)]
         else:
             found.append((name, value))
     return found

@@ -20,7 +20,8 @@ _EXPOSED = (
     "stream-sse-data-encoding, producer-epoch, "
     "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, "
     "stream-record-next, stream-seq, "
-    "etag, location, content-type, "
+    "stream-snapshot-offset, stream-snapshot-digest, stream-snapshot-part, repr-digest, "
+    "etag, location, link, content-type, content-range, "
     "content-encoding, retry-after, vary, x-request-id"
 )
 _ALLOWED = (
@@ -30,6 +31,7 @@ _ALLOWED = (
     "stream-retention-bytes, stream-closed, stream-attrs, stream-incarnation, stream-forked-from, "
     "stream-fork-offset, stream-fork-sub-offset, "
     "producer-id, producer-epoch, producer-seq, record-key, record-header, record-timestamp, "
+    "stream-snapshot-parts, range, if-range, "
     "stream-zone, content-encoding, content-digest, repr-digest, last-event-id, cache-control, accept, x-request-id"
 )
 CORS = f"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: {_EXPOSED}\r\n".encode()

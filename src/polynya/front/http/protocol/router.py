@@ -8,7 +8,14 @@ from collections.abc import Mapping
 import msgspec
 
 from polynya.base.limits import APPEND_BYTES_MAX
-from polynya.base.names import BUCKET_RULE, BadName, canonical_name, is_bucket, is_reserved
+from polynya.base.names import (
+    BUCKET_RULE,
+    DEFAULT_BUCKET,
+    BadName,
+    canonical_name,
+    is_bucket,
+    is_reserved,
+)
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import BODY_BYTES_MAX, Handler
 from polynya.wire.http.targets import (
@@ -51,6 +58,7 @@ _PARTS = {
     "/append-batch": RouteKind.APPEND_BATCH,
 }
 OF_STREAMS = frozenset((RouteKind.STREAM, *_PARTS.values()))  # whose name is a stream's
+_SPELLED = (RouteKind.SNAPSHOTS, RouteKind.SNAPSHOT, RouteKind.BOOTSTRAP)
 _WITH_MORE = (RouteKind.RETENTION, RouteKind.SNAPSHOT)  # with segments behind it
 
 
@@ -158,6 +166,8 @@ class Router:
             more = kind in _WITH_MORE and rest.startswith("/")
             if stem + "/" in ("/", *_STREAM_PREFIXES) or (rest and not more):
                 continue
+            if kind in _SPELLED and stem.endswith(f"/{DEFAULT_BUCKET}"):
+                continue  # a stream of this name, with its bucket spelled out
             stream = self._stream(stem)
             if stream.kind != RouteKind.STREAM:
                 continue

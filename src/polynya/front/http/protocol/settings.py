@@ -36,6 +36,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     # help
     object_store: bool = True
     default_profile: str = REPLICATED  # of streams whose creation names none
+    http2: bool = False  # serve HTTP/2 too, which needs the library of the extra `h2`
 
 
 class HttpCounters:
@@ -48,6 +49,9 @@ class HttpCounters:
         "connections_opened",
         "connections_refused",
         "first_byte_seconds",
+        "http2_connections",
+        "http2_refused",
+        "http2_streams",
         "live_cut",
         "live_opened",
         "long_poll_seconds",
@@ -62,6 +66,8 @@ class HttpCounters:
         self.bytes_in = 0  # of append bodies
         self.connections_opened = 0
         self.connections_refused = 0
+        self.http2_connections = self.http2_streams = 0  # opened
+        self.http2_refused: dict[str, int] = {}  # connections, by the reason
         self.live_opened = 0  # SSE subscriptions
         self.live_cut = 0  # of those, ended because the reader was slow
         self.long_polls = 0

@@ -10,6 +10,7 @@ from polynya.front.http.routes.conditions import is_other_incarnation
 from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
+from polynya.stream.features.marks.held import newest
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import Retention
 from polynya.wire.headers import FOREVER, format_instant, none_match
@@ -69,6 +70,9 @@ def facts_headers(info: StreamInfo) -> Headers:
     headers.append(("Stream-Retained-Offset", format_token(info.first_record, info.first_byte)))
     if info.retention is not None:
         headers += retention_headers(info.retention)
+    if info.marks and (mark := newest(info.marks, info.first_record)) is not None:
+        headers.append(("Stream-Snapshot-Offset", format_token(mark.record, mark.byte)))
+        headers.append(("Stream-Snapshot-Digest", f"sha-256={mark.sha256.hex()}"))
     if info.profile:
         headers.append(("Stream-Profile", Profile.NAMES[info.profile]))
     if info.segment:

@@ -20,6 +20,7 @@ from polynya.front.http.routes.read_request import (
 )
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
+from polynya.front.http.snapshots.begin import SNAPSHOT, begin_at_snapshot
 from polynya.front.http.snapshots.refused import fail_read
 from polynya.local.api import Page, Position, Refusal
 from polynya.stream.replies import Code
@@ -27,6 +28,9 @@ from polynya.stream.replies import Code
 
 def read(exchange: Exchange) -> None:
     """Handle a read. Raises `Failure`."""
+    if exchange.query and exchange.query.get("offset") == SNAPSHOT:
+        begin_at_snapshot(exchange)
+        return
     request = parse_read(
         exchange, exchange.context.service.now_ms, exchange.context.settings.long_poll_seconds
     )

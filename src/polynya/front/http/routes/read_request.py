@@ -59,7 +59,7 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
                 "the query parameter 'max_records' is not supported with live=sse, which has no "
                 "pages: use live=long-poll, or close the connection after enough records",
             )
-        if live == "sse" and (last := exchange.head.headers.get("last-event-id")):
+        if live == "sse" and (last := _last_event(exchange)):
             return resumed(exchange, last)
         if query.keys().isdisjoint(_BEGINS):
             raise Failure("OFFSET_REQUIRED")
@@ -97,6 +97,13 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
     )
 
 
+def _last_event(exchange: Exchange) -> str:
+    """Return the id of the last event that the reader has: from the header of a reconnect, or as the
+    offset of a page that was reloaded; "" without one."""
+    offset = exchange.query.get("offset", "")
+    return exchange.head.headers.get("last-event-id") or (offset if "~" in offset else "")
+
+
 def _begin(exchange: Exchange, now_ms: Callable[[], int]) -> tuple[int, int]:
     """Return where a read begins: (record or a `Position`, byte). Raises `Failure`."""
     query = exchange.query
@@ -115,6 +122,8 @@ def _begin(exchange: Exchange, now_ms: Callable[[], int]) -> tuple[int, int]:
         return _at_record(text)
     if name == "tail_records" or text == "-1":
         return Position.START, 0
+    if "~" in text:
+        return _event_id(exchange, text)[:2]
     return parse_offset(text, bare=exchange.route.bare_offsets)
 
 
@@ -150,14 +159,22 @@ def record_numbers(request: ReadRequest, page: Page) -> list[tuple[str, str]]:
 
 
 def resumed(exchange: Exchange, last: str) -> ReadRequest:
-    """Parse the `Last-Event-ID` of an event stream, which takes precedence over `offset`. Raises
-    `Failure`."""
-    try:
-        record, byte, incarnation = parse_event_id(last.removesuffix(END_SUFFIX))
-    except BadField as bad:
-        raise Failure("INVALID_HEADER", str(bad)) from None
+    """Parse the id of an event, whose stream may be another incarnation by now. Raises `Failure`."""
+    record, byte, incarnation = _event_id(exchange, last)
     query = ReadQuery(exchange.route.name, record, byte, local=is_local(exchange))
     return ReadRequest(query, "sse", 0.0, incarnation, last.endswith(END_SUFFIX))
+
+
+def _event_id(exchange: Exchange, text: str) -> tuple[int, int, tuple[int, int] | None]:
+    """Parse the id of an event into (record, byte, incarnation). Raises `Failure`."""
+    try:
+        return parse_event_id(text.removesuffix(END_SUFFIX))
+    except BadField as bad:
+        if "last-event-id" in exchange.head.headers:
+            raise Failure("INVALID_HEADER", str(bad)) from None
+        raise Failure(
+            "INVALID_OFFSET", f"'{text[:64]}' is not the id of an event of this server"
+        ) from None
 
 
 def parse_offset(text: str, *, bare: bool) -> tuple[int, int]:

@@ -138,6 +138,11 @@ def _message(asked: Mapping[str, str], reply: Reply) -> str:
         return "the stream is not the incarnation of the ETag in If-Match: it was created again"
     if reply.code == Code.APPEND_EXCEEDS_MEMORY_LIMIT:
         return _over_hot_bound(reply)
+    if reply.code == Code.SNAPSHOT_NEEDED and "stream-forked-from" in asked:
+        return (
+            "the source's records before its snapshot are trimmed, and a fork has no snapshots of its "
+            "own: create a stream with the snapshot as its first record instead"
+        )
     if reply.code == Code.SUB_OFFSET and isinstance(detail, str):
         return detail
     if reply.code == Code.CONTENT_TYPE and str(detail).startswith(KAFKA_CONTENT_TYPE):
@@ -223,6 +228,7 @@ _HEADERS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 _NO_HEADER: dict[str, Callable[[Any], str]] = {
     "retention": lambda _: "it has no retention of its own, and the request gives it one",
+    "retention_snapshots": lambda _: "its retention has another rule of snapshots",
     "attributes": lambda _: "its attributes are others than those of Stream-Attrs",
     "is_fork": lambda is_fork: (
         "it is a fork, and the request has no Stream-Forked-From" if is_fork else "it is not a fork"

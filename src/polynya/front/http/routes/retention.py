@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from polynya.base.levels import COMPACTION_LEVEL
-from polynya.base.limits import RETENTION_BYTES_MAX, RETENTION_SECONDS_MAX
+from polynya.base.limits import (
+    RETENTION_BYTES_MAX,
+    RETENTION_SECONDS_MAX,
+    SNAPSHOTS_KEPT_MAX,
+    SNAPSHOTS_KEPT_MIN,
+)
 from polynya.base.names import bucket_of
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
@@ -21,15 +26,15 @@ from polynya.front.http.routes.conditions import is_other_incarnation, refuse_co
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
-from polynya.stream.command import Command
 from polynya.stream.features.compaction.commands import SetCompaction
 from polynya.stream.features.retention.commands import SetRetention
-from polynya.stream.parts import Retention
+from polynya.stream.parts import Retention, SnapshotRule
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
 from polynya.wire.times import parse_time_ms
 
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=RETENTION_SECONDS_MAX)]
+_Kept = Annotated[int, msgspec.Meta(ge=SNAPSHOTS_KEPT_MIN, le=SNAPSHOTS_KEPT_MAX)]
 _Bytes = Annotated[int, msgspec.Meta(ge=0, le=RETENTION_BYTES_MAX)]
 
 
@@ -39,6 +44,8 @@ class RetentionBody(msgspec.Struct, forbid_unknown_fields=True):
     age_seconds: _Seconds | None = None
     bytes: _Bytes | None = None
     record_time: bool = False  # the age is that of the times that clients gave their records
+    snapshot: Literal["off", "any"] = "off"  # trim to the oldest snapshot at each publish
+    snapshots_kept: _Kept = SNAPSHOTS_KEPT_MIN
 
 
 class StreamRetentionBody(RetentionBody, forbid_unknown_fields=True):
@@ -62,14 +69,20 @@ def read_retention(body: bytes) -> Retention:
 
 
 def _retention(found: RetentionBody) -> Retention:
-    return Retention(found.age_seconds, found.bytes, found.record_time)
+    if found.snapshot == "off" and found.snapshots_kept == SNAPSHOTS_KEPT_MIN:
+        return Retention(found.age_seconds, found.bytes, found.record_time)
+    rule = SnapshotRule(found.record_time, int(found.snapshot == "any"), found.snapshots_kept)
+    return Retention(found.age_seconds, found.bytes, rule)
 
 
 def shown(retention: Retention | None) -> dict[str, Any]:
     """Return a retention as responses show it."""
     if retention is None:
         return {"age_seconds": None, "bytes": None}
-    by = {"record_time": True} if retention.record_time else {}
+    by: dict[str, Any] = {"record_time": True} if retention.by_record_time else {}
+    rule = retention.snapshots
+    if rule is not None:
+        by |= {"snapshot": "any" if rule.trims else "off", "snapshots_kept": rule.kept}
     return {"age_seconds": retention.age_seconds, "bytes": retention.bytes, **by}
 
 
@@ -137,7 +150,7 @@ def _compacted(compact: bool) -> dict[str, Any]:
     return {"compact": True} if compact else {}
 
 
-async def _proposed(exchange: Exchange, command: Command) -> Reply:
+async def _proposed(exchange: Exchange, command: SetRetention | SetCompaction) -> Reply:
     """Propose a command of the stream, and return the reply. Raises the fault."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 

@@ -33,6 +33,7 @@ from polynya.front.http.routes.retention import (
     trim_stream,
 )
 from polynya.front.http.snapshots.bootstrap import bootstrap
+from polynya.front.http.snapshots.parts import post_part
 from polynya.front.http.snapshots.publish import delete_snapshot, put_snapshot
 from polynya.front.http.snapshots.show import list_snapshots, show_newest, show_snapshot
 
@@ -122,7 +123,7 @@ METHODS: dict[int, Methods] = {
 
 # of a snapshot, by the count of segments behind `/snapshot`
 SNAPSHOTS: dict[int, Methods] = {
-    0: {"GET": show_newest, "HEAD": show_newest, "OPTIONS": options},
+    0: {"GET": show_newest, "HEAD": show_newest, "PUT": put_snapshot, "OPTIONS": options},
     1: {
         "GET": show_snapshot,
         "HEAD": show_snapshot,
@@ -130,6 +131,7 @@ SNAPSHOTS: dict[int, Methods] = {
         "DELETE": delete_snapshot,
         "OPTIONS": options,
     },
+    2: {"POST": post_part, "OPTIONS": options},
 }
 
 

@@ -9,11 +9,11 @@ from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.conditions import is_other_incarnation
-from polynya.front.http.routes.refusals import fail_refusal, fail_reply
+from polynya.front.http.routes.refusals import fail_refusal, fail_reply, trimmed_message
 from polynya.local.api import Position, Refusal, StreamInfo
 from polynya.stream.features.marks.held import marks_at, newest
+from polynya.stream.parts import Mark
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.model import Mark
 from polynya.wire.http.snapshots import repr_digest
 
 _BYTE_MAX = 10**18
@@ -76,6 +76,28 @@ def mark_at(exchange: Exchange, info: StreamInfo, at: tuple[int, int]) -> Mark |
     else:
         no_snapshot(exchange, mark)
     return None
+
+
+async def begin_of(exchange: Exchange, *, local: bool) -> tuple[StreamInfo, Mark | None] | None:
+    """Return the stream's facts and the snapshot to begin with. Without one the first record is there.
+    None if the error has been sent: records are trimmed and no snapshot covers them."""
+    info = await facts(exchange, local=local)
+    if info is None:
+        return None
+    mark = newest_of(exchange, info)
+    if mark is not None or not info.first_record:
+        return info, mark
+    _fail_trimmed(exchange, info)
+    return None
+
+
+def _fail_trimmed(exchange: Exchange, info: StreamInfo) -> None:
+    at = Refusal(Code.TRIMMED, info.first_record, info.first_byte)
+    exchange.fail(
+        "TRIMMED",
+        f"records were trimmed, and no snapshot covers them; {trimmed_message(at)}",
+        [("Stream-Retained-Offset", format_token(info.first_record, info.first_byte))],
+    )
 
 
 def no_snapshot(exchange: Exchange, mark: Mark | None) -> None:

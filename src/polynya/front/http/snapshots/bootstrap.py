@@ -20,13 +20,13 @@ from polynya.front.http.routes.conditions import refuse_conditions
 from polynya.front.http.routes.decoded_pages import is_json_stream, page_up_to, shown_of
 from polynya.front.http.routes.pages import allowed_bytes, send_parts
 from polynya.front.http.routes.read_request import ReadRequest, is_local, resumed
-from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
+from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
-from polynya.front.http.snapshots.asked import facts, mark_headers, newest_of, path_of
+from polynya.front.http.snapshots.asked import begin_of, mark_headers, path_of
 from polynya.front.http.snapshots.show import read_body
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
+from polynya.stream.parts import Mark
 from polynya.stream.replies import Code
-from polynya.stream.state.model import Mark
 from polynya.wire.headers import format_event_id, media_type, none_match
 from polynya.wire.http.snapshots import Piece, boundary_for, multipart
 from polynya.wire.http.sse import sse_encoding, whole_event
@@ -53,37 +53,17 @@ def bootstrap(exchange: Exchange) -> None:
     exchange.spawn(work(exchange, local=is_local(exchange)), waits=True)
 
 
-async def _begin(exchange: Exchange, *, local: bool) -> tuple[StreamInfo, Mark | None] | None:
-    """Return the stream's facts and the snapshot to begin with; None if the error has been sent."""
-    info = await facts(exchange, local=local)
-    if info is None:
-        return None
-    mark = newest_of(exchange, info)
-    if mark is not None or not info.first_record:
-        return info, mark
-    _fail_trimmed(exchange, info)
-    return None
-
-
-def _fail_trimmed(exchange: Exchange, info: StreamInfo) -> None:
-    at = Refusal(Code.TRIMMED, info.first_record, info.first_byte)
-    exchange.fail(
-        "TRIMMED",
-        f"records were trimmed, and no snapshot covers them; {trimmed_message(at)}",
-        [("Stream-Retained-Offset", format_token(info.first_record, info.first_byte))],
-    )
-
-
 # --- one answer -----------------------------------------------------------------------------------
 
 
 async def _answer(exchange: Exchange, *, local: bool) -> None:
     for number in range(_ROUNDS):
-        begin = await _begin(exchange, local=local)
+        begin = await begin_of(exchange, local=local)
         if begin is None:
             return
         info, mark = begin
-        page = await exchange.stream.read(_tail_of(exchange, mark, local=local))
+        query = _tail_of(exchange, mark, local=local)
+        page = exchange.stream.read_nowait(query) or await exchange.stream.read(query)
         if isinstance(page, Page) and page.info.uid == info.uid:
             await _send(exchange, page, mark)
             return
@@ -216,7 +196,7 @@ def _envelope(
 
 
 async def _follow(exchange: Exchange, *, local: bool) -> None:
-    begin = await _begin(exchange, local=local)
+    begin = await begin_of(exchange, local=local)
     if begin is None:
         return
     info, mark = begin

@@ -18,30 +18,56 @@ from polynya.front.http.snapshots.asked import (
     mark_headers,
     needs_level,
     parse_place,
+    path_of,
 )
+from polynya.front.http.snapshots.parts import NO_JSON, PARTS, digest_of, named_parts
 from polynya.local.api import Refusal, StreamInfo
-from polynya.service.snapshots import Body, boundary_of, drop, publish
+from polynya.service.snapshots import ANY_BYTE, Body, Staged, boundary_of, drop, publish, stage
 from polynya.stream.features.marks.held import repeated
-from polynya.stream.replies import Code
-from polynya.stream.state.model import Mark
+from polynya.stream.parts import Mark
+from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import OCTET_STREAM, BadField, media_type, parse_content_type
 from polynya.wire.http.body_coding import CODED
 from polynya.wire.json_records import valid_value
 
+ORIGIN = "stream-snapshot-origin"
 _AT_ONCE_BYTES = 64 * KIB  # of a body; a larger one is hashed and checked in a thread
 
 
 def put_snapshot(exchange: Exchange) -> None:
     """Handle PUT. Raises `Failure`."""
-    refuse_conditions(exchange)
+    refuse_conditions(exchange, frozenset((PARTS,)))
+    if ORIGIN in exchange.head.headers:
+        raise Failure(
+            "NOT_SUPPORTED",
+            "the header Stream-Snapshot-Origin is not supported: the snapshots of clients have no "
+            "origin; leave it out",
+        )
     needs_level(exchange)
-    exchange.spawn(_put(exchange, parse_place(exchange.route.segments[0])))
+    exchange.spawn(_put(exchange, _place_of(exchange)))
+
+
+def _place_of(exchange: Exchange) -> tuple[int, int]:
+    """Return the offset in the path, or the number in `record`, whose byte is not named. Raises
+    `Failure`."""
+    if exchange.route.segments:
+        return parse_place(exchange.route.segments[0])
+    text = exchange.query.get("record", "")
+    if text.isdecimal() and text.isascii() and len(text) <= 18:
+        return int(text), ANY_BYTE
+    raise Failure(
+        "INVALID_OFFSET",
+        "the path of a snapshot ends in its offset: PUT …/snapshot/OFFSET, or …/snapshot?record=N",
+    )
 
 
 async def _put(exchange: Exchange, at: tuple[int, int]) -> None:
     if not CODED.isdisjoint(exchange.head.headers):
         await decode(exchange)
-    body = await _body(exchange)
+    content_type = _content_type(exchange)
+    names_parts = PARTS in exchange.head.headers
+    data = b"" if names_parts else exchange.body
+    digest = b"" if names_parts else await _judge(data, content_type)
     info = await facts(exchange)
     if info is None:
         return
@@ -50,34 +76,45 @@ async def _put(exchange: Exchange, at: tuple[int, int]) -> None:
     if isinstance(place, Refusal):
         _fail_place(exchange, place)
         return
-    if repeated(info.marks or (), place, body.sha256, body.origin):
-        _answer(exchange, info, place, body, 204)
+    parts: list[Staged] = []
+    if names_parts:
+        parts = named_parts(exchange)
+        digest = await digest_of(exchange, info, parts, content_type)
+    size = sum(part.size for part in parts) if names_parts else len(data)
+    mark = Mark(*place, (), size, digest, content_type, 0)
+    if repeated(info.marks or (), place, digest, ""):
+        _answer(exchange, info, mark, 204)
         return
-    diskless = exchange.context.settings.object_store
-    reply = await publish(service, info, place, body, diskless=diskless)
+    if data:
+        staged = await stage(service, info, data, diskless=exchange.context.settings.object_store)
+        if isinstance(staged, Reply):
+            fail_snapshot(exchange, staged, info)
+            return
+        parts = [staged]
+    reply = await publish(service, info, place, Body(digest, content_type), parts)
     if reply.code >= Code.NOT_FOUND:
         fail_snapshot(exchange, reply, info)
     else:
-        _answer(exchange, info, place, body, 201 if reply.code == Code.CREATED else 204)
+        _answer(exchange, info, mark, 201 if reply.code == Code.CREATED else 204)
 
 
-async def _body(exchange: Exchange) -> Body:
-    """Return the body of the request. Raises `Failure`."""
-    data = exchange.body
+def _content_type(exchange: Exchange) -> str:
     try:
-        content_type = parse_content_type(exchange.head.headers.get("content-type") or OCTET_STREAM)
+        return parse_content_type(exchange.head.headers.get("content-type") or OCTET_STREAM)
     except BadField as bad:
         raise Failure("INVALID_HEADER", str(bad)) from None
+
+
+async def _judge(data: bytes, content_type: str) -> bytes:
+    """Return the digest of a body that is what its type says. Raises `Failure`."""
     is_json = media_type(content_type) == "application/json"
     if len(data) <= _AT_ONCE_BYTES:
         is_valid, digest = _judged(data, is_json=is_json)
     else:
         is_valid, digest = await asyncio.to_thread(_judged, data, is_json=is_json)
     if not is_valid:
-        raise Failure(
-            "INVALID_JSON", "the Content-Type is application/json, and the body is no JSON value"
-        )
-    return Body(data, digest, content_type)
+        raise Failure("INVALID_JSON", NO_JSON)
+    return digest
 
 
 def _judged(data: bytes, *, is_json: bool) -> tuple[bool, bytes]:
@@ -86,14 +123,10 @@ def _judged(data: bytes, *, is_json: bool) -> tuple[bool, bytes]:
     return not is_json or valid_value(data) is not None, sha256(data).digest()
 
 
-def _answer(
-    exchange: Exchange, info: StreamInfo, at: tuple[int, int], body: Body, status: int
-) -> None:
-    mark = Mark(*at, (), len(body.data), body.sha256, body.content_type, 0)
+def _answer(exchange: Exchange, info: StreamInfo, mark: Mark, status: int) -> None:
     headers = mark_headers(info, mark)
     if status == 201:
-        path = exchange.route.path.rpartition("/")[0]
-        headers.insert(0, ("Location", f"{exchange.base_url}{path}/{format_token(*at)}"))
+        headers.insert(0, ("Location", exchange.base_url + path_of(exchange, mark)))
     exchange.answer(status, headers)
 
 

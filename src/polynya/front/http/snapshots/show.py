@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
+from polynya.base.errors import Unavailable
+from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
@@ -25,10 +28,10 @@ from polynya.front.http.snapshots.asked import (
     redirect,
 )
 from polynya.local.api import Refusal, StreamInfo
-from polynya.service.snapshots import body_of
+from polynya.service.snapshots import body_of, part_of, touch
 from polynya.stream.features.marks.held import is_readable
+from polynya.stream.parts import Mark
 from polynya.stream.replies import Code
-from polynya.stream.state.model import Mark
 from polynya.wire.headers import BadField, format_instant, none_match
 from polynya.wire.http.snapshots import etag_of_snapshot, parse_range
 
@@ -64,6 +67,7 @@ async def _show(exchange: Exchange, at: tuple[int, int], *, local: bool) -> None
     mark = None if info is None else mark_at(exchange, info, at)
     if info is None or mark is None:
         return
+    await touch(exchange.context.service, info)
     headers = body_headers(info, mark)
     if none_match(exchange.head.headers.get("if-none-match"), etag_of_snapshot(mark.sha256)):
         exchange.answer(304, headers)
@@ -73,14 +77,34 @@ async def _show(exchange: Exchange, at: tuple[int, int], *, local: bool) -> None
         exchange.answer(200, [*headers, ("Content-Length", str(mark.size))])
         return
     begin, end = span or (0, mark.size)
-    allowed_bytes(exchange, mark.size)
-    body = await read_body(exchange, info, mark)
-    if body is None:
-        return
+    allowed_bytes(exchange, min(mark.size, APPEND_BYTES_MAX))
     if span is not None:
         headers.append(("Content-Range", f"bytes {begin}-{end - 1}/{mark.size}"))
-        body = memoryview(body)[begin:end]
-    exchange.answer_parts(200 if span is None else 206, headers, [body])
+    status = 200 if span is None else 206
+    if len(mark.parts) > 1:
+        pieces = _pieces(exchange, info, mark, begin, end)
+        await exchange.answer_pieces(status, headers, end - begin, pieces)
+        return
+    body = await read_body(exchange, info, mark)
+    if body is not None:
+        exchange.answer_parts(status, headers, [memoryview(body)[begin:end]])
+
+
+async def _pieces(
+    exchange: Exchange, info: StreamInfo, mark: Mark, begin: int, end: int
+) -> AsyncIterator[memoryview]:
+    """Yield the bytes of a body from `begin` to `end` part by part. Raises Unavailable when the
+    snapshot goes meanwhile."""
+    at = 0
+    for record, byte, size in mark.parts:
+        if begin < at + size and at < end:
+            part = await part_of(
+                exchange.context.service, info, (record, byte), local=is_local(exchange)
+            )
+            if isinstance(part, Refusal) or len(part) != size:
+                raise Unavailable("the snapshot was removed while it was read")
+            yield memoryview(part)[max(0, begin - at) : end - at]
+        at += size
 
 
 def _range(exchange: Exchange, mark: Mark) -> tuple[int, int] | None:
@@ -111,10 +135,10 @@ def body_headers(info: StreamInfo, mark: Mark) -> Headers:
 
 async def read_body(exchange: Exchange, info: StreamInfo, mark: Mark) -> bytes | memoryview | None:
     """Return the body of a snapshot; None if the error has been sent."""
-    body = await body_of(exchange.context.service, info, mark)
+    body = await body_of(exchange.context.service, info, mark, local=is_local(exchange))
     if not isinstance(body, Refusal):
         return body
-    if body.code in (Code.NOT_FOUND, Code.TRIMMED):  # since the facts were read
+    if body.code in (Code.NOT_FOUND, Code.TRIMMED, Code.PARTS_GONE):  # since the facts were read
         exchange.fail("SNAPSHOT_GONE")
     else:
         fail_refusal(exchange, body)

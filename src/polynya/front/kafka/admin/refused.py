@@ -15,7 +15,6 @@ from polynya.front.kafka.errors import Error
 from polynya.wire.kafka.generated import alter_partition_reassignments as alter_reassignments
 from polynya.wire.kafka.generated import alter_replica_log_dirs as alter_dirs
 from polynya.wire.kafka.generated import (
-    consumer_group_heartbeat,
     create_acls,
     delete_acls,
     describe_acls,
@@ -28,7 +27,6 @@ from polynya.wire.kafka.generated import (
 )
 
 _NO_ACLS = "ACLs are not served: access is by tokens and their scopes, see docs/kafka.md"
-_CLASSIC_ONLY = "group.protocol=consumer is not served here: set group.protocol=classic"
 _DENIED = (Error.CLUSTER_AUTHORIZATION_FAILED, "the token does not allow 'admin'")
 _Build = Callable[[Any, Error, str | None], Any]  # a response with an error and its message
 
@@ -116,11 +114,6 @@ _BUILDS: dict[int, _Build] = {
             error_code=error, error_message=why, entries=None if error else []
         )
     ),
-    # advertised as a Kafka without `group.version` does: librdkafka waits for a coordinator that
-    # has the key, without an error
-    consumer_group_heartbeat.KEY: lambda _, error, why: (
-        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(error_code=error, error_message=why)
-    ),
 }
 REFUSED: dict[int, tuple[Error, str | None]] = {
     # as a Kafka broker without an authorizer
@@ -130,7 +123,6 @@ REFUSED: dict[int, tuple[Error, str | None]] = {
     elect_leaders.KEY: (Error.ELECTION_NOT_NEEDED, None),  # the cluster places its leaders
     list_partition_reassignments.KEY: (Error.NONE, None),  # replicas move inside the cluster
     describe_client_quotas.KEY: (Error.NONE, None),  # tokens have the quotas
-    consumer_group_heartbeat.KEY: (Error.UNSUPPORTED_VERSION, _CLASSIC_ONLY),
 }
 
 

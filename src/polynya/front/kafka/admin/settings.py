@@ -12,6 +12,7 @@ from msgspec import structs
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka import configs as known
+from polynya.front.kafka.admin import group_configs
 from polynya.front.kafka.admin.broker_configs import broker_configs, broker_name, refusal_of
 from polynya.front.kafka.admin.config_texts import documentation_of
 from polynya.front.kafka.admin.topics import DEFAULT_CONFIG, TOPIC_CONFIG
@@ -61,7 +62,8 @@ _TWICE: _Found = (Error.INVALID_REQUEST, "the request names the resource twice; 
 
 
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Describe the configs of topics, and those of this broker. No others are set here.
+    """Describe the configs of topics and of groups, and those of this broker. No others are set
+    here.
 
     A resource is described once: repeats in a small request would make a very large response."""
     response = DescribeConfigsResponse()
@@ -91,6 +93,10 @@ async def _describe(
         topic = await _topic(call, asked.resource_name, result)
         if topic is not None:
             listed = list(_of_topic(topic.settings, synonyms=request.include_synonyms))
+    elif kind == GROUP:
+        result.error_code, listed = await group_configs.described(
+            call, asked.resource_name, synonyms=request.include_synonyms
+        )
     elif kind == BROKER and not call.caller.may_administer():
         result.error_code = Error.CLUSTER_AUTHORIZATION_FAILED
     elif kind == BROKER and asked.resource_name:  # "" are those of all brokers: none is set
@@ -160,7 +166,7 @@ def _of_broker(context: Context, *, synonyms: bool) -> Iterable[DescribeConfigsR
 async def list_config_resources(
     call: Call, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List what has configs: the topics and the brokers. Version 0 lists client metrics alone."""
+    """List what has configs: topics, brokers, groups. Version 0 lists client metrics alone."""
     served = RESOURCES if call.version else (CLIENT_METRICS,)
     wanted = set(request.resource_types if call.version else ()) or set(served)
     if not wanted <= set(served):
@@ -174,6 +180,11 @@ async def list_config_resources(
     if TOPIC in wanted:
         await context.topics.refresh()
         named += [(name, TOPIC) for name in context.topics.names if context.topics.known(name)]
+    if GROUP in wanted:
+        try:
+            named += [(name, GROUP) for name in await group_configs.configured(call)]
+        except PolynyaError as fault:
+            return ListConfigResourcesResponse(error_code=error_of_fault(fault))
     response = ListConfigResourcesResponse()
     async for name, kind in in_turns(call, named):
         response.config_resources.append(ConfigResource(name, kind))
@@ -195,6 +206,8 @@ async def alter_configs(
         found = (
             _TWICE
             if times[resource] > 1
+            else await group_configs.replace(call, resource[1], pairs, dry=request.validate_only)
+            if resource[0] == GROUP
             else await _alter(
                 call,
                 resource,
@@ -220,6 +233,10 @@ async def incremental_alter_configs(
         found = (
             _TWICE
             if times[resource] > 1
+            else await group_configs.step(
+                call, resource[1], asked.configs, dry=request.validate_only
+            )
+            if resource[0] == GROUP
             else await _alter(
                 call,
                 resource,
@@ -251,7 +268,10 @@ async def _alter(
             return Error.CLUSTER_AUTHORIZATION_FAILED, "the token does not allow 'admin'"
         return Error.INVALID_REQUEST, refusal_of(configs)
     if kind != TOPIC:
-        why = "only topics have configs that change here; a node has settings: see docs/kafka.md"
+        why = (
+            "only topics and groups have configs that change here; a node has settings: see "
+            "docs/kafka.md"
+        )
         return Error.INVALID_REQUEST, why
     if not call.caller.may(Verb.DELETE, name):
         return Error.TOPIC_AUTHORIZATION_FAILED, f"the token does not allow 'delete' on '{name}'"

@@ -25,7 +25,25 @@ from polynya.service.api import Service
 _DESCRIBING = (Verb.READ, Verb.APPEND, Verb.CREATE, Verb.DELETE)
 # keys whose handlers check each topic, each group, or the verb of the whole request, or refuse all
 CHECKED = frozenset(
-    (*range(4), *range(8, 17), *range(19, 27), 28, 32, 33, 37, 42, 44, 47, 60, 61, 65, 66, 68, 75)
+    (
+        *range(4),
+        *range(8, 17),
+        *range(19, 27),
+        28,
+        32,
+        33,
+        37,
+        42,
+        44,
+        47,
+        60,
+        61,
+        65,
+        66,
+        68,
+        69,
+        75,
+    )
 )
 # ACLs, log directories, elections, reassignments, quotas and the list of what has configs: of the
 # cluster, not of a topic
@@ -60,6 +78,10 @@ class Caller:
     def may_use_group(self, group: str) -> bool:
         """Report whether the caller may join a consumer group, and read and change its offsets."""
         return True
+
+    def readable(self) -> list[str] | None:
+        """Return the prefixes of the streams that the caller may read; None: all."""
+        return None
 
     def may_use_transaction(self, id_: str) -> bool:
         """Report whether the caller may use a transactional id."""
@@ -152,6 +174,10 @@ class TokenCaller(Caller):
 
     def may_use_group(self, group: str) -> bool:
         return self._allows(Verb.SUBSCRIBE, consumer_group_folder(group))
+
+    def readable(self) -> list[str] | None:
+        prefixes = [] if self.principal is None else self.principal.prefixes(Verb.READ)
+        return None if "" in prefixes else prefixes
 
     def may_use_transaction(self, id_: str) -> bool:
         return self._allows(Verb.APPEND, transactional_id_folder(id_))

@@ -9,6 +9,7 @@ from polynya.front.kafka.groups.coordinators import ask
 from polynya.front.kafka.topic_frames import UNKNOWN_OPERATIONS
 from polynya.stream.features.consumer_groups import calls
 from polynya.stream.features.consumer_groups.calls import Description, Outcomes
+from polynya.stream.features.consumer_groups.state import CLASSIC, CONSUMER
 from polynya.wire.kafka.generated.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -26,7 +27,7 @@ from polynya.wire.kafka.generated.list_groups import (
     ListGroupsResponse,
 )
 
-_TYPE = "classic"
+_TYPES = {CLASSIC: "classic", CONSUMER: "consumer"}
 _DEAD = "Dead"
 _NOT_FOUND_SINCE = 6  # the first version of DescribeGroups with an error for an unknown group
 
@@ -46,11 +47,11 @@ async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsRespo
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     listed = [
-        ListedGroup(each.group, each.protocol_type, each.state, _TYPE)
+        ListedGroup(each.group, each.protocol_type, each.state, _TYPES[each.kind])
         for each in found
         if call.caller.may_use_group(each.group)
         and (not states or each.state.lower() in states)
-        and (not types or _TYPE in types)
+        and (not types or _TYPES[each.kind] in types)
     ]
     return ListGroupsResponse(groups=listed)
 
@@ -73,8 +74,10 @@ async def _described(call: Call, id_: str) -> DescribedGroup:
         for each in answer.members
     ]
     error, why = Error.NONE, None
+    if answer.kind != CLASSIC:  # as in Kafka
+        answer, members = Description(id_, _DEAD), []
     if answer.state == _DEAD and call.version >= _NOT_FOUND_SINCE:
-        error, why = Error.GROUP_ID_NOT_FOUND, f"group '{id_}' does not exist"
+        error, why = Error.GROUP_ID_NOT_FOUND, f"group '{id_}' is not a classic group"
     return DescribedGroup(
         error,
         why,

@@ -54,22 +54,24 @@ async def offset_commit(
                 offset = (part.committed_offset, part.committed_leader_epoch)
                 entries.append(OffsetEntry(*place, *offset, metadata))
     if entries:
-        error_code = await _commit(call, request, entries)
-        for answer in waiting:
+        errors = await _commit(call, request, entries)
+        for answer, error_code in zip(waiting, errors, strict=True):
             answer.error_code = error_code
     return response
 
 
 async def _commit(
     call: Call, request: commit.OffsetCommitRequest, entries: list[OffsetEntry]
-) -> int:
+) -> list[int]:
+    """Commit; return the error of each offset."""
     generation = request.generation_id_or_member_epoch
     made = calls.Commit(
         request.group_id, max(generation, -1), request.member_id, request.group_instance_id, entries
     )
     answer = await ask(call, made)
     assert isinstance(answer, Outcomes)
-    return answer.errors[0]
+    errors = answer.errors  # one for all, or one for each
+    return errors if len(errors) == len(entries) else errors[:1] * len(entries)
 
 
 async def topic_of_offsets(
@@ -112,7 +114,10 @@ async def offset_fetch(call: Call, request: fetch.OffsetFetchRequest) -> fetch.O
             response.topics.append(fetch.OffsetFetchResponseTopic(each.name, parts))
         return response
     async for asked in in_turns(call, request.groups):
-        found = await _fetched(call, asked.group_id, asked.topics, stable=request.require_stable)
+        member = (asked.member_id or "", asked.member_epoch)
+        found = await _fetched(
+            call, asked.group_id, asked.topics, member, stable=request.require_stable
+        )
         response.groups.append(found)
     return response
 
@@ -130,13 +135,14 @@ async def _fetched(
     call: Call,
     group_id: str,
     asked: list[fetch.OffsetFetchRequestTopics] | None,
+    member: tuple[str, int] = ("", -1),
     *,
     stable: bool,
 ) -> fetch.OffsetFetchResponseGroup:
     """Return the offsets of one group: of the named partitions, or all that it has. `stable`:
     refuse those that an open transaction may change, and the client asks again."""
     response = fetch.OffsetFetchResponseGroup(group_id)
-    answer = await ask(call, calls.FetchOffsets(group_id))
+    answer = await ask(call, calls.FetchOffsets(group_id, *member))
     if isinstance(answer, Outcomes):
         response.error_code = answer.errors[0]
         for each in asked or []:

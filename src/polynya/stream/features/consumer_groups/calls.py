@@ -33,6 +33,11 @@ class GroupError(enum.IntEnum):
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     GROUP_SUBSCRIBED_TO_TOPIC = 86
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 class Join(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -103,9 +108,12 @@ class CommitInTransaction(msgspec.Struct, array_like=True, tag=11, gc=False):
 
 
 class FetchOffsets(msgspec.Struct, array_like=True, tag=6, gc=False):
-    """Read the committed offsets: all of the group."""
+    """Read the committed offsets: all of the group. A member of the consumer protocol names itself
+    and its epoch."""
 
     group: str
+    member: str = ""
+    epoch: int = -1
 
 
 class Describe(msgspec.Struct, array_like=True, tag=7, gc=False):
@@ -133,6 +141,31 @@ class ListAll(msgspec.Struct, array_like=True, tag=10, gc=False):
     raft_groups: list[int]
 
 
+class ConsumerHeartbeat(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """Join, keep the membership, confirm partitions, or leave: the consumer protocol (KIP-848).
+    None: as in the member's last heartbeat."""
+
+    group: str
+    member: str
+    epoch: int  # 0: join; -1: leave; -2: leave, and come back as this static member
+    instance: str | None
+    client_id: str
+    client_host: str
+    rack: str | None
+    rebalance_timeout_ms: int  # -1: as before
+    topics: list[str] | None
+    regex: str | None
+    reads: list[str] | None  # the prefixes that the caller may read; None: all
+    assignor: str | None
+    claim: list[tuple[bytes, list[int]]] | None  # the partitions that it has
+
+    @property
+    def is_full(self) -> bool:
+        """Report whether the member said all, as it does after a fault."""
+        has_topics = self.topics is not None or self.regex is not None
+        return self.rebalance_timeout_ms >= 0 and has_topics and self.claim is not None
+
+
 Call = (
     Join
     | Sync
@@ -145,6 +178,7 @@ Call = (
     | Drop
     | DropPlaces
     | ListAll
+    | ConsumerHeartbeat
 )
 
 
@@ -193,6 +227,13 @@ class DescribedMember(msgspec.Struct, array_like=True, gc=False):
     client_host: str
     metadata: bytes
     assignment: bytes
+    # of a member of the consumer protocol; partitions by topic id
+    epoch: int = -1
+    rack: str | None = None
+    topics: list[str] = []
+    regex: str = ""
+    owned: list[tuple[bytes, list[int]]] = []
+    target: list[tuple[bytes, list[int]]] = []
 
 
 class Description(msgspec.Struct, array_like=True, tag=5, gc=False):
@@ -203,6 +244,8 @@ class Description(msgspec.Struct, array_like=True, tag=5, gc=False):
     protocol_type: str = ""
     protocol: str = ""
     members: list[DescribedMember] = []
+    kind: int = 0  # `state.CLASSIC` or `state.CONSUMER`
+    epoch: int = 0  # of the group, in the consumer protocol
 
 
 class Listing(msgspec.Struct, array_like=True, tag=6, gc=False):
@@ -211,4 +254,15 @@ class Listing(msgspec.Struct, array_like=True, tag=6, gc=False):
     groups: list[Description]
 
 
-Answer = Joined | Synced | Outcomes | Offsets | Description | Listing
+class HeartbeatAnswer(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """The answer to `ConsumerHeartbeat`. `assignment`: partitions by topic id; None: as before."""
+
+    error: int = 0
+    message: str | None = None
+    member: str = ""
+    epoch: int = 0
+    interval_ms: int = 0
+    assignment: list[tuple[bytes, list[int]]] | None = None
+
+
+Answer = Joined | Synced | Outcomes | Offsets | Description | Listing | HeartbeatAnswer

@@ -11,8 +11,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from polynya.base.limits import GROUP_MEMBERS_BYTES_MAX, GROUP_MEMBERS_MAX
 from polynya.stream.features.consumer_groups.calls import (
     Answer,
@@ -28,7 +26,8 @@ from polynya.stream.features.consumer_groups.calls import (
     Sync,
     Synced,
 )
-from polynya.stream.features.consumer_groups.commands import ConsumerGroupPut
+from polynya.stream.features.consumer_groups.commands import ConsumerGroupPut, ConsumerPut
+from polynya.stream.features.consumer_groups.effects import Effect, Log, Reply
 from polynya.stream.features.consumer_groups.members import Member, Roster
 from polynya.stream.features.consumer_groups.state import ConsumerGroup
 
@@ -83,23 +82,6 @@ _ACTIONS: dict[Request, dict[State, Action]] = {
     Request.HEARTBEAT: {_P: Action.REFUSE, _C: Action.ANSWER, _S: Action.ANSWER},
     Request.COMMIT: {_P: Action.ANSWER, _C: Action.REFUSE, _S: Action.ANSWER},
 }
-
-
-class Reply(msgspec.Struct, frozen=True, gc=False):
-    """The answer to the call of this ticket."""
-
-    ticket: int
-    answer: Answer
-
-
-class Log(msgspec.Struct, frozen=True, gc=False):
-    """A command to log. `then` follows if it is applied; call `logged` too."""
-
-    put: ConsumerGroupPut
-    then: list[Reply]
-
-
-Effect = Reply | Log
 
 
 class ClassicGroup:
@@ -257,8 +239,9 @@ class ClassicGroup:
         if self.state is State.PREPARING and self._deadline_ms <= now_ms:
             self._complete(now_ms)
 
-    def logged(self, put: ConsumerGroupPut) -> None:
+    def logged(self, put: ConsumerGroupPut | ConsumerPut) -> None:
         """Take note that a command of `Log` is applied: the assignments count from here on."""
+        assert isinstance(put, ConsumerGroupPut)
         if self.state is not State.COMPLETING or put.generation != self.generation:
             return
         self.state = State.STABLE

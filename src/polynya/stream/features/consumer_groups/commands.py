@@ -1,14 +1,15 @@
-"""The commands of Kafka consumer groups: tags 130-139, level 3; and of their offsets in
+"""The commands of Kafka consumer groups: tags 130-139, of levels 3 and 4; and of their offsets in
 transactions."""
 
 from __future__ import annotations
 
 import msgspec
 
-from polynya.base.levels import TRANSACTION_LEVEL
+from polynya.base.levels import CONSUMER_PROTOCOL_LEVEL, TRANSACTION_LEVEL
 from polynya.base.limits import GROUP_ID_BYTES_MAX, PARTITIONS_MAX
 from polynya.stream.command import Command, command
 from polynya.stream.command_validation import DATE, NONE, TIME, WIDE, WORD, bounded, first_fault
+from polynya.stream.features.consumer_groups.modern_records import records_fault
 
 
 @bounded({"session_timeout_ms": WORD, "rebalance_timeout_ms": WORD})
@@ -43,13 +44,21 @@ class OffsetEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def _consumer_group(
-    command: ConsumerGroupPut | CommitOffsets | ConsumerGroupDrop | DropOffsets | TxnOffsets,
+    command: ConsumerGroupPut
+    | ConsumerPut
+    | CommitOffsets
+    | ConsumerGroupDrop
+    | DropOffsets
+    | TxnOffsets,
 ) -> str:
     if not 0 < len(command.id) <= GROUP_ID_BYTES_MAX:
         return f"the id of a consumer group has 1 to {GROUP_ID_BYTES_MAX} characters"
     match command:
         case ConsumerGroupPut():
             return first_fault(command.members)
+        case ConsumerPut():
+            faults = (records_fault(each.metadata, each.assignment) for each in command.members)
+            return first_fault(command.members) or next(filter(None, faults), "")
         case CommitOffsets() | TxnOffsets():
             strange = [each for each in command.offsets if len(each.topic) != 16]
             return first_fault(command.offsets) or ("a topic id has 16 bytes" if strange else "")
@@ -126,6 +135,25 @@ class ForgetTopic(Command, tag=135, frozen=True, gc=False):
     """Delete the committed offsets of a deleted topic in all groups of this Raft group. Level 3."""
 
     topic: bytes
+
+
+@command(
+    since=CONSUMER_PROTOCOL_LEVEL,
+    bounds={"now_ms": TIME, "epoch": (0, 2**31 - 1)},
+    check=_consumer_group,
+)
+class ConsumerPut(Command, tag=136, frozen=True, gc=False):
+    """Set members of a group of the consumer protocol, and remove some. Level 4.
+
+    FENCED: the group has a later epoch, or members of the classic protocol. `members` are those
+    that changed; their `metadata` is a `Subscription`, their `assignment` are `Holdings`."""
+
+    id: str
+    now_ms: int
+    epoch: int  # of the group
+    assignor: str
+    members: list[ConsumerGroupMember]
+    gone: list[str]
 
 
 @command(

@@ -5,6 +5,7 @@ A coordinator that was deposed may still believe in its members; its commits fai
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from polynya.base.limits import (
@@ -18,11 +19,17 @@ from polynya.stream.features.consumer_groups.commands import (
     CommitOffsets,
     ConsumerGroupDrop,
     ConsumerGroupPut,
+    ConsumerPut,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
+    OffsetEntry,
+    TxnOffsets,
 )
+from polynya.stream.features.consumer_groups.modern_records import Holdings, may_commit
 from polynya.stream.features.consumer_groups.state import (
+    CLASSIC,
+    CONSUMER,
     ConsumerGroup,
     members_bytes,
     packed,
@@ -36,15 +43,21 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 _LEVEL = level_of(ConsumerGroupPut)
+_CONSUMER_LEVEL = level_of(ConsumerPut)
 
 
 @applies(ConsumerGroupPut)
 def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
-    """Set the members of a group. FENCED: it has a later generation. TOO_MANY: a limit."""
+    """Set the members of a group. FENCED: it has a later generation, or members of the other
+    protocol. TOO_MANY: a limit."""
     groups = machine.consumer_groups
     group = groups.get(command.id)
     if group is not None and command.generation < group.generation:
         return Reply(Code.FENCED)
+    if group is not None and group.kind != CLASSIC:
+        if group.members:
+            return Reply(Code.FENCED)
+        group.kind = CLASSIC
     if group is None:
         if not command.members:
             return Reply(Code.OK)  # it was deleted, and is empty
@@ -57,6 +70,35 @@ def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
     groups.set_members(group, command.members)
     group.used_ms = command.now_ms
     changed(machine, command.id)
+    return Reply(Code.OK)
+
+
+@applies(ConsumerPut)
+def apply_consumer_put(machine: Machine, command: ConsumerPut, place: int) -> Reply:
+    """Set and remove members of a group of the consumer protocol. FENCED: it has a later epoch, or
+    members of the classic protocol. TOO_MANY: a limit."""
+    groups = machine.consumer_groups
+    group = groups.get(command.id)
+    if group is not None and command.epoch < group.generation:
+        return Reply(Code.FENCED)
+    if group is not None and group.kind != CONSUMER and group.members:
+        return Reply(Code.FENCED)
+    new = {each.id: each for each in command.members}
+    left = [] if group is None else [each for each in group.members if each.id not in command.gone]
+    members = [new.pop(each.id, each) for each in left] + list(new.values())
+    known = [] if group is None else group.members
+    more = members_bytes(members) - members_bytes(known)
+    if more > 0 and not has_room(machine, int(group is None), more):
+        return Reply(Code.TOO_MANY)
+    if group is None:
+        group = ConsumerGroup(command.id)
+        groups.add(group)
+    group.kind, group.generation, group.leader = CONSUMER, command.epoch, ""
+    group.protocol_type, group.protocol = "consumer", command.assignor
+    groups.set_members(group, members)
+    group.used_ms = command.now_ms
+    changed(machine, command.id)
+    machine.counters.raise_level(_CONSUMER_LEVEL)
     return Reply(Code.OK)
 
 
@@ -90,14 +132,34 @@ def _judge(group: ConsumerGroup | None, command: CommitOffsets) -> Code | None:
     """Return the refusal of a commit."""
     if command.generation < 0 and not command.member:
         return Code.HELD if group is not None and group.members else None
-    return judge_member(group, command.member, command.generation)
+    return judge_member(group, command)
 
 
-def judge_member(group: ConsumerGroup | None, member: str, generation: int) -> Code | None:
+def judge_member(group: ConsumerGroup | None, command: CommitOffsets | TxnOffsets) -> Code | None:
     """Return the refusal of a commit by a member."""
-    if group is None or not any(each.id == member for each in group.members):
+    if group is None:
         return Code.NOT_FOUND
-    return Code.FENCED if generation != group.generation else None
+    if group.kind == CONSUMER:
+        return judge_consumer(group, command.member, command.generation, command.offsets)
+    if not any(member.id == command.member for member in group.members):
+        return Code.NOT_FOUND
+    return Code.FENCED if command.generation != group.generation else None
+
+
+def judge_consumer(
+    group: ConsumerGroup, member_id: str, epoch: int, offsets: Iterable[OffsetEntry]
+) -> Code | None:
+    """Return the refusal of a commit by a member of the consumer protocol."""
+    member = next((each for each in group.members if each.id == member_id), None)
+    if member is None:
+        return Code.NOT_FOUND
+    holdings = Holdings.unpacked(member.assignment)
+    if epoch == holdings.epoch:
+        return None
+    assigned = holdings.assigned()
+    places = [(each.topic, each.partition) for each in offsets]
+    valid = (may_commit(epoch, holdings.epoch, assigned.get(place)) for place in places)
+    return None if all(valid) else Code.FENCED
 
 
 def pending_count(group: ConsumerGroup) -> int:

@@ -13,6 +13,7 @@ _PLACE = Struct("<16sI")  # topic id, partition
 _OFFSET = Struct("<qiq")  # offset, leader epoch, time of the commit; then the metadata
 _GROUP_BYTES = 512  # of an object in memory, about
 _ENTRY_BYTES = 160
+CLASSIC, CONSUMER = 0, 1  # the kinds of groups, by the protocol of their members
 
 
 class PendingOffsets(msgspec.Struct, array_like=True, gc=False):
@@ -35,7 +36,7 @@ class PlainGroup(msgspec.Struct, array_like=True, gc=False):
     members: list[ConsumerGroupMember] = []
     offsets: dict[bytes, bytes] = {}
     used_ms: int = 0  # of the last change: an idle group's offsets expire
-    kind: int = 0  # 0: classic
+    kind: int = CLASSIC
 
 
 class ConsumerGroup(PlainGroup, array_like=True, gc=False):

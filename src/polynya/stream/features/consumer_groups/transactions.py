@@ -74,7 +74,7 @@ def _judge(group: ConsumerGroup | None, command: TxnOffsets) -> Code | None:
             return Code.NOT_YET
     if command.generation < 0 and not command.member:
         return None  # a client that sends no membership, as of before KIP-447
-    return judge_member(group, command.member, command.generation)
+    return judge_member(group, command)
 
 
 def _fits(

@@ -29,6 +29,7 @@ from polynya.stream.features.lifetimes.rules import (
     remove,
     tail_reply,
 )
+from polynya.stream.features.marks.held import covers, marks_of
 from polynya.stream.features.retention.trimming import release_trimmed
 from polynya.stream.features.transactions.rules import acknowledged
 from polynya.stream.parts import Encoding
@@ -108,6 +109,9 @@ def _judge_pin(stream: Stream, command: PinSource) -> ForkPoint | Reply:
         return other_type(stream)
     if _depth(stream) >= FORK_DEPTH_MAX:
         return tail_reply(Code.FORK_DEPTH, stream)
+    first = stream.first_record
+    if first and covers(marks_of(stream), first):  # a fork has no snapshots: half of a document
+        return tail_reply(Code.SNAPSHOT_NEEDED, stream)
     if command.resolved and stream.first_record <= command.record < stable_of(stream)[0]:
         return ForkPoint(command.record, command.byte)
     point = fork_point(stream, command.record, command.byte, command.sub_offset)

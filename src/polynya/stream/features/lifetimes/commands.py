@@ -9,6 +9,7 @@ from polynya.stream.command import Command, command, its_name
 from polynya.stream.command_validation import AMOUNT, DATE, TIME, WIDE, first_fault
 from polynya.stream.features.attributes.commands import fault_of_value
 from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.features.retention.commands import level_of_retention
 from polynya.stream.parts import (
     ENCODING,
     Batch,
@@ -50,9 +51,9 @@ def _level(command: Create) -> int:
         or command.producer_id_max >= 0
         or command.segments is not None
         or command.profile == Profile.DISKLESS
-        or (command.retention is not None and command.retention.record_time)
     )
-    return 3 if needs_level_3 else 1
+    of_retention = 1 if command.retention is None else level_of_retention(command.retention)
+    return max(of_retention, 3 if needs_level_3 else 1)
 
 
 _BOUNDS = {

@@ -168,8 +168,7 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
         stream.kafka = KafkaState(command.producer_id_max)
     if is_internal(stream.name):  # a standalone node gets no `SetLevel`
         machine.counters.raise_level(INTERNAL_LEVEL)
-    machine.directory.streams[stream.name] = stream
-    machine.directory.by_uid[stream.uid] = stream
+    machine.directory.add(stream)
     machine.changes.streams.add(stream.uid)
     if machine.subscriptions.watches:
         link_created(machine.subscriptions, stream)
@@ -218,6 +217,8 @@ def _retention_differences(
         found.append(("retention_age", known.age_seconds))
     if asked.bytes != known.bytes:
         found.append(("retention_bytes", known.bytes))
+    if asked.snapshots != known.snapshots:
+        found.append(("retention_snapshots", None))
     return found
 
 

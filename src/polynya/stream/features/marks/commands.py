@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from polynya.base.levels import SNAPSHOTS_LEVEL
-from polynya.base.limits import CONTENT_TYPE_BYTES_MAX, SNAPSHOT_BYTES_MAX, SNAPSHOTS_KEPT_MAX
+from polynya.base.limits import (
+    CONTENT_TYPE_BYTES_MAX,
+    SNAPSHOT_BYTES_MAX,
+    SNAPSHOT_PARTS_MAX,
+    SNAPSHOTS_KEPT_MAX,
+)
 from polynya.stream.command import Command, command, its_name
 from polynya.stream.command_validation import COUNTER, TIME, WIDE
 
@@ -18,11 +23,13 @@ def _check_publish(command: PublishSnapshot) -> str:
         return f"the SHA-256 of a snapshot has {len(command.sha256)} bytes; expected 32"
     if len(command.content_type) > CONTENT_TYPE_BYTES_MAX:
         return f"the content type of a snapshot has more than {CONTENT_TYPE_BYTES_MAX} characters"
-    if bool(command.parts) != bool(command.size) or len(command.parts) > 1:
+    if bool(command.parts) != bool(command.size) or len(command.parts) > SNAPSHOT_PARTS_MAX:
         return f"a snapshot of {command.size} bytes has {len(command.parts)} parts"
     low, high = COUNTER
     if not all(low <= number <= high for part in command.parts for number in part):
         return f"PublishSnapshot.parts has {command.parts}; expected {low} to {high}"
+    if sum(size for _, _, size in command.parts) != command.size:
+        return f"the parts of a snapshot of {command.size} bytes are {command.parts}"
     return _check_origins(command)
 
 
@@ -52,8 +59,8 @@ def _check_origins(command: PublishSnapshot | DropSnapshot) -> str:
 class PublishSnapshot(Command, tag=17, frozen=True, gc=False):
     """Add the snapshot of a stream at `record`, which begins at `byte`. Level 4.
 
-    `companion_uid` is that of the stream with the body, whose `parts` are (record, byte). `kept`:
-    the newest snapshots of the origin to keep. `bound`: with it the stream is trimmed to the oldest
+    `companion_uid` is that of the stream with the body, whose `parts` are (record, byte, size).
+    `kept`: the newest snapshots of the origin to keep. `bound`: with it the stream is trimmed to the oldest
     snapshot that can still be read, of those of each of these origins."""
 
     name: str
@@ -61,7 +68,7 @@ class PublishSnapshot(Command, tag=17, frozen=True, gc=False):
     record: int
     byte: int
     companion_uid: int
-    parts: tuple[tuple[int, int], ...]
+    parts: tuple[tuple[int, int, int], ...]
     size: int
     sha256: bytes
     content_type: str

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from polynya.base.limits import SNAPSHOT_GRACE_MS
-from polynya.base.names import companion_of
+from polynya.base.names import companion_of, owner_of
+from polynya.stream.features.retention.rules import cut_of
 from polynya.stream.features.retention.trimming import extras_of, tidy
-from polynya.stream.state.model import Mark, Stream
+from polynya.stream.parts import Mark, Retention
+from polynya.stream.state.model import Stream
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
+
+_PLACE = attrgetter("record", "created_ms")
+_BODIES = Retention(age_seconds=SNAPSHOT_GRACE_MS // 1000)  # of bodies that no mark names
 
 
 def marks_of(stream: Stream) -> Sequence[Mark]:
@@ -75,13 +81,6 @@ def covers(marks: Iterable[Mark], first_record: int) -> bool:
     return any(mark.record >= first_record and not mark.dropped_ms for mark in marks)
 
 
-def _place(mark: Mark) -> tuple[int, int]:
-    return mark.record, mark.created_ms
-
-
-_PLACE = _place
-
-
 def marks_at(
     marks: Iterable[Mark], at: tuple[int, int], now_ms: int, origin: str | None = None
 ) -> Mark | None:
@@ -102,3 +101,25 @@ def repeated(marks: Iterable[Mark], at: tuple[int, int], sha256: bytes, origin: 
         (mark.record, mark.byte) == at and mark.sha256 == sha256 and mark.origin == origin
         for mark in marks
     )
+
+
+def overdue(machine: Machine, own: Stream, now_ms: int) -> Stream | None:
+    """Return the stream of a companion if it has marks whose grace is over, or bodies that nothing
+    names any more."""
+    stream = machine.directory.streams.get(owner_of(own.name))
+    if stream is None:
+        return None
+    marks = marks_of(stream)
+    if any(not is_readable(mark, now_ms) for mark in marks):
+        return stream
+    unneeded = unneeded_of(own, marks, now_ms)
+    return stream if unneeded is not None and unneeded[0] > own.first_record else None
+
+
+def unneeded_of(own: Stream, marks: Iterable[Mark], now_ms: int) -> tuple[int, int] | None:
+    """Return where the bodies of a companion begin that marks name, or that are younger than the
+    grace: a publisher may be about to name them."""
+    young = cut_of(own, _BODIES, now_ms).boundary
+    if young is None:
+        return None
+    return min([young, *(part[:2] for mark in marks for part in mark.parts)])

@@ -25,18 +25,17 @@ from polynya.stream.features.marks.held import (
     of_origin,
     source_of,
     superseded,
+    unneeded_of,
 )
-from polynya.stream.features.retention.rules import RetentionCut, cut_of, held_back
+from polynya.stream.features.retention.rules import RetentionCut, held_back
 from polynya.stream.features.retention.trimming import boundary, trim_one
 from polynya.stream.features.tables.watches import held_from
-from polynya.stream.parts import Retention
+from polynya.stream.parts import Mark
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.model import Mark, Stream
+from polynya.stream.state.model import Stream
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
-
-_BODIES = Retention(age_seconds=SNAPSHOT_GRACE_MS // 1000)  # of bodies that no mark names
 
 
 @applies(PublishSnapshot)
@@ -57,8 +56,9 @@ def apply_publish_snapshot(machine: Machine, command: PublishSnapshot, place: in
         own is None
         or own.uid != command.companion_uid
         or not all(
-            (own.first_record, own.first_byte) <= part < (own.next_record, own.next_byte)
-            for part in command.parts
+            (own.first_record, own.first_byte) <= (record, byte)
+            and (record, byte + size) < (own.next_record, own.next_byte + 1)
+            for record, byte, size in command.parts
         )
     ):
         return tail_reply(Code.PARTS_GONE, stream)
@@ -186,11 +186,9 @@ def _trim_bodies(machine: Machine, own: Stream, marks: list[Mark]) -> None:
     """Trim the companion before the bodies that marks name, and those younger than the grace: a
     publisher may be about to name them."""
     now_ms = machine.counters.log_ms
-    young = cut_of(own, _BODIES, now_ms).boundary
-    if young is None:
-        return
-    named = min((part for mark in marks for part in mark.parts), default=young)
-    trim_one(machine, own.uid, min(young, named), now_ms)
+    at = unneeded_of(own, marks, now_ms)
+    if at is not None:
+        trim_one(machine, own.uid, at, now_ms)
 
 
 def _trim_to_marks(machine: Machine, stream: Stream, marks: list[Mark], bound: list[str]) -> None:

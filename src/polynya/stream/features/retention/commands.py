@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.base.levels import RECORD_TIME_LEVEL
+from polynya.base.levels import RECORD_TIME_LEVEL, SNAPSHOTS_LEVEL
 from polynya.stream.command import Command, command, its_name
 from polynya.stream.command_validation import COUNTER, FROM_TAIL, TIME, WIDE, nested
 from polynya.stream.parts import (
@@ -33,7 +33,14 @@ class Trim(Command, tag=6, frozen=True, gc=False):
 
 def _level(command: SetRetention | BucketRetention) -> int:
     retention = command.retention
-    return RECORD_TIME_LEVEL if retention is not None and retention.record_time else 1
+    return 1 if retention is None else level_of_retention(retention)
+
+
+def level_of_retention(retention: Retention) -> int:
+    """Return the feature level that a retention needs."""
+    if retention.snapshots is not None:
+        return SNAPSHOTS_LEVEL
+    return RECORD_TIME_LEVEL if retention.by_record_time else 1
 
 
 @command(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from polynya.base.levels import SNAPSHOTS_LEVEL
 from polynya.base.limits import KIB
 from polynya.stream.command import applies
 from polynya.stream.features.lifetimes.rules import is_surely_expired, tail_reply
@@ -66,6 +67,7 @@ def apply_bucket_retention(machine: Machine, command: BucketRetention, place: in
     if command.retention is None:
         machine.meta.buckets.pop(command.bucket, None)
     else:
+        _raise_level(machine, command.retention)
         machine.meta.buckets[command.bucket] = command.retention
     return Reply(Code.OK)
 
@@ -73,12 +75,18 @@ def apply_bucket_retention(machine: Machine, command: BucketRetention, place: in
 def set_retention(machine: Machine, stream: Stream, retention: Retention | None) -> None:
     """Set or (None) clear the stream's own retention."""
     if retention is not None:
+        _raise_level(machine, retention)
         extras_of(stream).retention = retention
         machine.directory.retaining[stream.uid] = stream
     elif stream.extras is not None:
         stream.extras.retention = None
         machine.directory.retaining.pop(stream.uid, None)
         tidy(stream)
+
+
+def _raise_level(machine: Machine, retention: Retention) -> None:
+    if retention.snapshots is not None:  # a standalone node gets no `SetLevel`
+        machine.counters.raise_level(SNAPSHOTS_LEVEL)
 
 
 def retention_of(stream: Stream) -> Retention | None:
@@ -100,7 +108,7 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
             else 0
         )
     before_ms = 0 if retention.age_seconds is None else now_ms - retention.age_seconds * 1000
-    if before_ms > 0 and retention.record_time:
+    if before_ms > 0 and retention.by_record_time:
         found = max(found, _first_boundary_dated(stream, before_ms))
     elif before_ms > 0 and not _is_young(stream, before_ms):
         found = max(found, _first_boundary_reaching(stream, before_ms))

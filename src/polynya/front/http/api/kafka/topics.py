@@ -11,8 +11,8 @@ from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_name, spelled_name
-from polynya.front.http.api.compaction import shown as shown_compaction
-from polynya.front.http.api.topic_records import produce
+from polynya.front.http.api.kafka.topic_records import produce
+from polynya.front.http.compaction import shown as shown_compaction
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.front.kafka.configs import (
@@ -233,7 +233,9 @@ class TopicRoutes:
 
     async def _compacted(self, topic: Topic, name: str) -> dict[str, Any]:
         """Return how far the compaction of a partition is, if its topic has the policy."""
-        if self._compaction is None or not is_compacted(topic.settings):
+        if self._compaction is None or not self._profiles.object_store:
+            return {}
+        if not is_compacted(topic.settings):
             return {}
         found = await self._compaction(name)
         return {"compaction": None if found is None else shown_compaction(found)}

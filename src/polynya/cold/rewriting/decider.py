@@ -16,8 +16,8 @@ import msgspec
 from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import DECIDED_MAX
 from polynya.cold.groups import Groups, survey
-from polynya.cold.merge_planner import MergeRun
-from polynya.cold.merger import Merger
+from polynya.cold.rewriting.merge_planner import MergeRun
+from polynya.cold.rewriting.merger import Merger
 from polynya.cold.steps import FAULTS, Steps
 from polynya.jobs import Failures, repeat
 from polynya.stream.features.markers.commands import DecideEntries

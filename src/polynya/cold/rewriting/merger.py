@@ -25,9 +25,12 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import CorruptData
+from polynya.cold.compaction.in_hand import InHand
 from polynya.cold.groups import Groups, survey
-from polynya.cold.in_hand import InHand
-from polynya.cold.merge_planner import (
+from polynya.cold.pager import Pager
+from polynya.cold.planner import SLICES_MAX
+from polynya.cold.requests import cut_requests
+from polynya.cold.rewriting.merge_planner import (
     FAN_IN,
     PAGE_FULL_SHARE,
     MergeRun,
@@ -36,9 +39,6 @@ from polynya.cold.merge_planner import (
     plan_packs,
     plan_runs,
 )
-from polynya.cold.pager import Pager
-from polynya.cold.planner import SLICES_MAX
-from polynya.cold.requests import cut_requests
 from polynya.cold.settings import EvictSettings, MergeSettings
 from polynya.cold.sparse_packs import (
     HiddenPacks,
@@ -127,7 +127,6 @@ class Merger:
         self._steps = Steps(groups, store, sleep)
         self._settings = settings
         self._cluster_id = cluster_id
-        self._in_flight = in_flight
         self.in_hand = InHand(in_flight)  # shared with the compactor
         self._sleep = sleep
         self._looked: dict[
@@ -379,7 +378,7 @@ class Merger:
         members: Mapping[int, list[tuple[MergeRun, ColdSlice]]],
         terms: Mapping[int, int],
     ) -> bool:
-        self._in_flight.add(key)
+        self.in_hand.packs.add(key)
         try:
             await self._steps.write(key, parts, owner_group, sorted(members))
             self.counters.packs += 1
@@ -399,7 +398,7 @@ class Merger:
             }
             outcomes = await self._steps.propose_all(commands)
         finally:
-            self._in_flight.discard(key)
+            self.in_hand.packs.discard(key)
         taken = sum(
             self._count(members[group], reply)
             for group, reply in outcomes

@@ -15,6 +15,7 @@ from polynya.base.names import consumer_group_folder, topic_folder
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.service.consumer_groups.admin import (
+    KINDS,
     GroupAdmin,
     GroupRefused,
     ResetRefused,
@@ -125,7 +126,12 @@ class GroupRoutes:
         )
         page = list(islice(named, LISTED_MAX))
         shown = [
-            {"group": each.group, "state": each.state, "protocol_type": each.protocol_type}
+            {
+                "group": each.group,
+                "state": each.state,
+                "protocol_type": each.protocol_type,
+                "kind": KINDS[each.kind],
+            }
             for each in page
         ]
         return _json({"groups": shown, "next": page[-1].group if len(page) == LISTED_MAX else None})
