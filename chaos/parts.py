@@ -24,7 +24,11 @@ SHARES = {
 }  # fmt: skip
 WORLDS = (
     "plain", "moves", "readers", "returns", "copies", "planned", "diskless", "switched", "leased",
+<<<<<<< HEAD
     "groups", "members", "kafka",
+=======
+    "groups", "kafka", "transactions", "coordinated",
+>>>>>>> txnc
 )  # fmt: skip
 SIM_STEP = 20  # seeds of one call …
 WORLD_STEP = 4  # … of a world, which has less time

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """The verbs that the requests about transactional ids need."""
+=======
+"""Access to transactional ids: to see one, and to abort its transaction."""
+>>>>>>> txnc
 
 from __future__ import annotations
 

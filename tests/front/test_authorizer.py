@@ -77,13 +77,17 @@ def guarded(
 
     gate.access = Access(gate.tokens, wall=lambda: gate.wall, issuer=gate.issuer)
     authorizer = Authorizer(gate.access, audit=lambda *note: gate.notes.append(note))
-    handlers = dict.fromkeys(
-        ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler
-    )
+    paths = ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health", "/v1/topics")
+    mounts = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
     play(
         told,
+<<<<<<< HEAD
         handlers={**handlers, "/v1/topics": handler},
         mounts=dict.fromkeys(MOUNTED, handler),
+=======
+        handlers=dict.fromkeys(paths, handler),
+        mounts=dict.fromkeys(mounts, handler),
+>>>>>>> txnc
         protection=Protection(authorizer=authorizer, cors=Cors(origins)),
     )
 
