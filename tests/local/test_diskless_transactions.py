@@ -15,7 +15,6 @@ from worlds.transactions import DECIDED_MS, Planter, marker_batch
 
 from polynya.backup.streams import BackupStreams
 from polynya.cold import PackVerifier
-from polynya.cold.rewriting.decider import Decider
 from polynya.cold.rewriting.merger import Merger
 from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import Steps
@@ -32,6 +31,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import UNDECIDED, ColdSlice, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.model import Stream, TableClaim
+from polynya.tiering.decider import Decider
 from polynya.wire.kafka.records import decoded_records
 
 NAME, FORK = "kafka/t/0", "kafka/t/1"

@@ -38,7 +38,6 @@ from polynya.cold import (
     steps,
 )
 from polynya.cold.rewriting import merger
-from polynya.cold.rewriting.decider import Decider
 from polynya.cold.steps import Steps
 from polynya.diskless import DisklessSettings, Writer
 from polynya.diskless import commit as diskless_commit
@@ -52,6 +51,7 @@ from polynya.stream.features.profiles import commits
 from polynya.subscriptions import keys, operations, wakes
 from polynya.tiering import state_copies
 from polynya.tiering.copy_deltas import CopyDeltaWorker
+from polynya.tiering.decider import Decider
 from polynya.tiering.state_copies import StateCopyWorker
 from polynya.tiering.store_health import StoreAccess, StorePatience
 from polynya.tiering.store_leadership import StoreLeadership, StoreLeadershipTransport

@@ -25,7 +25,6 @@ from polynya.cold import (
 )
 from polynya.cold.compaction.child import ChildWorker
 from polynya.cold.compaction.compactor import Compactor
-from polynya.cold.rewriting.decider import Decider
 from polynya.cold.settings import ZSTD_LEVEL
 from polynya.cold.steps import Steps
 from polynya.config.core_start import CoreStart
@@ -40,6 +39,7 @@ from polynya.objectstore import (
 )
 from polynya.service.tier_view import CoreGroups
 from polynya.tiering.copy_verifier import CopyVerifier
+from polynya.tiering.decider import Decider
 from polynya.tiering.root_claim import StoreRootClaim, was_held
 from polynya.tiering.store_health import StoreAccess
 

@@ -187,12 +187,6 @@ class Merger:
                     await self.pager.page_out(group, uid)
         return merged
 
-    async def rewrite(self, runs: Sequence[MergeRun]) -> int:
-        """Write these runs into new packs, with the flags that are decided by now. Return the number
-        of packs. Raises StoreError, Unavailable, OutcomeUnknown."""
-        sound = [run for run in runs if run.uid not in self._damaged]
-        return sum([await self._merge(some) for some in plan_packs(sound, self._settings)])
-
     # --- scanning ---------------------------------------------------------------------------------
 
     async def _look(self) -> list[MergeRun]:
@@ -478,6 +472,13 @@ class Merger:
                 "slices of the stream with uid %d cannot be read: they are not merged",
                 source.run.uid,
             )
+
+
+async def rewrite(merger: Merger, runs: Sequence[MergeRun]) -> int:
+    """Write these runs into new packs, with the flags that are decided by now. Return the number of
+    packs. Raises StoreError, Unavailable, OutcomeUnknown."""
+    sound = [run for run in runs if run.uid not in merger._damaged]
+    return sum([await merger._merge(some) for some in plan_packs(sound, merger._settings)])
 
 
 def build_merged(

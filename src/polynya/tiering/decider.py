@@ -17,7 +17,7 @@ from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import DECIDED_MAX
 from polynya.cold.groups import Groups, survey
 from polynya.cold.rewriting.merge_planner import MergeRun
-from polynya.cold.rewriting.merger import Merger
+from polynya.cold.rewriting.merger import Merger, rewrite
 from polynya.cold.steps import FAULTS, Steps
 from polynya.jobs import Failures, repeat
 from polynya.stream.features.markers.commands import DecideEntries
@@ -98,7 +98,7 @@ class Decider:
                 done += len(outcome.detail or ())
             self.counters.decided += done
             if plan.runs:
-                rewritten = await self._merger.rewrite(plan.runs)
+                rewritten = await rewrite(self._merger, plan.runs)
                 self.counters.rewritten += rewritten
                 done += rewritten
         return done
