@@ -13,7 +13,7 @@ import pytest
 from clients.test_kafka_clients import JAVA, SCRIPTS, java, kafka_jars, libraries
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from missing import needed_program
+from missing import left_out, needed_program
 from product import RunningNode, environment
 
 pytestmark = pytest.mark.process
@@ -97,6 +97,29 @@ def test_kafka_streams_counts_each_word_once(node: RunningNode, tmp_path: Path) 
     counts = {"a": 3 * lines, "b": 2 * lines, "c": lines}
     expected = ", ".join(f"{word}={count}" for word, count in counts.items())
     assert done.stdout.decode().splitlines()[-1] == f"{{{expected}}}"
+
+
+def test_franz_go_moves_records_and_offsets_in_transactions(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    """A group's session aborts some transactions: their records come again."""
+    go = needed_program("go")
+    create(node, "moved-from")
+    create(node, "moved-to", profile="diskless")
+    program = tmp_path / "franz-transactions"
+    built = subprocess.run(
+        [go, "build", "-o", str(program), "./transactions"],
+        cwd=SCRIPTS.parent / "franz", capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    if "dial tcp" in built.stderr:
+        left_out(f"franz-go: the Go module proxy is out of reach: {built.stderr[-200:]}")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run(
+        [str(program), node.kafka, "moved-from", "moved-to", "60"],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {str(number): 1 for number in range(60)}
 
 
 def test_kafkas_tool_lists_describes_and_aborts_a_transaction(

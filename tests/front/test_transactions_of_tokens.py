@@ -152,14 +152,18 @@ def test_other_patterns_are_refused(pattern: str) -> None:
     assert matcher_of(pattern) is None
 
 
-async def features(wire: KafkaWire, version: int) -> tuple[Any, ...]:
+async def feature(wire: KafkaWire, version: int) -> tuple[int, int, int] | None:
+    """Return the least, the highest and the finalized version of the protocol, if it is told."""
     who = {"client_software_name": "a", "client_software_version": "1"}
-    found = await ask(wire, "ApiVersions", version, **who)
-    supported = [
-        (each.name, each.min_version, each.max_version) for each in found.supported_features
-    ]
-    finalized = [(each.name, each.max_version_level) for each in found.finalized_features]
-    return supported, found.finalized_features_epoch, finalized
+    told = await ask(wire, "ApiVersions", version, **who)
+    supported = {each.name: each for each in told.supported_features}
+    finalized = {each.name: each.max_version_level for each in told.finalized_features}
+    found = supported.get("transaction.version")
+    if found is None:
+        assert "transaction.version" not in finalized
+        return None
+    assert told.finalized_features_epoch >= 4
+    return found.min_version, found.max_version, finalized["transaction.version"]
 
 
 def test_the_newer_protocol_is_told_once_all_nodes_know_it(
@@ -167,12 +171,10 @@ def test_the_newer_protocol_is_told_once_all_nodes_know_it(
 ) -> None:
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
-        name = "transaction.version"
-        assert await features(wire, 3) == ([(name, 1, 2)], 4, [(name, 2)])
-        assert await features(wire, 4) == ([(name, 0, 2)], 4, [(name, 2)])
-        service = type(world.front.context.transactions)
-        monkeypatch.setattr(service, "is_ready", property(lambda _: False))
-        assert await features(wire, 3) == ([], -1, [])
+        assert await feature(wire, 3) == (1, 2, 2)
+        assert await feature(wire, 4) == (0, 2, 2)
+        monkeypatch.setattr(type(world.core.service), "level", property(lambda _: 3))
+        assert await feature(wire, 3) is None
         found = await ask(wire, "FindCoordinator", 2, key="x", key_type=1)
         assert found.error_code.value == Error.COORDINATOR_NOT_AVAILABLE
         assert "upgrade" in found.error_message

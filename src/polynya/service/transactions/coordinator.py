@@ -23,7 +23,7 @@ from polynya.stream.features.transactions.commands import (
     TxnExpire,
     TxnInit,
 )
-from polynya.stream.features.transactions.state import Transaction, TransactionState
+from polynya.stream.features.transactions.state import PREPARED, Transaction, TransactionState
 from polynya.stream.replies import Code
 
 Pair: TypeAlias = tuple[int, int]  # producer, epoch
@@ -52,6 +52,13 @@ class TransactionService:
     def group_of(self, id_: str) -> int:
         """Return the Raft group whose leader coordinates an id."""
         return self._service.group_of(f"transaction/{id_}")
+
+    def is_ending(self, id_: str) -> bool:
+        """Report whether the markers of the last transaction are on their way, if this core leads the
+        id's group. A request would be refused then, by an entry of the log."""
+        machine = self._service.local.led.get(self.group_of(id_))
+        known = None if machine is None else machine.transactions.get(id_)
+        return known is not None and known.state in PREPARED
 
     async def init(
         self, id_: str, timeout_ms: int, pair: Pair = (-1, -1), *, owner: int = 0

@@ -84,7 +84,7 @@ async def add(
             id_, (pair[0], pair[1]), streams, groups, version=version
         )
 
-    number = await patiently(call, ask)
+    number = await patiently(call, id_, ask)
     return context.numbers.note(key, number, {name: uid for _, uid, name in streams}, groups)
 
 
@@ -94,7 +94,7 @@ async def _ask(call: Call, key: Key, handles: list[StreamHandle]) -> KnownTransa
     context = call.context
     streams = {name: uid for _, uid, name in await added_streams(handles)}
     answer = await patiently(
-        call, lambda: context.transactions.participants(id_, (pair[0], pair[1]))
+        call, id_, lambda: context.transactions.participants(id_, (pair[0], pair[1]))
     )
     number, uids, groups = answer
     if not set(streams.values()) <= set(uids):

@@ -16,6 +16,7 @@ from polynya.stream.replies import Code
 
 WAIT_SECONDS = 0.5  # for the markers of the transaction before; clients wait 20 to 100 ms longer
 INIT_WAIT_SECONDS = 1.0  # until the transaction of a fenced producer is aborted
+_LOOK_SECONDS = 0.001  # between two looks at the coordinator's state on this core
 _FIRST_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.005, 0.08
 _T = TypeVar("_T")
 _OF_CODE = {
@@ -64,16 +65,20 @@ def refusal_here(call: Call, id_: str) -> Error:
 
 
 async def patiently(
-    call: Call, ask: Callable[[], Awaitable[_T]], seconds: float = WAIT_SECONDS
+    call: Call, id_: str, ask: Callable[[], Awaitable[_T]], seconds: float | None = None
 ) -> _T:
-    """Return the coordinator's answer. While the former transaction ends, ask again, as long as the
-    connection is open. Raises NotAnswered."""
-    deadline, pause = asyncio.get_running_loop().time() + seconds, _FIRST_PAUSE_SECONDS
+    """Return the coordinator's answer. While the former transaction of the id ends, ask again, as
+    long as the connection is open. Raises NotAnswered."""
+    loop, transactions = asyncio.get_running_loop(), call.context.transactions
+    pause = _FIRST_PAUSE_SECONDS
+    deadline = loop.time() + (WAIT_SECONDS if seconds is None else seconds)
     while True:
+        while transactions.is_ending(id_) and loop.time() < deadline:
+            await asyncio.sleep(_LOOK_SECONDS)
         try:
             return await ask()
         except TransactionRefused as refused:
-            over = asyncio.get_running_loop().time() + pause > deadline
+            over = loop.time() + pause > deadline
             if refused.code != Code.TXN_CONCURRENT or over or call.connection.is_ending:
                 raise NotAnswered(error_of_refusal(refused.code)) from None
         except PolynyaError as fault:

@@ -68,6 +68,7 @@ async def _init(call: Call, request: InitProducerIdRequest, id_: str) -> InitPro
         owner = call.caller.owner
         given = await patiently(
             call,
+            id_,
             lambda: transactions.init(id_, request.transaction_timeout_ms, asked, owner=owner),
             INIT_WAIT_SECONDS,
         )
@@ -166,6 +167,7 @@ async def end_txn(call: Call, request: EndTxnRequest) -> EndTxnResponse:
         await judge_connection(call, key)
         given = await patiently(
             call,
+            key[0],
             lambda: transactions.end(
                 key[0], (key[1], key[2]), commit=request.committed, version=version
             ),
