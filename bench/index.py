@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from time import process_time
 
 from polynya.base import limits
-from polynya.cold.merge_planner import next_page
+from polynya.cold.rewriting.merge_planner import next_page
 from polynya.stream import registry  # noqa: F401 - its rules
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.packs.commands import PackWritten

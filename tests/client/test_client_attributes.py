@@ -6,14 +6,8 @@ import json
 
 from operations import LOST, NOBODY, no, ok, play
 
-from polynya.client import (
-    AnswerDamaged,
-    Attributes,
-    ConditionFailed,
-    OutcomeUnknown,
-    Retry,
-    attributes,
-)
+from polynya.client import AnswerDamaged, Attributes, ConditionFailed, OutcomeUnknown, Retry
+from polynya.client.operations import attributes
 from polynya.client.streams import Subject
 
 RETRY = Retry(seconds=10.0, pause_seconds=1.0, pause_seconds_max=4.0)

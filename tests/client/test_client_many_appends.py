@@ -8,7 +8,7 @@ import pytest
 from operations import LOST, ok, play
 
 from polynya.client import AnswerDamaged, AppendOutcome, OutcomeUnknown, Retry, StreamAppend
-from polynya.client.many_appends import append_many
+from polynya.client.operations.many_appends import append_many
 
 RETRY = Retry(seconds=10.0, pause_seconds=1.0, pause_seconds_max=4.0)
 TAIL = "0000000000000001_0000000000000002"

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from operations import LOST, no, ok, play
 
-from polynya.client import (
-    AnswerDamaged,
-    Bootstrap,
-    Refused,
-    Retry,
-    Snapshot,
-    SnapshotInfo,
-    Trimmed,
-    snapshots,
-)
+from polynya.client import AnswerDamaged, Bootstrap, Refused, Retry, Snapshot, SnapshotInfo, Trimmed
+from polynya.client.operations import snapshots
 from polynya.client.streams import Subject
 
 RETRY = Retry(seconds=10.0, pause_seconds=1.0, pause_seconds_max=4.0)

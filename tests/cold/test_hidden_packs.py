@@ -9,15 +9,8 @@ import pytest
 from worlds.cold import CLUSTER, FaultyStore, Tier, no_sleep, play, play_each
 
 from polynya.base.limits import FLUSH_BYTES
-from polynya.cold import (
-    Evictor,
-    EvictSettings,
-    Merger,
-    MergeSettings,
-    StateReader,
-    evictor,
-    merger,
-)
+from polynya.cold import Evictor, EvictSettings, Merger, MergeSettings, StateReader, evictor
+from polynya.cold.rewriting import merger
 from polynya.cold.sparse_packs import VAIN_RETURNS_MAX
 from polynya.stream.features.pages.commands import Return
 from polynya.stream.features.pages.eviction import evicted_view, slice_of

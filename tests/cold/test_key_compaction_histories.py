@@ -12,8 +12,8 @@ from sim.code_edits import edited_function
 from worlds.cold import play
 from worlds.compaction_history import History
 
-from polynya.cold import merger
 from polynya.cold.compaction import compactor, planner, work
+from polynya.cold.rewriting import merger
 from polynya.stream.command import RULES
 from polynya.stream.features.compaction import rules as compaction_rules
 from polynya.stream.features.compaction.commands import NoteCompaction

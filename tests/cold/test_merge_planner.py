@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polynya.cold import MergeSettings
-from polynya.cold.merge_planner import (
+from polynya.cold.planner import SLICES_MAX
+from polynya.cold.rewriting.merge_planner import (
     FAN_IN,
     LINE_ENTRIES_MIN,
     OPEN_ENTRIES_MAX,
@@ -15,7 +16,6 @@ from polynya.cold.merge_planner import (
     plan_packs,
     plan_runs,
 )
-from polynya.cold.planner import SLICES_MAX
 
 MAX = 4096
 

@@ -95,7 +95,7 @@ def test_an_index_stays_short_for_ever() -> None:
 def test_long_indexes_are_looked_at_from_where_they_are_not_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("polynya.cold.merger.SETTLED_MIN", 3)
+    monkeypatch.setattr("polynya.cold.rewriting.merger.SETTLED_MIN", 3)
 
     async def story() -> None:
         tier = Tier()

@@ -13,7 +13,7 @@ from worlds.cold import GROUPS, Tier, play
 from worlds.stream import kafka_batch
 
 from polynya.base.names import group_of
-from polynya.cold import merger
+from polynya.cold.rewriting import merger
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.retention.commands import Trim, TrimTo
 from polynya.stream.parts import Encoding

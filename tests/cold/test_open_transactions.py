@@ -11,7 +11,7 @@ from worlds.service import CLUSTER, World
 from worlds.transactions import Planter
 
 from polynya.base import limits
-from polynya.cold.merger import Merger
+from polynya.cold.rewriting.merger import Merger
 from polynya.cold.settings import MergeSettings
 from polynya.local.api import TrimQuery
 from polynya.stream.features.lifetimes.commands import Create

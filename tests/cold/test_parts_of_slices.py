@@ -21,8 +21,8 @@ from polynya.backup.streams import BackupStreams
 from polynya.base.errors import CorruptData
 from polynya.base.names import group_of
 from polynya.cold import ColdReader
-from polynya.cold.merge_planner import MergeRun
-from polynya.cold.merger import MergeSource, build_merged
+from polynya.cold.rewriting.merge_planner import MergeRun
+from polynya.cold.rewriting.merger import MergeSource, build_merged
 from polynya.cold.verifier import PackVerifier
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds.cold import Tier, play
 
-from polynya.cold import MergeSettings, merger
+from polynya.cold import MergeSettings
+from polynya.cold.rewriting import merger
 from polynya.cold.sparse_packs import PackLimits, choose_packs, runs_in
 
 SIZE, SPARE = 8000, 8

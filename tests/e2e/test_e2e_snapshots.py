@@ -116,12 +116,17 @@ def _check_lists(node: RunningNode, http: httpx.Client) -> None:
                 answer = port.get(path)
                 seen += answer.status_code == 200
                 assert "_snapshots/" not in answer.text, path
-        metrics = admin.get("/metrics").text.splitlines()
+        wait_until(lambda: _streams(admin) == 2.0, what="the count of the streams")
     assert seen > len(LISTS)
-    counts = [line for line in metrics if line.startswith("polynya_streams ")]
-    assert [float(line.split()[1]) for line in counts] == [2.0]
     table = json.loads(http.get("/v1/tables/everything").text)
     assert "_snapshots/" not in json.dumps(table)
+
+
+def _streams(admin: httpx.Client) -> float:
+    """Return the metric of the number of streams."""
+    lines = admin.get("/metrics").text.splitlines()
+    (found,) = [line for line in lines if line.startswith("polynya_streams ")]
+    return float(found.split()[1])
 
 
 def _check_recovery(tmp_path: Path, at: str) -> None:

@@ -13,7 +13,7 @@ from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play
 
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
-from polynya.front.http.api.topics import PATH, TopicRoutes
+from polynya.front.http.api.kafka.topics import PATH, TopicRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.routes.bodies import batch_of

@@ -25,6 +25,9 @@ from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Request, Response
 
+JSON = {"content_type": "application/json"}
+MOUNTED = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
+
 
 class Gate:
     """Tokens by name, the access that knows them, and the recorded calls."""
@@ -80,12 +83,7 @@ def guarded(
     play(
         told,
         handlers={**handlers, "/v1/topics": handler},
-        mounts={
-            "/v1/topics/": handler,
-            "/v1/groups": handler,
-            "/v1/transactions": handler,
-            "/v1/buckets/": handler,
-        },
+        mounts=dict.fromkeys(MOUNTED, handler),
         protection=Protection(authorizer=authorizer, cors=Cors(origins)),
     )
 
@@ -94,9 +92,6 @@ def both(gate: Gate) -> None:
     gate.token("writer", "create,append:orders/")
     gate.token("reader", "read:orders/")
     gate.token("root", "admin")
-
-
-JSON = {"content_type": "application/json"}
 
 
 async def keep(
@@ -250,28 +245,6 @@ def test_a_consumer_group_needs_subscribe_on_its_name(tmp_path: Path) -> None:
             assert await asked("GET", f"/v1/groups/{group}") == expected
             assert await asked("POST", f"/v1/groups/{group}/offsets") == expected
             assert await asked("DELETE", f"/v1/groups/{group}") == expected
-
-    guarded(tmp_path, story, setup=setup)
-
-
-def test_a_transactional_id_is_shown_to_those_who_may_use_it(tmp_path: Path) -> None:
-    def setup(gate: Gate) -> None:
-        gate.token("writer", "append:kafka/mine/")
-        gate.token("reader", "read,delete,subscribe:kafka/")
-        gate.token("operator", "admin")
-
-    async def story(world: World, gate: Gate) -> None:
-        async def asked(method: str, target: str) -> list[int]:
-            body = b"" if method == "POST" else None
-            return [
-                (await world.ask(method, target, body, **gate.bearer(name))).status
-                for name in ("writer", "reader", "operator")
-            ]
-
-        assert await asked("GET", "/v1/transactions") == [200, 403, 200]
-        assert await asked("GET", "/v1/transactions/mine") == [200, 403, 200]
-        assert await asked("GET", "/v1/transactions/mine2") == [403, 403, 200]
-        assert await asked("POST", "/v1/transactions/mine/abort") == [403, 403, 200]
 
     guarded(tmp_path, story, setup=setup)
 

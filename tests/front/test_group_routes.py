@@ -11,8 +11,8 @@ from worlds.kafka import KafkaWorld, batch, play, produce_fields
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
 from polynya.admin.metric_sources import of_group_lags
-from polynya.front.http.api import groups as group_routes
-from polynya.front.http.api.groups import GroupRoutes
+from polynya.front.http.api.kafka import groups as group_routes
+from polynya.front.http.api.kafka.groups import GroupRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.front.kafka.offsets import offset_of_time

@@ -169,7 +169,10 @@ def test_groups_of_both_protocols_are_listed_and_described() -> None:
     play(story)
 
 
-def test_a_group_changes_its_protocol_when_it_is_empty() -> None:
+def test_a_group_changes_its_protocol_when_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("INITIAL_DELAY_MS", "INITIAL_DELAY_MS_MAX"):
+        monkeypatch.setattr(f"polynya.stream.features.consumer_groups.classic.{name}", 0)
+
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
         wire = await world.wire()

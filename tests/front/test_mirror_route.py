@@ -18,8 +18,8 @@ from worlds.service import World
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
 from polynya.base.limits import MIRROR_BATCHES_MAX
-from polynya.front.http.api.mirror import PREFIX, MirrorRoutes
-from polynya.front.http.api.topics import TopicRoutes
+from polynya.front.http.api.kafka.mirror import PREFIX, MirrorRoutes
+from polynya.front.http.api.kafka.topics import TopicRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.front.kafka.topics.catalog import TopicCatalog

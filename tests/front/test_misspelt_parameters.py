@@ -17,8 +17,8 @@ import polynya
 from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.routes import Backends
 from polynya.config import core_start
-from polynya.front.http.api.groups import GROUPS
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.kafka.groups import GROUPS
 from polynya.front.http.api.subscriptions import PREFIXES
 from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.settings import HttpSettings

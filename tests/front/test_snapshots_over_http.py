@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from front_world import Answer, World, play, request
@@ -16,9 +18,11 @@ from polynya.base import levels
 from polynya.base.limits import SNAPSHOT_GRACE_MS, SNAPSHOTS_SUPERSEDED_MAX
 from polynya.base.names import companion_of
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.local.api import StreamInfo
+from polynya.front.http.snapshots import show
+from polynya.local.api import Refusal, StreamInfo
 from polynya.service.snapshot_sweep import sweep_snapshots
 from polynya.stream.parts import Retention, SnapshotRule
+from polynya.stream.replies import Code
 
 NAME = "docs/a"
 URL = f"/v1/stream/{NAME}"
@@ -557,5 +561,45 @@ def test_the_steps_of_the_benchmark_of_ursula(style: str) -> None:
         found = parts_of(await world.ask("GET", f"{url}/bootstrap"))
         assert [body for _, body in found] == [state, b"".join(events[5:])]
         assert (await world.ask("GET", f"{url}?offset=-1")).body == b"".join(events)
+
+    run(story)
+
+
+def test_the_number_of_a_record_names_a_place() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        for number in (2, 5):
+            made = await world.ask("PUT", f"{URL}/snapshot?record={number}", b"%d" % number)
+            assert (made.status, made.headers["stream-snapshot-offset"]) == (201, places[number])
+            assert made.headers["location"].endswith(f"{URL}/snapshot/{places[number]}")
+        beyond = await world.ask("PUT", f"{URL}/snapshot?record=6", b"6")
+        assert beyond.error == "OFFSET_BEYOND_TAIL"
+        for query in ("", "?record=x", "?record=-1"):
+            answer = await world.ask("PUT", f"{URL}/snapshot{query}", b"1")
+            assert answer.error == "INVALID_OFFSET", query
+        origin = await publish(world, places[5], stream_snapshot_origin="r")
+        assert origin.error == "NOT_SUPPORTED" and "Stream-Snapshot-Origin" in message(origin)
+
+    run(story)
+
+
+def test_a_body_that_goes_while_it_is_read_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        parts = [await stage(world, places[3], bytes([number]) * 1000) for number in (1, 2, 3)]
+        assert (await commit(world, places[3], parts)).status == 201
+        read = show.part_of
+
+        async def lost(service: Any, info: Any, place: tuple[int, int], **more: Any) -> Any:
+            if place[0] == 2:
+                return Refusal(Code.TRIMMED)
+            return await read(service, info, place, **more)
+
+        monkeypatch.setattr(show, "part_of", lost)
+        wire = await world.wire()
+        wire.send(request("GET", f"{URL}/snapshot/{places[3]}") + request("HEAD", URL))
+        with pytest.raises(asyncio.IncompleteReadError) as broken:
+            await wire.answer()
+        assert broken.value.partial == b"\x01" * 1000 + b"\x02" * 1000
 
     run(story)

@@ -12,7 +12,7 @@ from worlds.service import World
 
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
-from polynya.front.http.api.topics import PATH, TopicRoutes
+from polynya.front.http.api.kafka.topics import PATH, TopicRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.front.kafka.configs import NodeProfiles

@@ -12,8 +12,8 @@ from worlds.service import World
 
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
-from polynya.front.http.api import transactions as transaction_routes
-from polynya.front.http.api.transactions import TransactionRoutes
+from polynya.front.http.api.kafka import transactions as transaction_routes
+from polynya.front.http.api.kafka.transactions import TransactionRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 

@@ -15,8 +15,8 @@ from worlds.transactions import DECIDED_MS, Planter, marker_batch
 
 from polynya.backup.streams import BackupStreams
 from polynya.cold import PackVerifier
-from polynya.cold.decider import Decider
-from polynya.cold.merger import Merger
+from polynya.cold.rewriting.decider import Decider
+from polynya.cold.rewriting.merger import Merger
 from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import Steps
 from polynya.local.api import Page, TrimQuery
@@ -256,7 +256,7 @@ async def test_a_repeat_of_a_publish_is_known_after_the_decision(world: World) -
 
 @story
 async def test_a_marker_brings_an_evicted_stream_back(world: World) -> None:
-    """Without its number a late batch would begin a transaction that has no end."""
+    """The marker keeps its number, so no late batch begins a transaction that has no end."""
     made = await told(world)
     await made.end(9)
     uid = made.uid

@@ -13,7 +13,8 @@ from worlds.service import IDLE_MS, World
 from polynya.base.errors import Unavailable
 from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES
 from polynya.base.names import group_of
-from polynya.cold import Merger, MergeSettings, merger
+from polynya.cold import Merger, MergeSettings
+from polynya.cold.rewriting import merger
 from polynya.local import rehydration
 from polynya.local.api import Position, ReadQuery, StreamInfo, Trimmed, TrimQuery
 from polynya.objectstore import MemoryStore

@@ -504,8 +504,8 @@ class World(Network, Steered, Copied):
         self.broken: list[str] = []  # that was promised
         self.older = set[int]()  # nodes that have an older image of theirs
         self.runs_groups = False  # coordinators of consumer groups
-        self.runs_transactions = False  # their timeouts, and questions for orphans
         self.decides = False  # slices of ended transactions
+        self.runs_transactions = False  # their timeouts, and questions for orphans
         self.heard: Callable[[int, Command], None] | None = None  # what a group takes, once
         self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
         # never; and the streams that went, and came back

@@ -28,13 +28,12 @@ from polynya.cold import (
     evictor,
     flusher,
     groups,
-    merge_planner,
-    merger,
     planner,
     reader,
     requests,
     steps,
 )
+from polynya.cold.rewriting import merge_planner, merger
 from polynya.engine.snapshots import (
     capture as capturing,
 )

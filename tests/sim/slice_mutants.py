@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.code_edits import edited_function
 
-from polynya.cold import merger
+from polynya.cold.rewriting import merger
 from polynya.local.reads import pieces
 from polynya.wire.slices import Slice
 

@@ -34,11 +34,11 @@ from polynya.cold import (
     collector,
     evictor,
     flusher,
-    merger,
     pager,
     steps,
 )
-from polynya.cold.decider import Decider
+from polynya.cold.rewriting import merger
+from polynya.cold.rewriting.decider import Decider
 from polynya.cold.steps import Steps
 from polynya.diskless import DisklessSettings, Writer
 from polynya.diskless import commit as diskless_commit

@@ -7,7 +7,7 @@ from typing import Any
 from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
-from polynya.cold import merger
+from polynya.cold.rewriting import merger
 from polynya.stream.features.appends import kafka as kafka_writes
 from polynya.stream.features.appends import transactions
 from polynya.stream.features.markers import rules

@@ -29,6 +29,7 @@ from stories.scripts import traced
 from worlds.packed import commit_of
 from worlds.stream import World, json_batch, kafka_batch, kafka_producer, position_of, raw_batch
 
+from polynya.base.names import companion_of
 from polynya.stream.command_validation import fault_of
 from polynya.stream.features.appends.commands import Append, AppendIf, Produce, ProducerIds
 from polynya.stream.features.attributes.commands import ANY_REVISION, SetAttributes
@@ -47,6 +48,7 @@ from polynya.stream.features.lifetimes.commands import (
     Touch,
 )
 from polynya.stream.features.lifetimes.rules import is_expired
+from polynya.stream.features.marks.commands import OVERDUE, DropSnapshot, PublishSnapshot
 from polynya.stream.features.packs.commands import (
     PackDeleted,
     PackWritten,
@@ -113,6 +115,10 @@ class _Words:
 def _body(text: str) -> bytes:
     unit, star, times = text.rpartition("*")
     return (unit * int(times) if star else text).encode()
+
+
+def _bound(words: _Words) -> list[str] | None:
+    return words.named["bound"].split(",") if "bound" in words.named else None
 
 
 def _producer(words: _Words) -> Producer | None:
@@ -214,6 +220,36 @@ class _Story:
             _uid(words.named["uid"]) if "uid" in words.named else 0,
             words.number("revision", ANY_REVISION) or 0,
         )
+        return self.answer(self.world.apply(words.group, command))
+
+    def do_snapshot(self, words: _Words) -> list[str]:
+        """`snapshot NAME RECORD_BYTE DIGEST [part=RECORD_BYTE] [kept=N] [origin=O] [bound=O,…]`"""
+        name, place, digest = words.plain
+        own = self.world.machines[words.group].directory.lookup(companion_of(name))
+        part = (*position_of(words.named["part"]), 1) if "part" in words.named else None
+        command = PublishSnapshot(
+            name,
+            self.stream(words.group, name).uid,
+            *position_of(place),
+            own.uid if own is not None else 0,
+            () if part is None else (part,),
+            0 if part is None else 1,
+            digest.encode() * 32,
+            "text/plain",
+            words.named.get("origin", ""),
+            words.number("kept", 2) or 2,
+            _bound(words),
+            self.now_ms,
+        )
+        return self.answer(self.world.apply(words.group, command))
+
+    def do_unmark(self, words: _Words) -> list[str]:
+        """`unmark NAME RECORD|overdue [origin=O] [bound=O,…]`"""
+        name, text = words.plain
+        record = OVERDUE if text == "overdue" else int(text)
+        uid = self.stream(words.group, name).uid
+        origin = words.named.get("origin", "")
+        command = DropSnapshot(name, uid, origin, record, 2, _bound(words), self.now_ms)
         return self.answer(self.world.apply(words.group, command))
 
     def fork(self, words: _Words) -> Fork | None:
@@ -708,6 +744,11 @@ class _Story:
             )
             if stream.extras.attributes is not None:
                 parts.append(f"attributes={stream.extras.attributes.value.decode()}")
+            parts += [
+                f"mark {mark.record}{mark.origin and '@' + mark.origin}"
+                f"{' superseded' if mark.dropped_ms else ''}"
+                for mark in stream.extras.marks or ()
+            ]
         parts.append(f"hot={len(stream.hot or ())} cold={index.count(stream.cold)}")
         for attempt, pin in (stream.pins or {}).items():
             parts.append(

@@ -195,7 +195,7 @@ def run(examples: int, *phases: Phase) -> None:
 
 
 def test_no_partition_has_two_owners() -> None:
-    run(100)
+    run(60)
 
 
 MUTANTS: dict[str, tuple[str, Callable[..., Any]]] = {

@@ -7,10 +7,10 @@ from polynya.admin import audited_requests
 from polynya.admin.audited_requests import ActOf, Record
 from polynya.base.names import spelled_name
 from polynya.front.http.api.buckets import PATH as BUCKETS
-from polynya.front.http.api.groups import GROUPS
+from polynya.front.http.api.kafka.groups import GROUPS
+from polynya.front.http.api.kafka.topics import PATH as TOPICS
+from polynya.front.http.api.kafka.transactions import TRANSACTIONS
 from polynya.front.http.api.profiles import PREFIX as PROFILES
-from polynya.front.http.api.topics import PATH as TOPICS
-from polynya.front.http.api.transactions import TRANSACTIONS
 from polynya.front.http.auth.authorization import is_audited
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange

@@ -43,9 +43,12 @@ from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterRoutes
 from polynya.front.http.api.cost import PATH as COST
 from polynya.front.http.api.cost import CostRoute
-from polynya.front.http.api.groups import GROUPS
-from polynya.front.http.api.mirror import PREFIX as MIRROR
-from polynya.front.http.api.mirror import MirrorRoutes
+from polynya.front.http.api.kafka.groups import GROUPS
+from polynya.front.http.api.kafka.mirror import PREFIX as MIRROR
+from polynya.front.http.api.kafka.mirror import MirrorRoutes
+from polynya.front.http.api.kafka.topics import PATH as TOPICS
+from polynya.front.http.api.kafka.topics import TopicRoutes
+from polynya.front.http.api.kafka.transactions import TRANSACTIONS
 from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.profiles import ProfileRoute
 from polynya.front.http.api.ranges import PATH as RANGES
@@ -58,9 +61,6 @@ from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.subscriptions import PREFIXES as SUBSCRIPTIONS
 from polynya.front.http.api.tokens import TokenRoutes
-from polynya.front.http.api.topics import PATH as TOPICS
-from polynya.front.http.api.topics import TopicRoutes
-from polynya.front.http.api.transactions import TRANSACTIONS
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.auth.cookies import TokenCookie
 from polynya.front.http.compaction import PREFIX as COMPACTION

@@ -21,7 +21,6 @@ Guarantees:
 from polynya.client.aio.client import AsyncClient, AsyncManyReader, AsyncReader, AsyncStream
 from polynya.client.aio.producer import AsyncProducer, AsyncReceipt
 from polynya.client.aio.work import AsyncWork
-from polynya.client.attributes import Attributes
 from polynya.client.blocking.generated.client import Client, ManyReader, Reader, Stream
 from polynya.client.blocking.producer import Producer, Receipt
 from polynya.client.blocking.work import Work
@@ -47,14 +46,15 @@ from polynya.client.errors import (
     Trimmed,
     Unavailable,
 )
-from polynya.client.many_appends import AppendOutcome, StreamAppend
 from polynya.client.messages import Retry
+from polynya.client.operations.attributes import Attributes
+from polynya.client.operations.many_appends import AppendOutcome, StreamAppend
+from polynya.client.operations.snapshots import Bootstrap, Snapshot, SnapshotInfo
+from polynya.client.operations.tokens import ShortToken
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.records import NewRecord
-from polynya.client.snapshots import Bootstrap, Snapshot, SnapshotInfo
 from polynya.client.tables import ResultColumn, SqlAnswer, TableInfo
-from polynya.client.tokens import ShortToken
 from polynya.client.values import (
     NOW,
     START,

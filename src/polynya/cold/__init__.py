@@ -42,8 +42,8 @@ from polynya.cold.faults import FaultedStreams
 from polynya.cold.fetches import PackGone
 from polynya.cold.flusher import Flusher
 from polynya.cold.groups import Groups
-from polynya.cold.merger import Merger
 from polynya.cold.reader import ColdReader
+from polynya.cold.rewriting.merger import Merger
 from polynya.cold.settings import CollectorSettings, EvictSettings, FlushSettings, MergeSettings
 from polynya.cold.states import StateReader
 from polynya.cold.verifier import PackVerifier, VerifiedPart

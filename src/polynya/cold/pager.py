@@ -11,7 +11,7 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.cold.groups import Groups
-from polynya.cold.merge_planner import PAGE_FULL_SHARE, next_page
+from polynya.cold.rewriting.merge_planner import PAGE_FULL_SHARE, next_page
 from polynya.cold.settings import MergeSettings
 from polynya.cold.steps import Steps
 from polynya.stream.command import level_of

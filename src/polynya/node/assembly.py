@@ -27,10 +27,10 @@ from polynya.cluster.map_cache import NodeHosts
 from polynya.config.core_start import CoreStart
 from polynya.engine.log_clock import LogClock, once_per_pass, wall_ms
 from polynya.engine.storage import Storage
-from polynya.front.http.api.groups import GROUPS, GroupRoutes
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.kafka.groups import GROUPS, GroupRoutes
+from polynya.front.http.api.kafka.transactions import TRANSACTIONS, TransactionRoutes
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
-from polynya.front.http.api.transactions import TRANSACTIONS, TransactionRoutes
 from polynya.front.kafka.offsets import offset_of_time
 from polynya.node.cluster_parts import cluster_parts
 from polynya.node.core_links import links_of

@@ -27,6 +27,7 @@ from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import Batch, Encoding, Mark, Retention
 from polynya.stream.replies import Code, Reply
 
+ANY_BYTE = -1  # of the record of an offset
 CLIENTS = ""  # the origin of the snapshots that clients publish
 _TYPE = "application/octet-stream"
 
@@ -95,7 +96,7 @@ async def boundary_of(
     service: Service, info: StreamInfo, record: int, byte: int
 ) -> tuple[int, int] | Refusal:
     """Return the record at an offset and where it begins, which memory alone cannot tell. Another
-    byte than that one is refused with NOT_A_BOUNDARY."""
+    byte than that one, or ANY_BYTE, is refused with NOT_A_BOUNDARY."""
     if record != Position.AT_BYTE and record >= info.record:
         found = (info.record, info.byte)
         if record > found[0]:
@@ -110,7 +111,7 @@ async def boundary_of(
         if page.info.uid != info.uid:
             return Refusal(Code.NOT_FOUND)
         found = (page.begin_record, page.begin_byte)
-    if found[1] != byte or record not in (found[0], Position.AT_BYTE):
+    if byte not in (found[1], ANY_BYTE) or record not in (found[0], Position.AT_BYTE):
         return Refusal(Code.NOT_A_BOUNDARY, *found)
     return found
 

@@ -25,7 +25,7 @@ from polynya.cold import (
 )
 from polynya.cold.compaction.child import ChildWorker
 from polynya.cold.compaction.compactor import Compactor
-from polynya.cold.decider import Decider
+from polynya.cold.rewriting.decider import Decider
 from polynya.cold.settings import ZSTD_LEVEL
 from polynya.cold.steps import Steps
 from polynya.config.core_start import CoreStart

@@ -10,9 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.base.limits import SQL_ROWS_DEFAULT
-from polynya.client import attributes as stream_attributes
-from polynya.client import snapshots as stream_snapshots
-from polynya.client import streams, tables, tokens, verbs
+from polynya.client import streams, tables, verbs
 from polynya.client.aio.driver import AsyncDriver
 from polynya.client.aio.producer import OpeningProducer
 from polynya.client.aio.work import AsyncWork
@@ -21,13 +19,16 @@ from polynya.client.extras import extras_of
 from polynya.client.handles import ManyPlaces, Position
 from polynya.client.live.feeds import AsyncFeed
 from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
-from polynya.client.many_appends import AppendOutcome, StreamAppend, append_many
 from polynya.client.messages import Operation, Retry
+from polynya.client.operations import attributes as stream_attributes
+from polynya.client.operations import snapshots as stream_snapshots
+from polynya.client.operations import tokens
+from polynya.client.operations.many_appends import AppendOutcome, StreamAppend, append_many
+from polynya.client.operations.tokens import ShortToken
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
 from polynya.client.tables import SqlAnswer, TableInfo
-from polynya.client.tokens import ShortToken
 from polynya.client.values import (
     NOW,
     SERVER_DEFAULT,

@@ -17,12 +17,12 @@ from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import PROFILE
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
-from polynya.front.http.api.mirror import PREFIX as MIRROR
+from polynya.front.http.api.kafka.mirror import PREFIX as MIRROR
+from polynya.front.http.api.kafka.topics import PATH as TOPICS
+from polynya.front.http.api.kafka.topics import prefix_of
 from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.short_tokens import PATH as SHORT_TOKENS
-from polynya.front.http.api.topics import PATH as TOPICS
-from polynya.front.http.api.topics import prefix_of
 from polynya.front.http.auth.cookies import TokenCookie, check_cookie_rights
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange

@@ -287,6 +287,7 @@ class Exchange:
                     return
         except BaseException:
             responses.close()
+            responses.end()  # an error response would look like the rest of the body
             raise
         self.send(b"")
 

@@ -123,7 +123,7 @@ METHODS: dict[int, Methods] = {
 
 # of a snapshot, by the count of segments behind `/snapshot`
 SNAPSHOTS: dict[int, Methods] = {
-    0: {"GET": show_newest, "HEAD": show_newest, "OPTIONS": options},
+    0: {"GET": show_newest, "HEAD": show_newest, "PUT": put_snapshot, "OPTIONS": options},
     1: {
         "GET": show_snapshot,
         "HEAD": show_snapshot,

@@ -18,10 +18,11 @@ from polynya.front.http.snapshots.asked import (
     mark_headers,
     needs_level,
     parse_place,
+    path_of,
 )
 from polynya.front.http.snapshots.parts import NO_JSON, PARTS, digest_of, named_parts
 from polynya.local.api import Refusal, StreamInfo
-from polynya.service.snapshots import Body, Staged, boundary_of, drop, publish, stage
+from polynya.service.snapshots import ANY_BYTE, Body, Staged, boundary_of, drop, publish, stage
 from polynya.stream.features.marks.held import repeated
 from polynya.stream.parts import Mark
 from polynya.stream.replies import Code, Reply
@@ -29,14 +30,35 @@ from polynya.wire.headers import OCTET_STREAM, BadField, media_type, parse_conte
 from polynya.wire.http.body_coding import CODED
 from polynya.wire.json_records import valid_value
 
+ORIGIN = "stream-snapshot-origin"
 _AT_ONCE_BYTES = 64 * KIB  # of a body; a larger one is hashed and checked in a thread
 
 
 def put_snapshot(exchange: Exchange) -> None:
     """Handle PUT. Raises `Failure`."""
     refuse_conditions(exchange, frozenset((PARTS,)))
+    if ORIGIN in exchange.head.headers:
+        raise Failure(
+            "NOT_SUPPORTED",
+            "the header Stream-Snapshot-Origin is not supported: the snapshots of clients have no "
+            "origin; leave it out",
+        )
     needs_level(exchange)
-    exchange.spawn(_put(exchange, parse_place(exchange.route.segments[0])))
+    exchange.spawn(_put(exchange, _place_of(exchange)))
+
+
+def _place_of(exchange: Exchange) -> tuple[int, int]:
+    """Return the offset in the path, or the number in `record`, whose byte is not named. Raises
+    `Failure`."""
+    if exchange.route.segments:
+        return parse_place(exchange.route.segments[0])
+    text = exchange.query.get("record", "")
+    if text.isdecimal() and text.isascii() and len(text) <= 18:
+        return int(text), ANY_BYTE
+    raise Failure(
+        "INVALID_OFFSET",
+        "the path of a snapshot ends in its offset: PUT …/snapshot/OFFSET, or …/snapshot?record=N",
+    )
 
 
 async def _put(exchange: Exchange, at: tuple[int, int]) -> None:
@@ -104,10 +126,7 @@ def _judged(data: bytes, *, is_json: bool) -> tuple[bool, bytes]:
 def _answer(exchange: Exchange, info: StreamInfo, mark: Mark, status: int) -> None:
     headers = mark_headers(info, mark)
     if status == 201:
-        path = exchange.route.path.rpartition("/")[0]
-        headers.insert(
-            0, ("Location", f"{exchange.base_url}{path}/{format_token(mark.record, mark.byte)}")
-        )
+        headers.insert(0, ("Location", exchange.base_url + path_of(exchange, mark)))
     exchange.answer(status, headers)
 
 

@@ -11,7 +11,7 @@ from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_name, spelled_name
-from polynya.front.http.api.topic_records import produce
+from polynya.front.http.api.kafka.topic_records import produce
 from polynya.front.http.compaction import shown as shown_compaction
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json

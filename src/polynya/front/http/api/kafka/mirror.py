@@ -14,7 +14,7 @@ from polynya.access.grants import Verb
 from polynya.base.futures import settle
 from polynya.base.limits import KIB, MIRROR_BATCHES_MAX, TIME_MS_MAX
 from polynya.base.names import REPLICATED
-from polynya.front.http.api.topics import prefix_of
+from polynya.front.http.api.kafka.topics import prefix_of
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.kafka.configs import MIRROR_FROM, PROFILE

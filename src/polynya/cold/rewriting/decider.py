@@ -16,8 +16,8 @@ import msgspec
 from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import DECIDED_MAX
 from polynya.cold.groups import Groups, survey
-from polynya.cold.merge_planner import MergeRun
-from polynya.cold.merger import Merger
+from polynya.cold.rewriting.merge_planner import MergeRun
+from polynya.cold.rewriting.merger import Merger
 from polynya.cold.steps import FAULTS, Steps
 from polynya.jobs import Failures, repeat
 from polynya.stream.features.markers.commands import DecideEntries
@@ -47,7 +47,7 @@ class DecideCounters(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct):
-    """What is decided in one pass."""
+    """The ranges and slices of one pass."""
 
     ranges: dict[int, list[tuple[int, int, int]]] = msgspec.field(default_factory=dict)
     runs: list[MergeRun] = msgspec.field(default_factory=list)

@@ -27,7 +27,10 @@ from polynya.base import limits
 from polynya.base.errors import CorruptData
 from polynya.cold.compaction.in_hand import InHand
 from polynya.cold.groups import Groups, survey
-from polynya.cold.merge_planner import (
+from polynya.cold.pager import Pager
+from polynya.cold.planner import SLICES_MAX
+from polynya.cold.requests import cut_requests
+from polynya.cold.rewriting.merge_planner import (
     FAN_IN,
     PAGE_FULL_SHARE,
     MergeRun,
@@ -36,9 +39,6 @@ from polynya.cold.merge_planner import (
     plan_packs,
     plan_runs,
 )
-from polynya.cold.pager import Pager
-from polynya.cold.planner import SLICES_MAX
-from polynya.cold.requests import cut_requests
 from polynya.cold.settings import EvictSettings, MergeSettings
 from polynya.cold.sparse_packs import (
     HiddenPacks,

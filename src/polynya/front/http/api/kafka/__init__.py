@@ -1,0 +1,1 @@
+"""Routes of what Kafka has: topics and their records, consumer groups, transactions, mirrors."""
