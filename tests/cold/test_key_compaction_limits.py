@@ -165,6 +165,28 @@ def test_a_pass_is_planned_as_its_stream_is_then() -> None:
     play(story)
 
 
+def test_a_pass_that_is_asked_for_during_another_one_follows_it() -> None:
+    async def story() -> None:
+        tier = KeyedTier()
+        await write(tier, b"1", b"2")
+
+        def ask(number: int, command: object) -> str:
+            if isinstance(command, NoteCompaction):
+                tier.compactor.force(NAME)
+            return ""
+
+        tier.world.fail = ask
+        assert await tier.compactor.compact_due() == 1
+        tier.world.fail = lambda number, command: "before"
+        assert await tier.compactor.compact_due() == 0, "the log fails"
+        assert tier.compactor.is_waiting(NAME)
+        tier.world.fail = lambda number, command: ""
+        assert await tier.compactor.compact_due() == 1
+        assert not tier.compactor.is_waiting(NAME)
+
+    play(story)
+
+
 def test_young_records_stay() -> None:
     async def story() -> None:
         tier = KeyedTier(policy=CompactionPolicy(min_lag_ms=1000))
