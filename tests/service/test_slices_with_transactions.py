@@ -9,18 +9,23 @@ from typing import Any
 import msgspec
 import pytest
 from stories.service import story
+from worlds.packed_appends import PackedAppends
 from worlds.service import World
 from worlds.transactions import Planter
 
 from polynya.front.http.api.ranges import _stream as as_ranges
-from polynya.front.http.api.tables import _range as as_range
+from polynya.front.http.api.tables import _ranges as ranges_of
 from polynya.lakehouse.jobs.plan import Range
 from polynya.lakehouse.reading.slices import read_rows
 from polynya.service.stream_slices import SliceFinder
 from polynya.spark.server import StreamRanges
+from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.features.tables.commands import ClaimRanges
 from polynya.stream.parts import Encoding
+from polynya.stream.replies import Reply
 from polynya.stream.state.model import Stream
 
 NAME = "kafka/t/0"
@@ -31,11 +36,23 @@ def stream_of(world: World) -> Stream:
     return world.local.machines[world.service.group_of(NAME)].directory.streams[NAME]
 
 
-async def told(world: World, *, early: bool) -> Planter:
+KINDS = ["late", "early", "diskless"]
+
+
+async def told(world: World, kind: str) -> Planter:
     """The records 0 (plain), 1 and 2 (aborted), 3 (committed), 4 (marker), 5 (aborted), 6 (committed),
     7 and 8 (markers), 9 (plain), and an open transaction behind them."""
-    await world.send(Create(NAME, world.clock.ms, "", Encoding.KAFKA))
-    made = Planter(NAME, lambda: stream_of(world), world.send)
+    early, is_diskless = kind == "early", kind == "diskless"
+    profile = Profile.DISKLESS if is_diskless else Profile.REPLICATED
+    await world.send(Create(NAME, world.clock.ms, "", Encoding.KAFKA, profile=profile))
+    packed = PackedAppends(world.service, world.store)
+
+    async def send(command: Command, name: str) -> Reply:
+        if is_diskless and isinstance(command, Produce):
+            return await packed.send(command)
+        return await world.send(command, name)
+
+    made = Planter(NAME, lambda: stream_of(world), send)
     made.now_ms = world.clock.ms
     await made.write(b"0")
     await made.write(b"1", b"2", producer=107)
@@ -68,32 +85,32 @@ def _decoded(sent: dict[str, Any]) -> Range:
     return msgspec.json.decode(json.dumps(sent), type=Range)
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @story
-async def test_a_tables_job_gets_rows(world: World, early: bool) -> None:
-    made = await told(world, early=early)
+async def test_a_tables_job_gets_rows(world: World, kind: str) -> None:
+    made = await told(world, kind)
     claim = ClaimRanges(7, 1, 0, "kafka/", [], 1 << 20, True)
     (part,) = (await world.send(claim, NAME)).detail
-    ranges = [as_range(part, number) for number in range(len(part.slices))]
+    ranges = ranges_of([part])
     assert await offsets(world, ranges) == SEEN
-    assert any("aborted" in each for each in ranges) == early
+    assert any("aborted" in each for each in ranges) == (kind != "late")
     await made.end(5)
     await made.write(b"12")
     await world.flusher.flush_now()
     again = ClaimRanges(7, 2, 1, "kafka/", [], 1 << 20, True)
     (part,) = (await world.send(again, NAME)).detail
-    ranges = [as_range(part, number) for number in range(len(part.slices))]
+    ranges = ranges_of([part])
     assert await offsets(world, ranges) == [10, 12]
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @story
-async def test_readers_of_slices_get_rows(world: World, early: bool) -> None:
-    await told(world, early=early)
+async def test_readers_of_slices_get_rows(world: World, kind: str) -> None:
+    await told(world, kind)
     found = await SliceFinder(world.service).find(NAME, 0, -1)
     assert found is not None
     sent = as_ranges(NAME, found)
     assert await offsets(world, sent["ranges"]) == SEEN
     assert (sent["next"], sent["end"]) == (10, 10)
     spark = msgspec.json.decode(json.dumps(sent), type=StreamRanges)
-    assert any(part.aborted for part in spark.ranges) == early
+    assert any(part.aborted for part in spark.ranges) == (kind != "late")

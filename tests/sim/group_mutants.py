@@ -19,12 +19,12 @@ GROUP: dict[str, tuple[Any, str, Any]] = {
     "the generation of a commit is not judged": (
         rules,
         "judge_member",
-        edited_function(rules.judge_member, "generation != group.generation", "False"),
+        edited_function(rules.judge_member, "command.generation != group.generation", "False"),
     ),
     "the member of a commit is not judged": (
         rules,
         "judge_member",
-        edited_function(rules.judge_member, "each.id == member", "each.id"),
+        edited_function(rules.judge_member, "member.id == command.member", "member.id"),
     ),
 }
 _STORY = "stream/test_consumer_groups.py::test_a_commit_is_judged_by_the_logged_generation"

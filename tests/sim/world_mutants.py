@@ -39,8 +39,8 @@ WORLD: dict[str, tuple[Any, str, Any]] = {
         "judge_member",
         edited_function(
             rules.judge_member,
-            "generation != group.generation",
-            "generation > group.generation",
+            "command.generation != group.generation",
+            "command.generation > group.generation",
         ),
     ),
     "orphans are swept without a grace": (

@@ -312,19 +312,13 @@ class TableRoutes:
         return _ref(table) | self._merging
 
     def _plan(self, job: PlannedJob) -> dict[str, Any]:
-        ranges = [
-            _range(part, number)
-            for part in job.ranges
-            for number, cold in enumerate(part.slices)
-            if not cold.is_inline  # a marker has no rows
-        ]
         plan = {
             "version": 1,
             "table": self._ref(job.table),
             "job": job.job,
             "attempt": job.attempt,
             "store": self._store,
-            "ranges": ranges,
+            "ranges": _ranges(job.ranges),
         }
         return {**plan, "more": job.more, "streams": [spelled_name(each) for each in job.streams]}
 
@@ -437,6 +431,15 @@ def part_of(cold: ColdSlice) -> dict[str, int]:
     in record numbers, if some are missing."""
     part = {"first_batch": cold.first_batch, "batches": cold.batches} if cold.batches else {}
     return part | ({"numbers": cold.records} if cold.missing_records else {})
+
+
+def _ranges(parts: Sequence[ClaimedRange]) -> list[dict[str, Any]]:
+    return [
+        _range(part, number)
+        for part in parts
+        for number, cold in enumerate(part.slices)
+        if not cold.is_inline  # a marker has no rows
+    ]
 
 
 def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
