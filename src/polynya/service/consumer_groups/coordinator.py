@@ -482,6 +482,8 @@ async def _commit_in_transaction(led: _Led, call: CommitInTransaction) -> Answer
         elif running is not None:
             assert _is_classic(running)
             error = running.group.check(Request.COMMIT, check, clock_ms())
+        if error == GroupError.STALE_MEMBER_EPOCH:
+            error = GroupError.ILLEGAL_GENERATION  # as Kafka does: producers do not know the other
         if error:
             return Outcomes([error])
     command = TxnOffsets(
