@@ -139,7 +139,7 @@ ODD = re.compile(
     re.IGNORECASE,
 )
 SUBJECT_MAX = 72
-SUBJECTS_SINCE = "dc0d356"
+SUBJECTS_SINCE = "23d6f08"
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:

@@ -70,17 +70,25 @@ def fill(node: RunningNode) -> None:
 
 
 def compact(node: RunningNode, stream: str) -> dict[str, Any]:
-    """Begin a pass, and wait until it has ended."""
+    """Let passes run until all of a stream is compacted. The marker of a transaction may come after its
+    producer was answered, and behind a pass."""
     path = f"{node.url}/v1/compaction/{stream}"
-    with urllib.request.urlopen(urllib.request.Request(path, method="POST")) as answer:
-        assert answer.status == 202
+
+    def asked(method: str) -> dict[str, Any]:
+        with urllib.request.urlopen(urllib.request.Request(path, method=method)) as answer:
+            assert answer.status == (202 if method == "POST" else 200)
+            found: dict[str, Any] = json.load(answer)
+        return found
 
     def ended() -> dict[str, Any] | None:
-        with urllib.request.urlopen(path) as found:
-            seen: dict[str, Any] = json.load(found)
-        return seen if seen["passes"] and not seen["dirty_bytes"] else None
+        seen = asked("GET")
+        if seen["passes"] and not seen["dirty_bytes"] and not seen["held_by"]:
+            return seen
+        if not seen["due"]:
+            asked("POST")
+        return None
 
-    return wait_until(ended, what=f"a pass of {stream}")
+    return wait_until(ended, what=f"passes of {stream}")
 
 
 def restored(node: RunningNode, topic: str, isolation: str) -> tuple[dict[str, str | None], int]:
@@ -160,13 +168,13 @@ def test_http_reads_a_compacted_topic_and_a_compacted_stream(node: RunningNode) 
         for at in range(20):
             stream.append(NewRecord(value={"n": at}, key=f"k{at % 3}"))
         stream.set_retention(compact=True)
-        assert compact(node, "settings")["last_pass"]["dropped_records"] == 17
+        assert compact(node, "settings")["cleaned_offset"] == 20
         assert [record.value for record in stream.read()] == [{"n": at} for at in (17, 18, 19)]
 
 
 def test_the_command_line_shows_it_and_begins_passes(node: RunningNode) -> None:
     shown = polynya("topic", "describe", "c-gzip", server=node.url).out
-    assert "cleaned offset" in shown and "dropped 950 records" in shown
+    assert "cleaned offset" in shown and " dropped " in shown
     begun = polynya("topic", "compact", "c-gzip", server=node.url)
     assert (begun.code, begun.err) == (0, "a pass begins on 1 partition\n")
     absent = polynya("retention", "compact", "absent", server=node.url)

@@ -100,7 +100,7 @@ def test_cleaned_is_refused_with_a_pin_another_generation_or_beyond_the_packs() 
         tier = KeyedTier()
         await write(tier, b"1", b"2")
         uid = tier.stream().uid
-        note = NoteCompaction(uid, 2, 9, 0, 1, 1, tier.world.now)
+        note = NoteCompaction(uid, 2, 9, 0, 1, tier.world.now)
         for wrong in (
             structs.replace(note, generation=1),
             structs.replace(note, cleaned=3),
@@ -161,6 +161,28 @@ def test_a_pass_is_planned_as_its_stream_is_then() -> None:
         assert await tier.compactor.compact_due() == 2
         assert tier.stream().first_record == 1
         assert sorted(await tier.read_pairs(record=1)) == [2, 3], "the table has not read the last"
+
+    play(story)
+
+
+def test_a_pass_that_is_asked_for_during_another_one_follows_it() -> None:
+    async def story() -> None:
+        tier = KeyedTier()
+        await write(tier, b"1", b"2")
+
+        def ask(number: int, command: object) -> str:
+            if isinstance(command, NoteCompaction):
+                tier.compactor.force(NAME)
+            return ""
+
+        tier.world.fail = ask
+        assert await tier.compactor.compact_due() == 1
+        tier.world.fail = lambda number, command: "before"
+        assert await tier.compactor.compact_due() == 0, "the log fails"
+        assert tier.compactor.is_waiting(NAME)
+        tier.world.fail = lambda number, command: ""
+        assert await tier.compactor.compact_due() == 1
+        assert not tier.compactor.is_waiting(NAME)
 
     play(story)
 

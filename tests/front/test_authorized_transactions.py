@@ -1,4 +1,4 @@
-"""The verbs that the requests about transactional ids need."""
+"""Access to transactional ids: to see one, and to abort its transaction."""
 
 from __future__ import annotations
 

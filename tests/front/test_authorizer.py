@@ -26,7 +26,6 @@ from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Request, Response
 
 JSON = {"content_type": "application/json"}
-MOUNTED = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
 
 
 class Gate:
@@ -77,13 +76,12 @@ def guarded(
 
     gate.access = Access(gate.tokens, wall=lambda: gate.wall, issuer=gate.issuer)
     authorizer = Authorizer(gate.access, audit=lambda *note: gate.notes.append(note))
-    handlers = dict.fromkeys(
-        ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler
-    )
+    paths = ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health", "/v1/topics")
+    mounts = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
     play(
         told,
-        handlers={**handlers, "/v1/topics": handler},
-        mounts=dict.fromkeys(MOUNTED, handler),
+        handlers=dict.fromkeys(paths, handler),
+        mounts=dict.fromkeys(mounts, handler),
         protection=Protection(authorizer=authorizer, cors=Cors(origins)),
     )
 

@@ -371,6 +371,12 @@ def test_the_feature_is_told_when_all_nodes_have_it(monkeypatch: pytest.MonkeyPa
             return [(each.name, each.max_version_level) for each in answer.finalized_features]
 
         assert ("group.version", 1) in await told()
+        for version, least in ((3, 1), (4, 0)):  # an older client cannot decode 0
+            answer = await ask(
+                wire, "ApiVersions", version, client_software_name="t", client_software_version="1"
+            )
+            supported = {each.name: each.min_version for each in answer.supported_features}
+            assert supported["group.version"] == least
         service = world.front.context.service
         monkeypatch.setattr(type(service), "level", 3)
         assert await told() == []

@@ -168,7 +168,6 @@ class Compactor:
             for group, machine, stream, _, policy in due:
                 if await self._one(group, machine, stream, policy):
                     done += 1
-                    self._forced.discard(stream.name)
                     self.due.pop(stream.name, None)
                     self._due_since.pop(stream.name, None)
         return done
@@ -276,10 +275,16 @@ class Compactor:
             return False
         if extent.begin >= extent.end:
             return False
+        asked = stream.name in self._forced
+        self._forced.discard(stream.name)  # who asks from now on wants what is written until then
         self._in_hand.uids.add(uid)
         try:
             term = self._groups.term(group)
             await self._run(plan_pass(group, machine, stream, extent, term=term), policy)
+        except (*FAULTS, CompactionFailed):
+            if asked:
+                self._forced.add(stream.name)
+            raise
         finally:
             self._in_hand.uids.discard(uid)
         return True
@@ -440,7 +445,6 @@ class Compactor:
                 progress.horizon_ms,
                 progress.generation,
                 progress.tombstones,
-                made.term,
                 self._groups.now_ms(),
             ),
         )
