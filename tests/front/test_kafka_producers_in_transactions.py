@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from front.test_kafka_consumer_protocol import Member
 from front.test_kafka_transactions import as_a_client_does
 from worlds.kafka import KafkaWire, KafkaWorld, fetch_fields, plain_fields, play
 from worlds.transactions import data_batch, marker_batch
@@ -15,6 +16,8 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.transactions import refusals
 from polynya.routing.handle import StreamHandle
 from polynya.service.transactions import coordinator
+from polynya.stream.features.consumer_groups.calls import CommitInTransaction, GroupError, Outcomes
+from polynya.stream.features.consumer_groups.commands import OffsetEntry
 
 OLD, NEW = 1, 2  # protocols
 Story = Callable[[KafkaWorld], Awaitable[None]]
@@ -224,6 +227,49 @@ def test_offsets_are_committed_with_the_records(protocol: int) -> None:
         assert await committed() == (5, 0)
         assert await one.commit_offset("g", 6, member_id="m", generation_id=3) == 25
         assert await one.commit_offset("", 6) == Error.INVALID_GROUP_ID
+
+    play(story)
+
+
+@told()
+def test_a_member_of_the_consumer_protocol_commits_with_its_epoch(protocol: int) -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        member = Member(await world.wire(), "m", "t")
+        await member.beat()
+        one = TransactionalProducer(await world.wire(), protocol)
+        assert await one.init() == 0
+        stale = {"member_id": "m", "generation_id": member.epoch + 1}
+        assert await one.commit_offset("g", 5, **stale) == GroupError.ILLEGAL_GENERATION
+        other = {"member_id": "x", "generation_id": member.epoch}
+        assert await one.commit_offset("g", 5, **other) == GroupError.UNKNOWN_MEMBER_ID
+        own = {"member_id": "m", "generation_id": member.epoch}
+        assert await one.commit_offset("g", 5, **own) == 0
+        assert await one.end(commit=True) == 0
+        assert await one.init() == 0
+        assert await member.fetched(member.epoch) == (0, [5])
+
+    play(story)
+
+
+def test_offsets_of_a_transaction_whose_end_was_lost_are_asked_for_at_once() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        one = TransactionalProducer(await world.wire(), OLD)
+        assert await one.init() == 0
+        topic = world.front.context.topics.known("t")
+        assert topic is not None
+        entry = OffsetEntry(topic.id, 0, 3, -1, "")
+        lost = CommitInTransaction("g", *one.pair, 1, -1, "", None, [entry])
+        groups = world.core.engine.group_coordinator
+        assert await groups.call(lost) == Outcomes([0])
+        await one.write(0, b"a")
+        assert await one.end(commit=True) == 0
+        assert await one.commit_offset("g", 5) == Error.COORDINATOR_LOADING
+        await world.core.engine.transaction_jobs.run_once()
+        member = Member(one.wire, "")
+        assert await member.fetched(-1) == (0, [3]), "as its coordinator has decided"
+        assert await one.commit_offset("g", 5) == 0
 
     play(story)
 

@@ -445,7 +445,6 @@ class Compactor:
                 progress.horizon_ms,
                 progress.generation,
                 progress.tombstones,
-                made.term,
                 self._groups.now_ms(),
             ),
         )

@@ -482,6 +482,8 @@ async def _commit_in_transaction(led: _Led, call: CommitInTransaction) -> Answer
         elif running is not None:
             assert _is_classic(running)
             error = running.group.check(Request.COMMIT, check, clock_ms())
+        if error == GroupError.STALE_MEMBER_EPOCH:
+            error = GroupError.ILLEGAL_GENERATION  # as Kafka does: producers do not know the other
         if error:
             return Outcomes([error])
     command = TxnOffsets(
@@ -495,7 +497,8 @@ async def _commit_in_transaction(led: _Led, call: CommitInTransaction) -> Answer
         call.offsets,
     )
     reply = await _logged(led, command)
-    return Outcomes([_TRANSACTION_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
+    found = [int(_TRANSACTION_ERRORS.get(Code(reply.code), GroupError.UNKNOWN))]
+    return Outcomes([*found, reply.detail] if reply.code == Code.NOT_YET else found)
 
 
 async def _offsets(led: _Led, call: FetchOffsets) -> Answer:

@@ -44,11 +44,6 @@ class TransactionService:
         """Report whether all nodes know transactions, as far as this core knows."""
         return self._service.level >= TRANSACTION_LEVEL
 
-    @property
-    def level(self) -> int:
-        """The feature level of the groups, as far as this core knows: it only grows."""
-        return self._service.level
-
     def group_of(self, id_: str) -> int:
         """Return the Raft group whose leader coordinates an id."""
         return self._service.group_of(f"transaction/{id_}")

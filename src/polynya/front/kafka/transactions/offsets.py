@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from polynya.base.errors import PolynyaError
 from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
@@ -96,7 +99,12 @@ async def _commit(
         )
         answer = await ask(call, made)
         assert isinstance(answer, Outcomes)
-        error = answer.errors[0]
+        error, *in_the_way = answer.errors
+        if in_the_way:  # its end was lost
+            group = call.context.groups.group_of(request.group_id)
+            jobs = call.context.transaction_parts.jobs
+            with contextlib.suppress(PolynyaError):
+                await jobs.ask_soon(group, request.producer_id, in_the_way[0])
         if error != Error.INVALID_TXN_STATE or is_fresh or is_last or call.connection.is_ending:
             return error
         numbers.forget(key)

@@ -95,7 +95,8 @@ class Commit(msgspec.Struct, array_like=True, tag=5, gc=False):
 
 
 class CommitInTransaction(msgspec.Struct, array_like=True, tag=11, gc=False):
-    """Commit offsets at the end of a transaction of a producer."""
+    """Commit offsets at the end of a transaction of a producer. Behind COORDINATOR_LOADING is the
+    number of an earlier transaction that is in the way."""
 
     group: str
     producer: int

@@ -40,10 +40,13 @@ _NONE = (0, 0)
 @applies(TxnOffsets)
 def apply_txn_offsets(machine: Machine, command: TxnOffsets, place: int) -> Reply:
     """Keep offsets until the transaction ends. TXN_ENDED: it has. NOT_YET: an earlier one of the
-    producer is open. NOT_FOUND, FENCED: as of a commit. TOO_MANY: a limit."""
+    producer is open, and its number is the detail. NOT_FOUND, FENCED: as of a commit. TOO_MANY: a limit."""
     groups = machine.consumer_groups
     group = groups.get(command.id)
     refused = _judge(group, command)
+    if refused == Code.NOT_YET:
+        assert group is not None
+        return Reply(refused, detail=group.pending[command.producer].number)
     if refused is not None:
         return Reply(refused)
     known = None if group is None else group.pending.get(command.producer)
