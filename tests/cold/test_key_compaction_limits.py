@@ -100,7 +100,7 @@ def test_cleaned_is_refused_with_a_pin_another_generation_or_beyond_the_packs() 
         tier = KeyedTier()
         await write(tier, b"1", b"2")
         uid = tier.stream().uid
-        note = NoteCompaction(uid, 2, 9, 0, 1, tier.world.now)
+        note = NoteCompaction(uid, 2, 9, 0, 1, 1, tier.world.now)
         for wrong in (
             structs.replace(note, generation=1),
             structs.replace(note, cleaned=3),

@@ -445,6 +445,7 @@ class Compactor:
                 progress.horizon_ms,
                 progress.generation,
                 progress.tombstones,
+                made.term,
                 self._groups.now_ms(),
             ),
         )

@@ -26,6 +26,7 @@ class SetCompaction(Command, tag=19, frozen=True, gc=False):
         "horizon_ms": TIME,
         "generation": COUNTER,
         "tombstones": COUNTER,
+        "term": WIDE,
         "now_ms": TIME,
     },
 )
@@ -34,11 +35,12 @@ class NoteCompaction(Command, tag=39, frozen=True, gc=False):
     before `cleaned`. Level 4.
 
     `generation`: that with which the pass began. `tombstones`: those before this record go in a pass
-    from `horizon_ms` on; 0: none wait."""
+    from `horizon_ms` on; 0: none wait. `term` is the term of the plan."""
 
     uid: int
     cleaned: int
     horizon_ms: int
     generation: int
     tombstones: int
+    term: int
     now_ms: int
