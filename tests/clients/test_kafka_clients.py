@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -132,17 +132,6 @@ def test_an_old_librdkafka_keeps_its_compression(node: RunningNode) -> None:
         assert response.read() == line.rstrip(b"\n") * 3
         stored_bytes = int(response.headers["Stream-Next-Offset"].split("_")[1])
     assert stored_bytes < len(line)
-
-
-def test_librdkafka_says_that_the_new_consumer_protocol_is_not_served(node: RunningNode) -> None:
-    consumer = Consumer(
-        {"bootstrap.servers": node.kafka, "group.id": "new", "group.protocol": "consumer"}
-    )
-    consumer.subscribe(["none"])
-    message = consumer.poll(SECONDS)
-    assert message is not None
-    assert "ConsumerGroupHeartbeat" in str(message.error())
-    assert "API version not supported" in str(message.error())
 
 
 def test_over_http_a_partition_is_read_and_left_alone(node: RunningNode) -> None:

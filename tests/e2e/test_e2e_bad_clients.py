@@ -96,7 +96,6 @@ BAD = {
     "an unknown method": head(method="BREW"),
     "a method that is none": b"P@ST / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "an absolute nonsense": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500 + b"\n",
-    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "HTTP/0.9": b"GET /\r\n\r\n",
     "a target with a space": b"GET /v1/stream/a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "an encoded slash": b"GET /v1/stream/a%2Fb?offset=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -117,7 +116,7 @@ BAD = {
     "a huge TTL": head("Stream-TTL: 99999999999999999999", method="PUT"),
     "an expectation": head("Content-Length: 3", "Expect: coffee"),
 }
-MAY_BE_CLOSED = frozenset({"an absolute nonsense", "the preface of HTTP/2"})
+MAY_BE_CLOSED = frozenset({"an absolute nonsense"})
 
 
 def statuses(answer: bytes) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from front.test_kafka_consumer_protocol import Member
+from front.test_kafka_new_groups import Member
 from front.test_kafka_transactions import as_a_client_does
 from worlds.kafka import KafkaWire, KafkaWorld, fetch_fields, plain_fields, play
 from worlds.transactions import data_batch, marker_batch

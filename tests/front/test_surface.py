@@ -409,6 +409,9 @@ def test_every_refusal_has_a_code_and_every_code_a_meaning() -> None:
         Code.HELD,
         Code.TOO_MANY,
         Code.REFUSED,
+        Code.TXN_CONCURRENT,
+        Code.TXN_ENDED,
+        Code.TXN_STATE,
     }  # internal, and answered by subscriptions, by the cluster and to Kafka
     assert {code for code in Code if code >= Code.NOT_FOUND} - elsewhere == set(REFUSALS)
     assert set(REFUSALS.values()) <= set(ERRORS)

@@ -156,6 +156,7 @@ def test_moves_of_a_seed_are_the_same_run_again() -> None:
     assert run_moves(5, 3) == run_moves(5, 3) and run_planned(5, 3) == run_planned(5, 3)
 
 
+@pytest.mark.process
 @pytest.mark.long  # so does `test_cluster_swarm`, with worlds of all kinds
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
     code = (

@@ -76,7 +76,11 @@ class SimFront(KafkaFront):
     def __init__(self, node: Node) -> None:
         engine = node.engine
         super().__init__(
-            engine.service, SimBrokers(node), engine.group_coordinator, new_id=lambda: b"t" * 16
+            engine.service,
+            SimBrokers(node),
+            engine.group_coordinator,
+            engine.kafka_transactions,
+            new_id=lambda: b"t" * 16,
         )
         self._node, self._life = node, node.life
 

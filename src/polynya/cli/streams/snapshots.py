@@ -57,7 +57,11 @@ def publish_command(
 @options.json_flag()
 @server_option
 def ls_command(client: Client, stream: str, as_json: bool) -> None:
-    """List the snapshots of STREAM that can be read."""
+    """List the snapshots of STREAM that can be read.
+
+    \b
+    polynya snapshot ls doc
+    """
     answer = client.call("GET", f"{_path(stream)}s", stream=stream)
     found: list[dict[str, Any]] = answer.json()["snapshots"]
     if as_json:
@@ -90,6 +94,9 @@ def get_command(client: Client, stream: str, offset: str | None) -> None:
     """Print the state at OFFSET, or the newest one, as it was published.
 
     The offset where the records go on is printed to stderr.
+
+    \b
+    polynya snapshot get doc > doc.json
     """
     if offset is None:
         offset = _newest(client, stream)
@@ -110,7 +117,11 @@ def _newest(client: Client, stream: str) -> str:
 @offset_argument
 @server_option
 def rm_command(client: Client, stream: str, offset: str) -> None:
-    """Delete the snapshot of STREAM at OFFSET."""
+    """Delete the snapshot of STREAM at OFFSET.
+
+    \b
+    polynya snapshot rm doc 0000000000000120_0000000000045210
+    """
     client.call("DELETE", f"{_path(stream)}/{offset}", stream=stream)
     output.notice(f"deleted the snapshot at {offset}")
 
