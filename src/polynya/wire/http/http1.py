@@ -100,7 +100,9 @@ class HeadParser:
             )
         if parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
             if parts[2].startswith(b"HTTP/"):
-                raise BadRequest(505, "HTTP_VERSION", "this server speaks HTTP/1.1")
+                raise BadRequest(
+                    505, "HTTP_VERSION", "this server speaks HTTP/1.1, and HTTP/2 where it is on"
+                )
             raise BadRequest(400, "BAD_REQUEST_LINE", "the request line must end in HTTP/1.1")
         target = parts[1].decode("latin-1")
         parsed = (parts[0].decode(), target, parts[2][-1] - 48, _authority(target))

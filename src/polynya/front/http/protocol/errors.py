@@ -411,7 +411,7 @@ _TABLE = (
         "core follow too many",
         retry_after=5,
     ),
-    ErrorCode("HTTP_VERSION", 505, "this server speaks HTTP/1.1"),
+    ErrorCode("HTTP_VERSION", 505, "this server speaks HTTP/1.1, and HTTP/2 where it is on"),
     ErrorCode(
         "MEMORY_FULL",
         507,
