@@ -3,6 +3,7 @@ origin."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import ipaddress
 import os
@@ -22,6 +23,7 @@ from polynya.base.errors import ConfigError
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import DISKLESS, REPLICATED
 from polynya.config.cluster_settings import ClusterConfig, cluster_problems, nodes_text
+from polynya.config.ports import port_problems
 from polynya.config.sections import (
     AuthConfig,
     CatalogConfig,
@@ -604,6 +606,18 @@ def _kafka_listen(config: Config) -> str:
     return "" if config.kafka.listen in (None, "off") else str(config.kafka.listen)
 
 
+def _other_places(config: Config) -> dict[str, tuple[str, int]]:
+    """Return host and port of the settings beside `listen`. Raises ValueError: no address."""
+    places = {}
+    if config.admin_listen:
+        places["admin_listen"] = split_listen(config.admin_listen)
+    if config.text_place is not None:
+        places["text_listen"] = config.text_place
+    if _kafka_listen(config):
+        places["kafka.listen"] = split_listen(_kafka_listen(config))
+    return places
+
+
 def _is_local_url(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
@@ -618,6 +632,8 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
     yield from _access_problems(config, origins)
     yield from _cluster_problems(config, origins)
     yield from _kafka_problems(config, origins)
+    with contextlib.suppress(ValueError):  # what is no address is named above
+        yield from port_problems(split_listen(config.listen), _other_places(config), origins)
     cold = config.cold
     if config.lake.interval and cold.backend in ("none", "memory"):
         yield (
