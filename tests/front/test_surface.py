@@ -409,6 +409,7 @@ def test_every_refusal_has_a_code_and_every_code_a_meaning() -> None:
         Code.HELD,
         Code.TOO_MANY,
         Code.REFUSED,
+        Code.NONE_APPENDED,  # and of many appends: answered as the refused one
         Code.TXN_CONCURRENT,
         Code.TXN_ENDED,
         Code.TXN_STATE,

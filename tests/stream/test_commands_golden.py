@@ -12,6 +12,7 @@ from polynya.stream.command import Command, level_for, level_of, tag_of
 from polynya.stream.command_validation import describe_fault
 from polynya.stream.features.appends.commands import (
     Append,
+    AppendAll,
     AppendIf,
     Bundle,
     MirrorBatch,
@@ -508,6 +509,15 @@ GOLDEN: list[tuple[Command, str]] = [
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
     ),
     (
+        AppendAll(
+            [
+                AppendIf("{a}/a", 2, "t", BATCH, record=3),
+                Append("{a}/b", 2, "", None, close=True),
+            ]
+        ),
+        "921a929a0fa57b617d2f6102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c200039902a57b617d2f6202a0c0c0c0c300",
+    ),
+    (
         Bundle([AppendIf("a", 2, "t", BATCH, record=3), Append("b", 3, "", None, close=True)]),
         "9263929a0fa16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c200039902a16203a0c0c0c0c300",
     ),
@@ -617,6 +627,7 @@ def test_levels_are_those_of_commands() -> None:
         NodePromote: 2,
         Bundle: 2,
         AppendIf: 4,
+        AppendAll: 4,
         SetAttributes: 4,
         CreateWithAttributes: 4,
         PublishSnapshot: 4,

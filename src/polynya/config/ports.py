@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_ALL_HOSTS = ("", "0.0.0.0", "::", "[::]")
+_ALL_HOSTS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 (compared, not bound)
 
 
 def port_problems(

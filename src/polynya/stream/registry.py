@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from polynya.stream.command import COMMANDS, RULES, Command
-from polynya.stream.features.appends import conditions, kafka, mirror
+from polynya.stream.features.appends import conditions, kafka, mirror, together
 from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.attributes import rules as attributes
 from polynya.stream.features.compaction import rules as compaction
@@ -41,6 +41,7 @@ FEATURES = (
     conditions,
     kafka,
     mirror,
+    together,
     markers,
     decisions,
     attributes,

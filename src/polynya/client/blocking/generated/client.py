@@ -24,7 +24,12 @@ from polynya.client.messages import Operation, Retry
 from polynya.client.operations import attributes as stream_attributes
 from polynya.client.operations import snapshots as stream_snapshots
 from polynya.client.operations import tokens
-from polynya.client.operations.many_appends import AppendOutcome, StreamAppend, append_many
+from polynya.client.operations.many_appends import (
+    AppendOutcome,
+    StreamAppend,
+    append_all,
+    append_many,
+)
 from polynya.client.operations.tokens import ShortToken
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
@@ -349,6 +354,12 @@ class Client:
         """Append to up to 1,000 streams in one request, and return the outcome of each append, in
         their order. One that is refused does not affect the others. Raises ValueError."""
         return Driver(self._wire).run(append_many(appends, self._retry))
+
+    def append_all(self, appends: Sequence[StreamAppend]) -> list[AppendOutcome]:
+        """Append to up to 64 streams of one group, all or nothing, and return the outcome of each,
+        in their order. An append that has only `if_match` is a condition on its stream. If one is
+        refused, none is applied, and the error names it. Raises ValueError."""
+        return Driver(self._wire).run(append_all(appends, self._retry))
 
     def tail_many(
         self,

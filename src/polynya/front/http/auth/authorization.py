@@ -305,7 +305,7 @@ class Authorizer:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.APPEND), route.name
         if route.kind == RouteKind.APPEND_BATCH:
             return Verb.APPEND, route.name
-        if route.kind == RouteKind.APPEND_MANY:  # which checks each stream
+        if route.kind in (RouteKind.APPEND_MANY, RouteKind.APPEND_ALL):  # which check each stream
             return Verb.APPEND, None
         return _asked_of_handler(route, method)
 

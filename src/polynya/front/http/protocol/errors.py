@@ -177,6 +177,12 @@ _TABLE = (
         "rm'",
     ),
     ErrorCode(
+        "NONE_APPENDED",
+        409,
+        "one of many appends is refused, so none was applied: `item` is its number from 0, `reason` "
+        "the code that it has alone, and the status is that of this code",
+    ),
+    ErrorCode(
         "PROFILE_CONFLICT",
         409,
         "the stream cannot have this profile: it is leased, or the node has no object store",
@@ -296,6 +302,12 @@ _TABLE = (
         "HOST_NOT_ALLOWED",
         421,
         "without access control, a node serves only its own hosts and those in `allowed_hosts`",
+    ),
+    ErrorCode(
+        "CROSS_GROUP",
+        422,
+        "the streams of appends that are applied together must be of one group: give their names the "
+        "same part in braces, such as {o7}/order",
     ),
     ErrorCode(
         "KAFKA_BATCH_UNREADABLE",

@@ -47,6 +47,7 @@ class RouteKind:
     BOOTSTRAP = 11
     APPEND_BATCH = 12
     APPEND_MANY = 13
+    APPEND_ALL = 14
 
 
 _PARTS = {
@@ -135,6 +136,8 @@ class Router:
             return Route(RouteKind.LIVE, path)
         if path == "/v1/append":
             return Route(RouteKind.APPEND_MANY, path)
+        if path == "/v1/append-all":
+            return Route(RouteKind.APPEND_ALL, path)
         route = self._part(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()

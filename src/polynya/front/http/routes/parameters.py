@@ -41,6 +41,7 @@ _BY_KIND: dict[int, frozenset[str]] = {
     RouteKind.ATTRIBUTES: _STREAMS,
     RouteKind.APPEND_BATCH: _STREAMS,
     RouteKind.APPEND_MANY: _ALWAYS,
+    RouteKind.APPEND_ALL: _ALWAYS,
     RouteKind.SNAPSHOT: frozenset(("origin", "record", *_STREAMS)),
     RouteKind.SNAPSHOTS: _STREAMS,
     RouteKind.BOOTSTRAP: frozenset(("origin", "live", "cursor", *_STREAMS)),

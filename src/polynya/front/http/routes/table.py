@@ -10,6 +10,7 @@ from polynya.front.http.attributes import (
     put_attributes,
     show_attributes,
 )
+from polynya.front.http.batches.append_all import append_all
 from polynya.front.http.batches.append_batch import append_batch
 from polynya.front.http.batches.append_many import append_many
 from polynya.front.http.live.reader import live
@@ -114,6 +115,7 @@ METHODS: dict[int, Methods] = {
     },
     RouteKind.APPEND_BATCH: {"POST": append_batch, "OPTIONS": options},
     RouteKind.APPEND_MANY: {"POST": append_many, "OPTIONS": options},
+    RouteKind.APPEND_ALL: {"POST": append_all, "OPTIONS": options},
     RouteKind.SNAPSHOTS: {"GET": list_snapshots, "HEAD": list_snapshots, "OPTIONS": options},
     RouteKind.BOOTSTRAP: {"GET": bootstrap, "OPTIONS": options},
     RouteKind.HANDLER: _ANY | {"OPTIONS": options},
