@@ -60,7 +60,7 @@ def begun() -> Machine:
 
 
 def state(machine: Machine) -> list[object]:
-    """What readers and writers see of the streams."""
+    """Return the streams as readers and writers see them."""
     return [
         (
             stream.name,
