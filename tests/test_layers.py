@@ -35,7 +35,7 @@ ROOMS = {  # room: the rooms that it may import
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
     "admin": "access backup base cold config console cost engine files front jobs lakehouse local objectstore observability routing service stream system tiering transport wire",
     "cluster": "base config cost engine files front jobs objectstore observability raft replica routing service stream system tiering transport wal wire",
-    "front": "access base cost local routing service stream subscriptions wire",
+    "front": "access base cost local registry routing service stream subscriptions wire",
     "subscriptions": "base jobs local routing stream wal",
     "tiering": (
         "backup base cold config diskless engine jobs objectstore observability service stream transport"
@@ -57,6 +57,7 @@ ROOMS = {  # room: the rooms that it may import
     "access": "base files",
     "objectstore": "base files",
     "raft": "base",
+    "registry": "base",
     "stream": "base",
     "transport": "base",
     "wal": "base files",
@@ -77,6 +78,7 @@ PURE = {
     "raft": PLAIN,
     "stream": f"{PLAIN} array google_crc32c",
     "replica": f"{PLAIN} array",
+    "registry": f"{PLAIN} base64 binascii json",
     "wire": f"{PLAIN} array base64 contextvars cramjam datetime decimal google_crc32c hashlib ipaddress time urllib zlib",
     **dict.fromkeys(
         (

@@ -19,6 +19,7 @@ Every folder here is a room. From the top, each imports from lower lines only
 * `diskless`: appends of diskless streams, to the object store and then to the log.
 * `backup`, `cold` (packs), `console` (web), `lakehouse` (tables).
 * `replica` (a group's log joined to its state), `wire` (formats), `config`, `system`.
+* `registry`: schemas: subjects, versions, ids and their compatibility.
 * `raft`, `stream` (the state machine), `transport`, `wal`, `objectstore`, `access`, `cost`.
 * `base`, `files` (durable small files), `jobs` (the loop of background work), `observability`.
 

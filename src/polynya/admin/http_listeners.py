@@ -71,6 +71,10 @@ from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
+from polynya.front.http.registry.log import RegistryLog
+from polynya.front.http.registry.routes import MOUNT as REGISTRY
+from polynya.front.http.registry.routes import ROOT as REGISTRY_ROOT
+from polynya.front.http.registry.routes import RegistryRoutes
 from polynya.front.http.server import HttpFront
 from polynya.service.assembly import CoreRuntime
 from polynya.service.live import LiveStreams
@@ -113,6 +117,7 @@ class HttpListeners:
             profiles=node_profiles(start.config),
             compaction=engine.compaction.find,
         )
+        self._registry = RegistryRoutes(RegistryLog(service, self._topics.topics))
         self._tables = self._audited(audited_requests.table_act, table_handler(behind.tables.user))
         self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
         tokens = TokenRoutes(keeper.tokens, keeper.known)
@@ -165,6 +170,7 @@ class HttpListeners:
             RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
             BUCKETS: self._buckets.list,
             TOPICS: self._topics.list,
+            REGISTRY_ROOT: self._registry.handle,
             SHORT_TOKENS: ShortTokenRoute(known.counters if known is not None else None).handle,
             **console_handlers(),
         }
@@ -247,6 +253,7 @@ class HttpListeners:
             **(self._acts() if self._keeper.access is not None else self._acts_elsewhere()),
             BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
+            REGISTRY: self._registry.handle,
             SEGMENTS: self._segments.handle,
             COMPACTION: self._compaction.handle,
             MIRROR: MirrorRoutes(self._service, self._topics.topics).handle,

@@ -293,3 +293,12 @@ LOG_CURSORS_MAX = 65_536  # … and cursors
 LOG_NAME_BYTES_MAX = 255  # embedded log: a topic's or cursor's name in UTF-8
 LOG_WRITE_BYTES = 8 * MIB  # embedded log: appends of several threads that share one write
 LOG_INDEX_CACHE_BYTES = 32 * MIB  # embedded log: indexes of sealed segments kept in memory
+
+# schema registry: a core that serves it keeps all schemas of the topic `_schemas` in memory
+SCHEMA_BYTES_MAX = 1 * MIB  # the text of one schema
+SCHEMA_BODY_BYTES_MAX = 4 * MIB  # a request with a schema, whose text JSON escapes
+SCHEMA_DEPTH_MAX = 64  # levels of types in types: each is a call of the parser
+SCHEMA_REFERENCES_MAX = 100  # of one schema, those of its references included
+SUBJECT_BYTES_MAX = 512  # the name of a subject: each key of the topic has it
+REGISTRY_BYTES_MAX = 128 * MIB  # names and texts of all schemas, which each core may keep
+REGISTRY_VERSIONS_MAX = 200_000  # of all subjects: each takes about 1 KiB beside its text

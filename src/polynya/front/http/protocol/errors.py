@@ -16,6 +16,7 @@ from polynya.stream.replies import Code
 REFUSED = "refused"
 UNKNOWN = "unknown"
 CATALOG = "/iceberg/"  # errors of these paths have the format of Iceberg's REST specification
+REGISTRY = "/registry"  # errors of these paths also have that of Confluent's schema registry
 
 
 class ErrorCode(msgspec.Struct, frozen=True):
@@ -513,4 +514,13 @@ def error_body(code: str, message: str, request_id: str, target: str = "") -> by
     error: dict[str, str | int] = {"code": code, "message": message, "request_id": request_id}
     if target.startswith(CATALOG):
         error |= {"code": ERRORS[code].status, "type": code}
+    if is_registry(target):
+        return msgspec.json.encode(
+            {"error_code": ERRORS[code].status, "message": message, "error": error}
+        )
     return msgspec.json.encode({"error": error})
+
+
+def is_registry(target: str) -> bool:
+    """Report whether a request is for the schema registry."""
+    return target.startswith(REGISTRY) and target[len(REGISTRY) :][:1] in ("", "/", "?")

@@ -28,6 +28,11 @@ _READS = (
     "cursor",
 )
 _ALWAYS = frozenset(["access_token"])
+_OF_REGISTRY = (
+    *("subject", "subjectPrefix", "deleted", "deletedOnly", "deleted_only", "latestOnly"),
+    *("offset", "limit", "normalize", "format", "fetchMaxId"),
+    *("permanent", "verbose", "defaultToGlobal", "force"),
+)
 _STREAMS = frozenset(("consistency", *_ALWAYS))
 STREAM = frozenset((*_READS, *_STREAMS))
 _BY_KIND: dict[int, frozenset[str]] = {
@@ -63,6 +68,7 @@ BY_PATH: dict[str, frozenset[str]] = {
         "/v1/admin/backup/objects": ("prefix", "after"),
         "/v1/admin/backup/object": ("key", "offset", "length"),
         "/iceberg/v1/namespaces": ("parent",),
+        "/registry": _OF_REGISTRY,
     }.items()
 }
 """The parameters of handlers and mounts, by the beginning of a path; the first that fits counts."""

@@ -1,0 +1,101 @@
+"""Unchanged clients of Confluent's schema registry against a real node: they register, evolve, are
+refused, and read back what they produced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from product import RunningNode
+
+pytestmark = pytest.mark.process
+SECONDS = 60.0
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [{"name": "item", "type": "long"}],
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    running = RunningNode(tmp_path_factory.mktemp("registry") / "data", ("--cores", "2"))
+    try:
+        yield running
+    finally:
+        assert running.stop() == 0, "".join(running.log)
+        assert "request failed" not in "".join(running.log), "".join(running.log)
+
+
+@pytest.fixture(scope="module")
+def client(node: RunningNode) -> SchemaRegistryClient:
+    return SchemaRegistryClient({"url": f"{node.url}/registry"})
+
+
+def context(topic: str) -> SerializationContext:
+    return SerializationContext(topic, MessageField.VALUE)
+
+
+def through(node: RunningNode, topic: str, values: list[bytes]) -> list[bytes]:
+    """Produce values, and return what a consumer reads."""
+    producer = Producer({"bootstrap.servers": node.kafka})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(SECONDS) == 0
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "g"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = consumer.consume(len(values), SECONDS)
+    consumer.close()
+    return [each.value() for each in found]
+
+
+def evolved(**more: Any) -> str:
+    """Return the schema with one more field."""
+    return json.dumps({**ORDER, "fields": [*ORDER["fields"], more]})
+
+
+def test_avro_records_are_written_read_and_evolve(
+    node: RunningNode, client: SchemaRegistryClient
+) -> None:
+    first = AvroSerializer(client, json.dumps(ORDER))
+    second = AvroSerializer(client, evolved(name="note", type="string", default=""))
+    where = context("avro")
+    values = [first({"item": 7}, where), second({"item": 8, "note": "x"}, where)]
+    assert [each[:5] for each in values] == [b"\0\0\0\0\1", b"\0\0\0\0\2"]
+    read = AvroDeserializer(client)
+    assert [read(each, where) for each in through(node, "avro", values)] == [
+        {"item": 7},
+        {"item": 8, "note": "x"},
+    ]
+    newest = AvroDeserializer(client, evolved(name="note", type="string", default=""))
+    assert newest(values[0], where) == {"item": 7, "note": ""}
+    refused = AvroSerializer(client, evolved(name="must", type="string"))
+    with pytest.raises(SchemaRegistryError, match="READER_FIELD_MISSING_DEFAULT_VALUE") as failed:
+        refused({"item": 9, "must": "x"}, where)
+    assert (failed.value.http_status_code, failed.value.error_code) == (409, 409)
+
+
+def test_the_calls_of_the_client(client: SchemaRegistryClient) -> None:
+    schema = Schema('{"type": "enum", "name": "E", "symbols": ["A"]}', "AVRO")
+    id_ = client.register_schema("calls", schema)
+    assert client.get_schema(id_).schema_str == '{"type":"enum","name":"E","symbols":["A"]}'
+    assert client.lookup_schema("calls", schema).version == 1
+    assert "calls" in client.get_subjects()
+    assert client.get_versions("calls") == [1]
+    assert client.get_latest_version("calls").schema_id == id_
+    assert "AVRO" in client.get_schema_types()
+    client.set_compatibility("calls", "FULL")
+    assert client.get_compatibility("calls") == "FULL"
+    more = Schema('{"type": "enum", "name": "E", "symbols": ["A", "B"]}', "AVRO")
+    assert not client.test_compatibility("calls", more)
+    assert client.delete_subject("calls", permanent=True) == [1]
+    with pytest.raises(SchemaRegistryError) as failed:
+        client.get_versions("calls")
+    assert failed.value.error_code == 40401
