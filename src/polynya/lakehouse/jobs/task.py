@@ -19,6 +19,12 @@ from polynya.lakehouse.jobs.output import Output, file_name
 from polynya.lakehouse.jobs.plan import Job, Range, Task, claimed
 from polynya.lakehouse.jobs.rewrites.merge_files import merge_files
 from polynya.lakehouse.jobs.rewrites.redo_files import read_again
+from polynya.lakehouse.payloads.decode import (
+    Layout,
+    SchemaMissing,
+    SchemaUnknown,
+    decoded_payloads,
+)
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import (
     Block,
@@ -34,8 +40,8 @@ from polynya.wire.tables import FailedRange
 
 
 class TaskResult(msgspec.Struct, frozen=True):
-    """The result of a task. With `wishes` nothing was written, and the job must be rerun with these
-    columns."""
+    """The result of a task. With `wishes` or `ids` nothing was written, and the job must be rerun
+    with these columns, and with the schemas of these ids."""
 
     task: int
     records: int
@@ -45,6 +51,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     wishes: list[Column] = []
     failed: list[FailedRange] = []  # ranges that cannot be read: nothing was written either
     seconds: float = 0.0  # duration of the task, without Spark
+    ids: list[int] = []  # of schemas that the job does not have
 
 
 def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
@@ -115,7 +122,7 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     """Decode ranges and write them, or report fields without a column."""
     out = Output(job, task, blobs)
     begin = time.perf_counter()
-    columns, wishes = job.columns, list[Column]()
+    columns, wishes, ids = job.columns, list[Column](), set[int]()
     records = size = 0
     failed: list[Unreadable] = []
     try:
@@ -124,42 +131,50 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
                 continue  # the others are only checked
             schema = Schema(columns, job.shapes[block.shape], discover=job.discover, full=job.full)
             try:
-                data, ends, decoded = _decoded(block, schema)
-                if not decoded.wishes and not wishes:
+                data, ends, decoded = _decoded(job, block, schema)
+                if not decoded.wishes and not wishes and not ids:
                     if block.kind == Kind.BYTES:
                         out.note_bytes(rows.part.uid for rows in block.parts)
                     base = base_columns(block, data, ends)
                     out.add(base, decoded.arrays, decoded.problems)
+            except SchemaMissing as lacking:
+                ids.update(lacking.numbers)
+                continue
             except Exception as fault:
-                failed += _culprits(block, schema, fault)
+                failed += _culprits(job, block, schema, fault)
                 continue
             size += len(data)
             records += len(ends)
             columns = adopt(columns, decoded.wishes)
             wishes += decoded.wishes
-        if wishes or failed:
+        if wishes or ids or failed:
             out.abort()
-            return TaskResult(task.id, records, size, wishes=wishes, failed=_failures(failed))
+            return TaskResult(
+                task.id, records, size, wishes=wishes, failed=_failures(failed), ids=sorted(ids)
+            )
         return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
     except BaseException:
         out.abort()
         raise
 
 
-def _decoded(block: Block, schema: Schema) -> tuple[Any, Any, Decoded]:
+def _decoded(job: Job, block: Block, schema: Schema) -> tuple[Any, Any, Decoded]:
     data, ends = joined(block)
-    return data, ends, typed(block.kind, data, ends, absent(block), schema)
+    records = Layout(block.kind, data, ends, absent(block))
+    if job.writers is None:
+        return data, ends, typed(*records, schema)
+    return data, ends, decoded_payloads(records, schema, job.writers)
 
 
-def _culprits(block: Block, schema: Schema, fault: Exception) -> list[Unreadable]:
+def _culprits(job: Job, block: Block, schema: Schema, fault: Exception) -> list[Unreadable]:
     """Return the ranges of a block that fail alone. Raises `fault` if none does, or if it is no
     fault of records."""
-    if isinstance(fault, PolynyaError | OSError):
+    if isinstance(fault, PolynyaError | OSError) and not isinstance(fault, SchemaUnknown):
         raise fault
     found = []
     for rows in block.parts:
         try:
-            _decoded(Block([rows], block.shape, block.kind), schema)
+            _decoded(job, Block([rows], block.shape, block.kind), schema)
         except Exception as own:
             found.append(Unreadable(rows.part, told(own)))
     if not found:

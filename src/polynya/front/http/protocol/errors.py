@@ -110,6 +110,11 @@ _TABLE = (
         "a partition is a column, a period of a time, or a number of buckets: day(timestamp)",
     ),
     ErrorCode(
+        "TABLE_PAYLOAD",
+        400,
+        "a payload is registry, registry:URL, avro:SCHEMA or protobuf:MESSAGE:SCHEMA",
+    ),
+    ErrorCode(
         "TABLE_TRANSFORM", 400, "a transform is an SQL statement or MODULE:FUNCTION of Python"
     ),
     ErrorCode("TOPIC_INVALID", 400, "the topic's name, partitions or a config is invalid"),
