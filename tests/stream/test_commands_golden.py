@@ -89,6 +89,7 @@ from polynya.stream.features.segments.commands import Rollover
 from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLevel
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
+    ForgetFailure,
     LinkSubscription,
     ResetLinks,
     SubscriptionConfig,
@@ -99,6 +100,7 @@ from polynya.stream.features.subscriptions.commands import (
     SubscriptionPutLimited,
     SubscriptionRetry,
     SubscriptionStreams,
+    SubscriptionWorker,
     UnlinkSubscription,
 )
 from polynya.stream.features.tables.commands import (
@@ -402,6 +404,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "9b31a173071103a3775f31a6646f63732f610840cd03f9a4626f6f6d",
     ),
     (ResetLinks("s", 7, [("docs/a", 8, 3, 9)]), "9432a173079194a6646f63732f61080309"),
+    (SubscriptionWorker("s", 7, 17, "w", 8, 1017, [3]), "9836a1730711a17708cd03f99103"),
+    (ForgetFailure("s", 7, "docs/a"), "9437a17307a6646f63732f61"),
     (TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
     (TableOpen(3, 12), "933d030c"),
     (TablePlanned(3, 1), "933e0301"),
@@ -680,6 +684,8 @@ def test_levels_are_those_of_commands() -> None:
         AcknowledgeAll: 4,
         **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget), 4),
         ResetLinks: 4,
+        SubscriptionWorker: 4,
+        ForgetFailure: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 

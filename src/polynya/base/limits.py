@@ -260,6 +260,10 @@ SUBSCRIPTION_ID_BYTES_MAX = 256
 SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; responses contain them
 SUBSCRIPTION_ATTEMPTS_MAX = 1000  # the largest `max_attempts`: at a minute each, most of a day
 SUBSCRIPTION_PAUSE_MS_MAX = 86_400_000  # before a retry: a day, as the whole subscription waits
+SUBSCRIPTION_LANES_MAX = 64  # lanes that workers share: each is a subscription
+# workers that share the lanes of a subscription; those beyond the lanes only wait
+SUBSCRIPTION_WORKERS_MAX = 256
+SUBSCRIPTION_WORKER_BYTES_MAX = 256  # a name there: all of them are in one record of the state
 SUBSCRIPTION_BODY_BYTES_MAX = 2 * MIB  # one request: all explicit links at maximum length fit
 # default profiles of buckets: every core reads all of them while streams are created
 BUCKET_PROFILES_MAX = 10_000

@@ -28,7 +28,7 @@ from polynya.stream.features.retention import rules as retention
 from polynya.stream.features.retention import trimming
 from polynya.stream.features.segments import rules as segments
 from polynya.stream.features.settings import rules as settings
-from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions import links, workers
 from polynya.stream.features.subscriptions import rules as subscriptions
 from polynya.stream.features.tables import failures, watches
 from polynya.stream.features.tables import lifetimes as table_lifetimes
@@ -60,6 +60,7 @@ FEATURES = (
     eviction,
     subscriptions,
     links,
+    workers,
     tables,
     failures,
     table_lifetimes,

@@ -92,7 +92,18 @@ class Reset(Operation, tag=8, frozen=True, gc=False):
     is_dry: bool = False
 
 
-AnyOperation = Put | Get | DeleteSubscription | Members | ClaimWork | Work | RetryWork | Reset
+class ShareLanes(Operation, tag=9, frozen=True, gc=False):
+    """A worker's report that it is alive, or that it leaves. It is at work on its `busy` lanes."""
+
+    worker: str
+    lanes: int
+    busy: list[int]
+    leaves: bool = False
+
+
+AnyOperation = (
+    Put | Get | DeleteSubscription | Members | ClaimWork | Work | RetryWork | Reset | ShareLanes
+)
 
 
 class OperationResult(msgspec.Struct, array_like=True, gc=False):
@@ -134,6 +145,10 @@ class ListRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
 Over = list[tuple[str, int]]
 Links = list[LinkInfo]
 Shapes = list[dict[str, Any]]
+
+
+NO_SUBSCRIPTION = "there is no such subscription"
+NO_PULL_WAKE = "the subscription is not of type pull-wake"
 
 
 def refuse(status: int, code: str, message: str = "", **more: Any) -> OperationResult:

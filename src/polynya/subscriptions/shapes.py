@@ -63,6 +63,7 @@ def subscription_shape(
         **listed_shape(subscription),
         "subscription_id": subscription.id,
         "streams": [shown_shape(info) for info in links],
+        "workers": workers_shape(subscription),
         "webhook": webhook,
     }
 
@@ -89,6 +90,16 @@ def listed_shape(subscription: Subscription) -> dict[str, Any]:
         "dead_letter_stream": spelled_name(subscription.failures.dead_letter) or None,
         "failure": failure_shape(subscription.failures),
     }
+
+
+def workers_shape(subscription: Subscription) -> list[dict[str, Any]]:
+    """Return the workers that share lanes, as GET shows them. One whose time is over may be among
+    them until another one reports."""
+    roster = subscription.roster
+    return [
+        {"worker": worker, "lanes": roster.lanes_of(worker), "until": _time(until_ms)}
+        for worker, until_ms in roster.workers.items()
+    ]
 
 
 def failure_shape(failures: Failures) -> dict[str, Any] | None:
@@ -148,6 +159,12 @@ def wake_event(subscription: Subscription, now_ms: int) -> Append:
         "generation": subscription.generation,
         "ts": now_ms,
     }
+    return _json_append(subscription.config.wake_stream, event, now_ms)
+
+
+def workers_event(subscription: Subscription, now_ms: int) -> Append:
+    """Return the append that says that workers have to report: one is new, or lanes have moved."""
+    event = {"type": "workers", "subscription_id": subscription.id, "ts": now_ms}
     return _json_append(subscription.config.wake_stream, event, now_ms)
 
 

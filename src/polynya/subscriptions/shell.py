@@ -28,6 +28,7 @@ from polynya.subscriptions.messages import (
     Reset,
     RetryWork,
     Shapes,
+    ShareLanes,
 )
 from polynya.subscriptions.operations import Operations
 from polynya.subscriptions.shapes import listed_shape
@@ -90,13 +91,13 @@ class Subscriptions:
     async def operate(self, operation: AnyOperation) -> OperationResult:
         """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and
         `OutcomeUnknown`."""
-        needs_level = isinstance(operation, RetryWork | Reset) or (
+        needs_level = isinstance(operation, RetryWork | Reset | ShareLanes) or (
             isinstance(operation, Put) and operation.max_attempts > 0
         )
         if needs_level and self._service.local.level < WORK_QUEUE_LEVEL:
             raise UpgradePending(
-                f"retries, dead letters and resets need level {WORK_QUEUE_LEVEL}; some nodes run an older "
-                "release. Finish the upgrade."
+                "retries, dead letters, resets and workers with lanes need level "
+                f"{WORK_QUEUE_LEVEL}; some nodes run an older release. Finish the upgrade."
             )
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
         answer: OperationResult = await self._service.rpc.at_home(

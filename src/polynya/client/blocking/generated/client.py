@@ -46,7 +46,8 @@ from polynya.client.values import (
     is_local,
 )
 from polynya.client.verbs import Lifetime
-from polynya.client.workers import HANDLE_SECONDS, By, Worker, WorkerSettings, disband
+from polynya.client.worker_settings import By, WorkerSettings
+from polynya.client.workers import HANDLE_SECONDS, Worker, disband
 
 if TYPE_CHECKING:
     from polynya.client.blocking.generated.wire import Wire
@@ -441,10 +442,11 @@ class Client:
         for jobs; fetching the next job acknowledges the previous one. The group receives the
         records appended after its creation.
 
-        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream
-        by sending all its records to one lane. A lease is renewed while a record is handled, for
-        `handle_seconds` at most. The lease of a dead worker expires after `lease_seconds`.
-        `wait=False` ends when no work is left.
+        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream,
+        and keeps a stream at one worker while that worker lives: the lanes are shared evenly, and a
+        worker without a heartbeat for `lease_seconds` loses its lanes to the others. A lease is
+        renewed while a record is handled, for `handle_seconds` at most. The lease of a dead worker
+        expires after `lease_seconds`. `wait=False` ends when no work is left for this worker.
 
         A record that failed `max_attempts` times (`Job.retry`, or an exception in the `with` block)
         goes to the stream `groups/GROUP/dead-letters`. Raises `StreamExists` when the group exists

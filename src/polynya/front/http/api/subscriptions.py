@@ -13,9 +13,11 @@ from polynya.base.limits import (
     SUBSCRIPTION_ATTEMPTS_MAX,
     SUBSCRIPTION_BODY_BYTES_MAX,
     SUBSCRIPTION_ID_BYTES_MAX,
+    SUBSCRIPTION_LANES_MAX,
     SUBSCRIPTION_PAUSE_MS_MAX,
     SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTION_TEXT_BYTES_MAX,
+    SUBSCRIPTION_WORKER_BYTES_MAX,
 )
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
@@ -35,6 +37,7 @@ from polynya.subscriptions.messages import (
     Put,
     Reset,
     RetryWork,
+    ShareLanes,
     Work,
     refuse,
 )
@@ -74,6 +77,15 @@ class _StreamsBody(msgspec.Struct):
 class _ClaimBody(msgspec.Struct):
     worker: str
     claim_id: str = ""  # not in the protocol
+
+
+class _WorkersBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A worker's report. It is not in the protocol."""
+
+    worker: str
+    lanes: int = 1
+    busy: list[int] = []
+    leave: bool = False
 
 
 class _Ack(msgspec.Struct):
@@ -266,6 +278,9 @@ def _operation(request: Request, now_ms: int) -> AnyOperation:
         return _base(request, key)
     if rest[0] == "streams":
         return _members(request, key, rest[1:])
+    if rest == ("workers",):
+        _only(request, "POST")
+        return _share_lanes(request, key)
     if rest == ("reset",):
         _only(request, "POST")
         return _reset(request, key, now_ms)
@@ -278,8 +293,8 @@ def _operation(request: Request, now_ms: int) -> AnyOperation:
         refuse(
             404,
             "SUBSCRIPTION_NOT_FOUND",
-            "the paths below a subscription are streams, callback, claim, ack, retry, release and "
-            "reset",
+            "the paths below a subscription are streams, callback, claim, ack, retry, release, "
+            "reset and workers",
         )
     )
 
@@ -324,6 +339,22 @@ def _claim(request: Request, key: str) -> AnyOperation:
     if len(claim_id.encode()) > SUBSCRIPTION_ID_BYTES_MAX or "\0" in claim_id:
         raise _invalid(f"claim_id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes without NUL")
     return ClaimWork(key, request.base_url, worker, claim_id)
+
+
+def _share_lanes(request: Request, key: str) -> AnyOperation:
+    body = _read(request, _WorkersBody)
+    worker, lanes = body.worker, body.lanes
+    if not worker or len(worker.encode()) > SUBSCRIPTION_WORKER_BYTES_MAX or "\0" in worker:
+        raise _invalid(
+            f"worker must be a non-empty string of at most {SUBSCRIPTION_WORKER_BYTES_MAX} bytes "
+            "without NUL"
+        )
+    if not 1 <= lanes <= SUBSCRIPTION_LANES_MAX:
+        raise _invalid(f"lanes is {lanes}; expected an integer from 1 to {SUBSCRIPTION_LANES_MAX}")
+    wrong = [lane for lane in body.busy if not 0 <= lane < lanes]
+    if wrong:
+        raise _invalid(f"busy has {wrong[0]}; expected lanes from 0 to {lanes - 1}")
+    return ShareLanes(key, request.base_url, worker, lanes, sorted(set(body.busy)), body.leave)
 
 
 def _wake_token(request: Request) -> str:

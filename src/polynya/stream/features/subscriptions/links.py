@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.base.names import spelled_name
@@ -30,6 +30,7 @@ from polynya.stream.features.subscriptions.state import (
     LinkInfo,
     Registration,
     State,
+    Subscription,
     SubscriptionsImage,
     SubscriptionState,
     Watch,
@@ -310,8 +311,9 @@ def _info(stream: Stream, key: str) -> LinkInfo:
 def encode_image(state: SubscriptionState) -> SubscriptionsImage:
     """Return the state as snapshots contain it."""
     registrations = [watch.registration for watch in state.watches.values()]
+    homes = cast("list[Subscription]", [home.written() for home in state.homes.values()])
     return SubscriptionsImage(
-        list(state.homes.values()), list(state.graves.values()), registrations, list(state.dropped)
+        homes, list(state.graves.values()), registrations, list(state.dropped)
     )
 
 
