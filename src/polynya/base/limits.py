@@ -276,7 +276,13 @@ WEBHOOK_RESPONSE_BYTES_MAX = 64 * KIB  # the receiver only reports whether it is
 # callers
 TOKENS_MAX = 10_000
 TOKEN_NAME_BYTES_MAX = 200
+SCRAM_SALT_BYTES_MAX = 256  # of a password that Kafka's tools set
 TOKEN_SCOPES_MAX = 16  # per token or JWT: each request may check all of them
+# ACLs and quotas of Kafka's tools: as tokens, every core holds them, and the file is written whole
+ACLS_MAX = 5_000
+ACLS_OF_USER_MAX = 1_000  # one value of the meta group has them
+ACL_NAME_BYTES_MAX = 1 * KIB  # of a resource: as of a consumer group
+USER_QUOTAS_MAX = 5_000
 # entries, each kept for a limited time: every core holds them all, beside the tokens
 REVOKED_JWTS_MAX = 10_000
 REVOKED_JWT_BYTES_MAX = 1 * KIB  # a revoked `jti` or `sub`

@@ -14,6 +14,7 @@ from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
 from polynya.cost import APPEND, Counts
+from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.context import TopicDefaults
@@ -180,10 +181,14 @@ def kafka_listeners(
     and TLS of the base port."""
     if KAFKA not in start.listeners:
         return []
+    access = keeper.known if start.config.kafka_needs_token else None
     protection = KafkaProtection(
-        access=keeper.known if start.config.kafka_needs_token else None,
+        access=access,
         tls=keeper.tls_context,
         cores=start.cores,
+        user_admin=None
+        if access is None
+        else UserAdmin(lambda: keeper.tokens, access, keeper.audit.record),
     )
     front = KafkaFront(
         engine.service,

@@ -11,6 +11,7 @@ import msgspec
 from polynya.base.histogram import Histogram
 from polynya.base.limits import OFFSETS_RETENTION_SECONDS
 from polynya.front.common.client_traffic import ClientTraffic
+from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.configs import NodeProfiles
 from polynya.front.kafka.tails import Tails
@@ -85,6 +86,7 @@ class Context:
         self.numbers = TransactionNumbers()
         self.defaults = defaults
         self.spawn = spawn
+        self.user_admin: UserAdmin | None = None  # None: no access control
         self.topics = TopicCatalog(service, new_id)
         self.topic_frames = TopicFrames(brokers, self.topics, service.groups)
         self.producer_ids = ProducerIdSource(service)

@@ -44,6 +44,7 @@ class KafkaFront:
             defaults=defaults,
             spawn=self.spawn,
         )
+        self.context.user_admin = protection.user_admin
         self.connections = Connections(self.context, protection, connections_max)
         self._handshakes_max = max(4, connections_max // 4)
         self._tls = protection.tls

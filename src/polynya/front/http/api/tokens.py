@@ -7,7 +7,8 @@ tokens with `admin`.
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from polynya.base.errors import ConfigError, Unavailable
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 
+Made = TypeVar("Made")
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
@@ -25,6 +27,10 @@ class Tokens(Protocol):
     """The token operations. They raise `BadScope`, `NoToken`, `ConfigError` and `Unavailable`."""
 
     async def load(self) -> AtRest: ...
+
+    async def change(
+        self, change: Callable[[AtRest], tuple[AtRest, Made]], now_ms: int
+    ) -> Made: ...
 
     async def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]: ...
 

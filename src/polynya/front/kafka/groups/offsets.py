@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polynya.access.grants import Verb
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
@@ -63,15 +64,16 @@ async def _commit(
 
 
 async def topic_of_offsets(
-    call: Call, name: str, id_: bytes, *, by_id: bool
+    call: Call, name: str, id_: bytes, *, by_id: bool, operation: Operation = Operation.READ
 ) -> tuple[Topic | None, Error]:
-    """Return a topic that the caller may read, by its id or its name, or the error."""
+    """Return a topic that the caller may read (or that an ACL allows the operation on), by its id
+    or its name, or the error."""
     topics = call.context.topics
     try:
         topic = await (topics.find_id(id_) if by_id else topics.find(name))
     except PolynyaError:
         return None, Error.COORDINATOR_NOT_AVAILABLE
-    if not call.caller.may(Verb.READ, name if topic is None else topic.name):
+    if not call.caller.may(Verb.READ, name if topic is None else topic.name, operation):
         return None, Error.TOPIC_AUTHORIZATION_FAILED
     missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
     return topic, Error.NONE if topic is not None else missing
@@ -145,7 +147,9 @@ async def _fetched(
         response.topics = await _all(call, entries, unstable)
         return response
     async for each in in_turns(call, asked):
-        topic, error = await topic_of_offsets(call, each.name, each.topic_id, by_id=by_id)
+        topic, error = await topic_of_offsets(
+            call, each.name, each.topic_id, by_id=by_id, operation=Operation.DESCRIBE
+        )
         if error == Error.UNKNOWN_TOPIC_OR_PARTITION:
             error = Error.NONE  # as in Kafka: no offset
         parts = [
@@ -166,7 +170,9 @@ async def _all(
     for place in [*entries, *sorted(unstable - entries.keys())]:
         id_, number = place
         if id_ not in found:
-            topic, _error = await topic_of_offsets(call, "", id_, by_id=True)
+            topic, _error = await topic_of_offsets(
+                call, "", id_, by_id=True, operation=Operation.DESCRIBE
+            )
             if topic is None:
                 continue
             found[id_] = fetch.OffsetFetchResponseTopics(topic.name, id_)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.limits import TRANSACTIONAL_ID_BYTES_MAX
 from polynya.front.kafka.call import Call
@@ -43,19 +44,19 @@ class NotAnswered(Exception):
         self.error = error
 
 
-def refusal_of_id(call: Call, id_: str) -> Error:
+def refusal_of_id(call: Call, id_: str, operation: Operation = Operation.WRITE) -> Error:
     """Return why the caller cannot use a transactional id anywhere in the cluster."""
     if not 0 < len(id_.encode()) <= TRANSACTIONAL_ID_BYTES_MAX:
         return Error.INVALID_REQUEST
-    if not call.caller.may_use_transaction(id_):
+    if not call.caller.may_use_transaction(id_, operation):
         return Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return Error.NONE if call.context.transactions.is_ready else Error.COORDINATOR_NOT_AVAILABLE
 
 
-def refusal_here(call: Call, id_: str) -> Error:
+def refusal_here(call: Call, id_: str, operation: Operation = Operation.WRITE) -> Error:
     """Return why this broker does not take a request about a transactional id: they do not cross
     nodes, so that the order of a client's requests is that of its connection."""
-    refused = refusal_of_id(call, id_)
+    refused = refusal_of_id(call, id_, operation)
     if refused:
         return refused
     context = call.context
