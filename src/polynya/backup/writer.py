@@ -139,6 +139,7 @@ class BackupWriter:
             ended_ms=now_ms(),
             files=[self._files[group] for group in range(about.groups + 1)],
             objects=await self._write_list(f"{manifests.folder_of(backup)}/objects"),
+            whole_transactions=True,
         )
         await self._put(
             f"{manifests.folder_of(backup)}/{manifests.MANIFEST}", [manifests.encode(manifest)]
