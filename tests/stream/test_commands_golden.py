@@ -133,6 +133,7 @@ from polynya.stream.features.transactions.commands import (
     TxnEnd,
     TxnExpire,
     TxnForget,
+    TxnHold,
     TxnInit,
 )
 from polynya.stream.parts import (
@@ -500,6 +501,7 @@ GOLDEN: list[tuple[Command, str]] = [
     (TxnExpire("t", 3, 5, True), "9571a1740305c3"),
     (TxnAsk(7, 3, 5), "9474070305"),
     (TxnForget("t", 5), "9375a17405"),
+    (TxnHold("b", 7, 5), "947ca1620705"),
     (ConsumerGroupDrop("g"), "92cc84a167"),
     (DropOffsets("g", [(bytes(16), 3)]), "93cc85a1679192c41" + "00" * 16 + "003"),
     (ExpireOffsets("g", 5), "93cc86a16705"),
@@ -682,7 +684,7 @@ def test_levels_are_those_of_commands() -> None:
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
         AcknowledgeAll: 4,
-        **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget), 4),
+        **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget, TxnHold), 4),
         ResetLinks: 4,
         SubscriptionWorker: 4,
         ForgetFailure: 4,

@@ -210,6 +210,8 @@ TRANSACTIONAL_ID_BYTES_MAX = 1 * KIB  # as of a consumer group: each state snaps
 TRANSACTION_IDLE_MS = 15 * 60 * 1000
 # a participant asks for the outcome of what is open for longer: no timeout is as long
 ORPHAN_MS = 16 * 60 * 1000
+HOLD_MS_MAX = 10_000  # of commits, for a backup; one whose backup dies expires
+BACKUP_ROUND_CHARACTERS_MAX = 64  # of its name: each state snapshot has it
 TRANSACTIONAL_ID_KEPT_MS = 7 * 24 * 3600 * 1000  # an idle id, as Kafka's default
 KAFKA_FORWARD_BYTES_MAX = 1 * MIB  # Produce at the wrong broker: a larger one goes to the leader
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names

@@ -25,7 +25,8 @@ class TransactionRefused(Exception):
 
     NOT_FOUND: it does not know the id. FENCED: another pair of producer and epoch. TXN_STATE: no
     transaction is open, or its outcome was another one. TXN_CONCURRENT: the markers of the last one
-    are on their way: repeat. TOO_LARGE: too many participants. TOO_MANY: no room for the id."""
+    are on their way: repeat. TXN_HELD: a backup holds commits: repeat. TOO_LARGE: too many
+    participants. TOO_MANY: no room for the id."""
 
     def __init__(self, code: Code) -> None:
         super().__init__(code.name)
