@@ -50,6 +50,7 @@ ROOMS = {  # room: the rooms that it may import
     "diskless": "base cold objectstore stream wire",
     "lakehouse": "base files objectstore stream wire",
     "config": "base files objectstore",
+    "reducers": "base wire",
     "cost": "base files",
     "replica": "base raft stream",
     "system": "base files wal",
