@@ -1,0 +1,113 @@
+"""The worker of reducers: asks what is due, and runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from polynya.cli.reducers.runs import Bound, Outcome, Refused, Run, Server
+from polynya.reducers.bindings import Binding
+from polynya.reducers.builtins import builtin
+from polynya.reducers.reducer import Reducer, ReducerFault
+
+PATH = "/v1/reducers"
+FAULT_CHARACTERS_MAX = 500
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A run of a round, as it is told."""
+
+    reducer: str
+    stream: str
+    outcome: Outcome
+
+
+class Worker:
+    """Runs reducers by their due streams. `names`: of these alone; empty: of all."""
+
+    def __init__(
+        self,
+        server: Server,
+        names: Collection[str],
+        told: Callable[[Told], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server = server
+        self._names = frozenset(names)
+        self._told = told
+        self._now = now
+
+    def round(self, *, everything: bool = False) -> int:
+        """Run all that is due. Return how many runs there were. `everything`: also what passes no
+        threshold yet. Raises `Refused`, and what the server's `send` raises."""
+        known = self._reducers()
+        runs, after = 0, ""
+        while True:
+            query: dict[str, str] = {"after": after} if after else {}
+            if everything:
+                query["all"] = "1"
+            if len(self._names) == 1:
+                query["reducer"] = next(iter(self._names))
+            page = self._ask("GET", f"{PATH}/due?{urlencode(query)}").json()
+            for due in page["due"]:
+                bound = known.get(due["reducer"])
+                if bound is not None:
+                    self._run(bound, due["stream"])
+                    runs += 1
+            after = page["after"]
+            if not after:
+                return runs
+
+    def _reducers(self) -> dict[str, Bound]:
+        listed = self._ask("GET", PATH).json()["reducers"]
+        found = {each["name"]: Bound(each["name"], _binding(each)) for each in listed}
+        missing = self._names - found.keys()
+        if missing:
+            raise ReducerFault(f"there is no reducer '{min(missing)}'")
+        return {
+            name: each for name, each in found.items() if not self._names or name in self._names
+        }
+
+    def _run(self, bound: Bound, stream: str) -> None:
+        run = Run(self._server, bound, stream, self._make, self._now)
+        try:
+            outcome = run.go()
+        except Refused as refused:
+            if refused.status == 404 or refused.status == 410:  # deleted since it was due
+                return
+            raise
+        if outcome.fault:
+            self._report(bound, stream, outcome.fault)
+        self._told(Told(bound.name, stream, outcome))
+
+    def _report(self, bound: Bound, stream: str, reason: str) -> None:
+        body = {
+            "stream": stream,
+            "revision": bound.binding.revision,
+            "reason": reason[:FAULT_CHARACTERS_MAX],
+        }
+        headers = {"content-type": "application/json"}
+        content = msgspec.json.encode(body)
+        self._server.send("POST", f"{PATH}/{bound.name}/fault", headers=headers, content=content)
+
+    def _make(self, binding: Binding) -> Reducer:
+        """Make the reducer of a binding. Raises `ReducerFault`."""
+        if binding.builtin:
+            return builtin(binding.builtin, binding.key)
+        raise ReducerFault("modules need the extra polynya[wasm]")
+
+    def _ask(self, method: str, path: str) -> Any:
+        answer = self._server.send(method, path)
+        if answer.status_code >= 300:
+            raise Refused(answer)
+        return answer
+
+
+def _binding(listed: dict[str, Any]) -> Binding:
+    return msgspec.convert(
+        {name: value for name, value in listed.items() if name not in ("name", "faults")}, Binding
+    )
