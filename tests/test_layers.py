@@ -40,7 +40,7 @@ ROOMS = {  # room: the rooms that it may import
     "tiering": (
         "backup base cold config diskless engine jobs objectstore observability service stream transport"
     ),
-    "service": "base cold engine jobs local reducers routing stream transport wal",
+    "service": "base cold engine jobs local reducers routing stream transport wal wire",
     "routing": "base cold engine local replica stream transport wal",
     "local": "base cold stream",
     "engine": "backup base config files observability raft replica stream system transport wal wire",
