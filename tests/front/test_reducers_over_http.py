@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from front_world import Answer, World, play
 from reducer_world import Loop, bind, mount, work
+from worlds.wasm_modules import COUNTING, compiled
 
 from polynya.base.limits import REDUCERS_MAX, SNAPSHOT_GRACE_MS
+from polynya.cli.reducers.worker import Worker
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.reducers.routes import PATH
 
@@ -432,5 +435,96 @@ def test_a_worker_and_a_core_compute_the_same_bytes() -> None:
             digest = f"sha-256={hashlib.sha256(before[name]).hexdigest()}"
             assert mark["digest"] == digest, name
             assert (await state(world, f"?reducer={name}")).body == before[name]
+
+    run(story)
+
+
+def test_verify_computes_the_newest_snapshot_again() -> None:
+    async def story(world: World) -> None:
+        await bind(world)
+        await fill(world, *range(5), record_key="a")
+        await fill(world, 0, name="carts/bob", record_key="b")
+        url, ask = f"{PATH}/carts/verify", b'{"stream": "carts/ann"}'
+        assert (await world.ask("POST", url, ask)).error == "NO_SNAPSHOT"
+        await work(world)
+        await fill(world, 6, record_key="c")
+        found = as_json(await world.ask("POST", url, ask))
+        assert (found["equal"], found["from_record"], found["offset"][:16]) == (
+            True,
+            0,
+            f"{5:016d}",
+        )
+        assert await verified(world) == [("carts/ann", True), ("carts/bob", True)]
+        assert (await world.ask("POST", url, b'{"stream": "other"}')).error == "INVALID_REQUEST"
+        assert (await world.ask("POST", url, b'{"stream": "carts/no"}')).error == "NOT_FOUND"
+
+    run(story)
+
+
+async def verified(world: World) -> list[tuple[str, bool]]:
+    worker = Worker(Loop(world), (), lambda _: None)
+    found = await asyncio.to_thread(lambda: [*worker.verify("carts", ())])
+    return [(stream, each.published == each.computed) for stream, each in found if each]
+
+
+@pytest.mark.parametrize("by_worker", [False, True])
+def test_verify_stops_a_reducer_whose_state_was_a_lie(by_worker: bool) -> None:
+    async def story(world: World) -> None:
+        await bind(world)
+        tail = await fill(world, 1, record_key="a")
+        origin = {"stream_snapshot_origin": "carts@1", "content_type": "application/json"}
+        lie = await world.ask("PUT", f"{URL}/snapshot/{tail}", b"{}", **origin)
+        assert lie.status == 201
+        if by_worker:
+            assert await verified(world) == [("carts/ann", False)]
+        else:
+            ask = b'{"stream": "carts/ann"}'
+            found = as_json(await world.ask("POST", f"{PATH}/carts/verify", ask))
+            assert found["equal"] is False
+        stopped = as_json(await world.ask("GET", f"{PATH}/carts"))["stopped"]
+        assert "nondeterministic" in stopped and "carts/ann" in stopped
+        assert [mark["bytes"] for mark in await snapshots(world)] == [2]  # the first one stays
+
+    run(story)
+
+
+def test_verify_of_a_trimmed_stream_begins_at_the_older_snapshot() -> None:
+    async def story(world: World) -> None:
+        await bind(world, builtin="count", retain=True)
+        for _ in range(4):
+            await fill(world, 1, 2)
+            world.service.clock += SNAPSHOT_GRACE_MS
+            await work(world)
+        assert (await world.head("carts/ann")).headers["stream-retained-offset"][:16] != "0" * 16
+        found = as_json(await world.ask("POST", f"{PATH}/carts/verify", b'{"stream": "carts/ann"}'))
+        assert found["equal"] and found["from_record"] > 0
+        assert await verified(world) == [("carts/ann", True)]
+
+    run(story)
+
+
+@pytest.mark.process
+def test_a_module_is_run_by_the_worker() -> None:
+    async def story(world: World) -> None:
+        module = compiled(COUNTING)
+        stored = as_json(await world.ask("PUT", "/v1/modules", module))
+        await bind(world, builtin="", module=stored["sha256"], pattern="raw/*")
+        for name in ("raw/a", "raw/b"):
+            await world.put(name, "text/plain")
+            await world.post(name, b"hello", "text/plain")
+            await world.post(name, b"you", "text/plain")
+        told = await work(world)
+        assert [each.outcome.fault for each in told] == ["", ""]
+        url = "/v1/stream/raw/a"
+        (mark,) = await snapshots(world, url)
+        body = await world.ask("GET", f"{url}/snapshot/{mark['offset']}?origin=carts")
+        assert int.from_bytes(body.body, "little") == 8
+        await world.post("raw/a", b"!", "text/plain")
+        await work(world)
+        newest = (await snapshots(world, url))[-1]
+        body = await world.ask("GET", f"{url}/snapshot/{newest['offset']}?origin=carts")
+        assert int.from_bytes(body.body, "little") == 9
+        assert await verified(world) == [("raw/a", True), ("raw/b", True)]
+        assert (await state(world, url=url)).error == "NO_WORKER"
 
     run(story)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.values import SECONDS
 
 PATH = "/v1/reducers"
@@ -121,6 +123,48 @@ def rm_command(client: Client, name: str) -> None:
     output.notice(f"removed the reducer {name}")
 
 
+@reduce_command.command("verify")
+@click.argument("name")
+@click.argument("streams", nargs=-1, shell_complete=complete_stream)
+@server_option
+def verify_command(client: Client, name: str, streams: tuple[str, ...]) -> None:
+    """Compute the newest snapshots of the reducer NAME again, of STREAMS or of all that it has.
+
+    A snapshot that differs stops the reducer; the published one stays.
+
+    \b
+    polynya reduce verify carts
+    polynya reduce verify carts carts/ann
+    """
+    from polynya.cli.reducers.runs import Refused
+    from polynya.cli.reducers.worker import Worker
+    from polynya.reducers.reducer import ReducerFault
+
+    worker = Worker(client, (), _tell, folder=native_folder())
+    equal = different = 0
+    try:
+        for stream, found in worker.verify(name, streams):
+            if found is None:
+                output.notice(f"{output.visible(stream)}: no snapshot that can be computed again")
+            elif found.published == found.computed:
+                equal += 1
+            else:
+                different += 1
+                output.notice(
+                    f"{output.visible(stream)} at {found.offset}: published {found.published}, "
+                    f"computed {found.computed}"
+                )
+    except Refused as refused:
+        raise exits.Refused(str(refused), status=refused.status, code=refused.code) from None
+    except ReducerFault as fault:
+        raise exits.Refused(str(fault)) from None
+    finally:
+        worker.close()
+    output.notice(f"{output.counted(equal, 'snapshot')} equal, {different} different")
+    if different:
+        raise exits.Refused(f"the reducer {name} is nondeterministic, and is stopped")
+
+
 @reduce_command.command("run")
 @click.argument("names", nargs=-1)
 @options.flag("--once", help="Publish the state of every stream that has new records, and exit.")
@@ -139,7 +183,7 @@ def run_command(client: Client, names: tuple[str, ...], once: bool, interval: fl
     from polynya.cli.reducers.worker import Worker
     from polynya.reducers.reducer import ReducerFault
 
-    worker = Worker(client, names, _tell)
+    worker = Worker(client, names, _tell, folder=native_folder())
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     try:
@@ -158,6 +202,14 @@ def run_command(client: Client, names: tuple[str, ...], once: bool, interval: fl
         raise exits.Refused(str(refused), status=refused.status, code=refused.code) from None
     except ReducerFault as fault:
         raise exits.Refused(str(fault)) from None
+    finally:
+        worker.close()
+
+
+def native_folder() -> Path:
+    """Return the private folder for native code of modules, by the XDG base directories."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "polynya" / "modules"
 
 
 def _tell(told: Any) -> None:

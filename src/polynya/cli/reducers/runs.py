@@ -19,6 +19,7 @@ from polynya.cli.remote.client import stream_path
 from polynya.reducers.bindings import Binding
 from polynya.reducers.envelope import parse_page
 from polynya.reducers.reducer import Reducer, ReducerFault
+from polynya.reducers.wasm.faults import NotInstalled
 
 PUBLISH_SECONDS = 60.0  # a long run publishes in between: a worker that dies then loses no more
 START = "-1"
@@ -63,6 +64,15 @@ class Outcome(msgspec.Struct, frozen=True):
     is_new: bool = False
 
 
+class Verified(msgspec.Struct, frozen=True):
+    """A comparison of a published snapshot with what was computed again from `begin` on."""
+
+    offset: str
+    begin: str
+    published: str  # digests
+    computed: str
+
+
 class Refused(Exception):
     """The server refused a request."""
 
@@ -84,7 +94,7 @@ class Run:
         server: Server,
         bound: Bound,
         stream: str,
-        make: Callable[[Binding], Reducer],
+        make: Callable[[str, Binding], Reducer],
         now: Callable[[], float],
     ) -> None:
         self._server = server
@@ -98,16 +108,19 @@ class Run:
     def go(self) -> Outcome:
         """Run once, up to the tail of now. Raises `Refused`, and what the server's `send` raises."""
         head = self._ask("HEAD", self._path)
-        self._incarnation = head.headers["stream-incarnation"]
-        self._is_json = _media_type(head.headers["content-type"]) == "application/json"
+        self._take_facts(head)
         end = _record_of(head.headers["stream-next-offset"])
         try:
-            reducer = self._make(self._bound.binding)
+            reducer = self._make(self._bound.name, self._bound.binding)
+        except NotInstalled:
+            raise
         except ReducerFault as fault:
             return Outcome(fault=str(fault))
         try:
             offset = self._restore(reducer)
             return self._reduce(reducer, offset, end)
+        except NotInstalled:
+            raise
         except ReducerFault as fault:
             return Outcome(fault=str(fault))
         except Refused as refused:
@@ -120,6 +133,51 @@ class Run:
             raise
         finally:
             reducer.close()
+
+    def verify(self) -> Verified | None:
+        """Compute the newest snapshot again, from the first record or else from the oldest older
+        snapshot; None: there is nothing to compare. A difference is published, which the server
+        refuses: it stops the reducer. Raises `Refused`, `ReducerFault`."""
+        head = self._ask("HEAD", self._path)
+        self._take_facts(head)
+        listed = self._ask("GET", f"{self._path}/snapshots").json()["snapshots"]
+        origin = self._bound.binding.origin(self._bound.name)
+        own = [each for each in listed if each["origin"] == origin and not each["behind_trim"]]
+        own.sort(key=lambda each: _record_of(each["offset"]))
+        is_whole = _record_of(head.headers["stream-retained-offset"]) == 0
+        if not own or (not is_whole and len(own) == 1):
+            return None
+        newest, base = own[-1], None if is_whole else own[0]
+        reducer = self._make(self._bound.name, self._bound.binding)
+        try:
+            reducer.restore(None if base is None else self._body(base))
+            offset = START if base is None else str(base["offset"])
+            state = self._state_at(reducer, offset, _record_of(newest["offset"]))
+            digest = f"sha-256={hashlib.sha256(state).hexdigest()}"
+            if digest != newest["digest"]:
+                self._put(reducer, str(newest["offset"]), state)
+        finally:
+            reducer.close()
+        return Verified(str(newest["offset"]), offset, newest["digest"], digest)
+
+    def _state_at(self, reducer: Reducer, offset: str, end: int) -> bytes:
+        while offset == START or _record_of(offset) < end:
+            page = self._page(offset)
+            found = parse_page(page.content, is_json=self._is_json)
+            reducer.apply([each for each in found if each.record < end])
+            behind = str(page.headers["stream-next-offset"])
+            if behind == offset:
+                break
+            offset = behind
+        return reducer.state()
+
+    def _page(self, offset: str) -> Answer:
+        query = f"?offset={offset}&record_view=envelope&max_bytes={REDUCER_BATCH_BYTES}"
+        return self._ask("GET", self._path + query)
+
+    def _take_facts(self, head: Answer) -> None:
+        self._incarnation = head.headers["stream-incarnation"]
+        self._is_json = _media_type(head.headers["content-type"]) == "application/json"
 
     def _restore(self, reducer: Reducer) -> str:
         """Restore the newest snapshot, and return where the records go on."""
@@ -167,8 +225,7 @@ class Run:
         began, records = self._now(), 0
         done = Outcome()
         while offset == START or _record_of(offset) < end:
-            query = f"?offset={offset}&record_view=envelope&max_bytes={REDUCER_BATCH_BYTES}"
-            page = self._ask("GET", self._path + query)
+            page = self._page(offset)
             found = parse_page(page.content, is_json=self._is_json)
             reducer.apply(found)
             records += len(found)
@@ -187,13 +244,7 @@ class Run:
         if offset == START:
             return Outcome()
         state = reducer.state()
-        headers = {
-            "content-type": reducer.content_type,
-            "stream-incarnation": self._incarnation,
-            "stream-snapshot-origin": self._bound.binding.origin(self._bound.name),
-        }
-        path = f"{self._path}/snapshot/{offset}"
-        answer = self._server.send("PUT", path, headers=headers, content=state)
+        answer = self._put(reducer, offset, state)
         if answer.status_code < 300:
             digest = hashlib.sha256(state).hexdigest()
             place = str(answer.headers["stream-snapshot-offset"])
@@ -206,6 +257,15 @@ class Run:
         if refused.code in ("SNAPSHOT_ORIGINS", "BODY_TOO_LARGE", "INVALID_JSON"):
             return Outcome(fault=str(refused))
         raise refused
+
+    def _put(self, reducer: Reducer, offset: str, state: bytes) -> Answer:
+        headers = {
+            "content-type": reducer.content_type,
+            "stream-incarnation": self._incarnation,
+            "stream-snapshot-origin": self._bound.binding.origin(self._bound.name),
+        }
+        path = f"{self._path}/snapshot/{offset}"
+        return self._server.send("PUT", path, headers=headers, content=state)
 
     def _ask(self, method: str, path: str) -> Answer:
         answer = self._server.send(method, path)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 
-from polynya.cli.reducers.runs import Bound, Outcome, Refused, Run, Server
+from polynya.base.names import canonical_name
+from polynya.cli.reducers.making import Maker
+from polynya.cli.reducers.runs import Bound, Outcome, Refused, Run, Server, Verified
 from polynya.reducers.bindings import Binding
-from polynya.reducers.builtins import builtin
-from polynya.reducers.reducer import Reducer, ReducerFault
+from polynya.reducers.reducer import ReducerFault
+from polynya.reducers.wasm.faults import NotInstalled
+from polynya.stream.features.subscriptions.globs import compile_pattern
 
 PATH = "/v1/reducers"
 FAULT_CHARACTERS_MAX = 500
@@ -35,11 +39,18 @@ class Worker:
         names: Collection[str],
         told: Callable[[Told], None],
         now: Callable[[], float] = time.monotonic,
+        folder: Path | None = None,
     ) -> None:
         self._server = server
         self._names = frozenset(names)
         self._told = told
         self._now = now
+        self._maker = Maker(self._module_of, folder)
+        self._without: set[str] = set()  # reducers whose modules this machine cannot run
+
+    def close(self) -> None:
+        """End the processes of modules."""
+        self._maker.close()
 
     def round(self, *, everything: bool = False) -> int:
         """Run all that is due. Return how many runs there were. `everything`: also what passes no
@@ -55,12 +66,33 @@ class Worker:
             page = self._ask("GET", f"{PATH}/due?{urlencode(query)}").json()
             for due in page["due"]:
                 bound = known.get(due["reducer"])
-                if bound is not None:
+                if bound is not None and bound.name not in self._without:
                     self._run(bound, due["stream"])
                     runs += 1
             after = page["after"]
             if not after:
                 return runs
+
+    def verify(self, name: str, streams: Collection[str]) -> Iterator[tuple[str, Verified | None]]:
+        """Compute the newest snapshots of a reducer again, and yield each stream with the
+        comparison. Raises `Refused`, `ReducerFault`."""
+        bound = self._reducers().get(name)
+        if bound is None:
+            raise ReducerFault(f"there is no reducer '{name}'")
+        for stream in streams or self._streams_of(bound):
+            run = Run(self._server, bound, stream, self._maker.make, self._now)
+            yield stream, run.verify()
+
+    def _streams_of(self, bound: Bound) -> Iterator[str]:
+        fits, after = compile_pattern(bound.binding.pattern), ""
+        while True:
+            page = self._ask("GET", f"/v1/streams?{urlencode({'after': after})}").json()
+            for each in page["streams"]:
+                if fits(canonical_name(each["name"])):
+                    yield each["name"]
+            if not page["next"]:
+                return
+            after = page["next"]
 
     def _reducers(self) -> dict[str, Bound]:
         listed = self._ask("GET", PATH).json()["reducers"]
@@ -73,9 +105,13 @@ class Worker:
         }
 
     def _run(self, bound: Bound, stream: str) -> None:
-        run = Run(self._server, bound, stream, self._make, self._now)
+        run = Run(self._server, bound, stream, self._maker.make, self._now)
         try:
             outcome = run.go()
+        except NotInstalled as missing:  # no fault of the stream: another worker may have it
+            self._without.add(bound.name)
+            self._told(Told(bound.name, stream, Outcome(fault=str(missing))))
+            return
         except Refused as refused:
             if refused.status == 404 or refused.status == 410:  # deleted since it was due
                 return
@@ -94,11 +130,9 @@ class Worker:
         content = msgspec.json.encode(body)
         self._server.send("POST", f"{PATH}/{bound.name}/fault", headers=headers, content=content)
 
-    def _make(self, binding: Binding) -> Reducer:
-        """Make the reducer of a binding. Raises `ReducerFault`."""
-        if binding.builtin:
-            return builtin(binding.builtin, binding.key)
-        raise ReducerFault("modules need the extra polynya[wasm]")
+    def _module_of(self, name: str) -> bytes:
+        module: bytes = self._ask("GET", f"{PATH}/{name}/module").content
+        return module
 
     def _ask(self, method: str, path: str) -> Any:
         answer = self._server.send(method, path)

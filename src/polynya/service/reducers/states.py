@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 
 import msgspec
 
@@ -98,6 +99,45 @@ async def state_at(
         )
         record, byte = page.record, page.byte
     return reducer
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A comparison of the newest snapshot of a reducer with what was computed again."""
+
+    record: int
+    byte: int
+    begin: int  # the record of the snapshot from which it was computed; 0: the first record
+    published: bytes  # SHA-256
+    computed: bytes
+
+
+async def verify(service: Service, info: StreamInfo, bound: Bound) -> Verified | Refusal | None:
+    """Compute the newest snapshot of a builtin reducer again, from the first record or else from its
+    oldest older snapshot. None: there is nothing to compare. Raises `ReducerFault`,
+    `TooFarBehind`."""
+    newest = newest_mark(bound, info)
+    if newest is None:
+        return None
+    older = [
+        mark
+        for mark in info.marks or ()
+        if mark.origin == newest.origin and info.first_record <= mark.record < newest.record
+    ]
+    is_whole = not info.first_record and newest.byte <= REDUCER_TAIL_BYTES_MAX
+    base = None if is_whole else min(older, key=lambda mark: mark.record, default=None)
+    if base is None and not is_whole:
+        return None
+    until = (newest.record, newest.byte)
+    reducer = await state_at(service, info, bound, base, until)
+    if isinstance(reducer, Refusal):
+        return reducer
+    try:
+        state = await asyncio.to_thread(reducer.state)
+    finally:
+        reducer.close()
+    begin = 0 if base is None else base.record
+    computed = await asyncio.to_thread(lambda: sha256(state).digest())
+    return Verified(*until, begin, newest.sha256, computed)
 
 
 def _apply(reducer: Reducer, page: Page, first: int, until: int, is_json: bool) -> None:

@@ -10,13 +10,17 @@ from msgspec import structs
 from polynya.base.levels import SNAPSHOTS_LEVEL
 from polynya.base.limits import MODULE_BYTES_MAX
 from polynya.base.names import BadName, canonical_name, spelled_name
+from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.local.api import Refusal
 from polynya.reducers.bindings import NAME, NAME_RULE, Wanted, check
+from polynya.reducers.reducer import ReducerFault
 from polynya.service.api import Service
 from polynya.service.reducers.due import find_due
 from polynya.service.reducers.modules import MAGIC, module_of, store_module
 from polynya.service.reducers.registry import Bound, Fault, TooManyReducers
+from polynya.service.reducers.states import TooFarBehind, verify
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern
 from polynya.stream.replies import Reply
 from polynya.wire.headers import format_instant
@@ -33,6 +37,10 @@ class _FaultBody(msgspec.Struct, forbid_unknown_fields=True):
     stream: str
     revision: int
     reason: str
+
+
+class _StreamBody(msgspec.Struct, forbid_unknown_fields=True):
+    stream: str
 
 
 class ReducerRoutes:
@@ -81,6 +89,8 @@ class ReducerRoutes:
             return await self._fault(name, request)
         if rest == [MODULE]:
             return await self._module(name, request)
+        if rest == [VERIFY]:
+            return await self._verify(name, request)
         raise Failure("NO_ROUTE")
 
     async def _one(self, name: str, request: Request) -> Response:
@@ -129,10 +139,7 @@ class ReducerRoutes:
         """Note a fault on a stream that a worker reports."""
         _allow(request, "POST")
         asked = read_json(request.body, _FaultBody)
-        try:
-            stream = canonical_name(asked.stream)
-        except BadName as bad:
-            raise Failure("INVALID_NAME", str(bad)) from None
+        stream = _canonical(asked.stream)
         found = await self._found(name)
         if not found.fits(stream):
             raise Failure("INVALID_REQUEST", f"the pattern of '{name}' does not fit the stream")
@@ -165,6 +172,46 @@ class ReducerRoutes:
         headers = (("ETag", f'"{digest}"'), ("Cache-Control", "no-cache"))
         return Response(200, data, "application/wasm", headers)
 
+    async def _verify(self, name: str, request: Request) -> Response:
+        """Compute the newest snapshot of a stream again, and stop the reducer if it differs."""
+        _allow(request, "POST")
+        stream = _canonical(read_json(request.body, _StreamBody).stream)
+        bound = await self._found(name)
+        if not bound.fits(stream):
+            raise Failure("INVALID_REQUEST", f"the pattern of '{name}' does not fit the stream")
+        if bound.binding.module:
+            raise Failure("NO_WORKER", f"'{name}' is a module: 'polynya reduce verify' runs it")
+        info = await self._service.info(stream)
+        if isinstance(info, Refusal):
+            raise Failure(REFUSALS.get(info.code, "INTERNAL"))
+        try:
+            async with self._service.reducers.runs:
+                found = await verify(self._service, info, bound)
+        except ReducerFault as fault:
+            raise Failure("REDUCER_FAULT", str(fault)) from None
+        except TooFarBehind:
+            raise Failure("NO_WORKER", "the records are too many for an answer") from None
+        if isinstance(found, Refusal):
+            raise Failure(REFUSALS.get(found.code, "INTERNAL"))
+        if found is None:
+            raise Failure("NO_SNAPSHOT", f"no snapshot of '{name}' can be computed again")
+        if found.computed != found.published:
+            reason = (
+                f"nondeterministic: the snapshot of {spelled_name(stream)} at record "
+                f"{found.record} is another one when it is computed again"
+            )
+            await self._service.reducers.stop(name, bound.binding.revision, reason)
+        return _json(
+            {
+                "stream": spelled_name(stream),
+                "offset": format_token(found.record, found.byte),
+                "from_record": found.begin,
+                "published": found.published.hex(),
+                "computed": found.computed.hex(),
+                "equal": found.computed == found.published,
+            }
+        )
+
     async def _found(self, name: str) -> Bound:
         found = (await self._service.reducers.current()).get(name)
         if found is None:
@@ -191,6 +238,13 @@ class ReducerRoutes:
     def _needs_level(self) -> None:
         if self._service.level < SNAPSHOTS_LEVEL:
             raise Failure("UPGRADE_PENDING")
+
+
+def _canonical(stream: str) -> str:
+    try:
+        return canonical_name(stream)
+    except BadName as bad:
+        raise Failure("INVALID_NAME", str(bad)) from None
 
 
 def no_reducer(name: str) -> Failure:
