@@ -72,6 +72,8 @@ async def work(
 ) -> list[Told]:
     """Let a worker do a round, and return what it told."""
     told: list[Told] = []
-    worker = Worker(server or Loop(world), names, told.append, now=lambda: 0.0)
+    worker = Worker(
+        server or Loop(world), names, told.append, now=lambda: 0.0, shuffle=lambda rows: None
+    )
     await asyncio.to_thread(worker.round, everything=everything)
     return told

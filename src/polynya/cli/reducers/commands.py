@@ -197,6 +197,11 @@ def run_command(client: Client, names: tuple[str, ...], once: bool, interval: fl
             except exits.Ended as ended:
                 output.notice(f"{ended.message}: retrying")
                 pause = max(interval, _RETRY_SECONDS)
+            except Refused as refused:
+                if refused.status < 500 and refused.status != 429:
+                    raise
+                output.notice(f"{refused}: retrying")
+                pause = max(interval, _RETRY_SECONDS)
             stopping.wait(pause)
     except Refused as refused:
         raise exits.Refused(str(refused), status=refused.status, code=refused.code) from None
@@ -217,6 +222,8 @@ def _tell(told: Any) -> None:
     name = f"{told.reducer} of {output.visible(told.stream)}"
     if outcome.fault:
         output.notice(f"{name}: FAULT: {output.visible(outcome.fault)}")
+    elif outcome.waits:
+        output.notice(f"{name}: {output.visible(outcome.waits)}")
     elif outcome.published:
         output.notice(
             f"{name}: {outcome.records:,} records, published at {outcome.published} "

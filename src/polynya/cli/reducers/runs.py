@@ -55,12 +55,14 @@ class Bound(msgspec.Struct, frozen=True):
 
 class Outcome(msgspec.Struct, frozen=True):
     """The end of a run. `published`: the offset of the state; "": another worker was first, or there
-    was nothing to do. `fault`: why the reducer cannot go on."""
+    was nothing to do. `fault`: why the reducer cannot go on. `waits`: why the server could not
+    answer; the stream is due again."""
 
     published: str = ""
     records: int = 0
     digest: str = ""
     fault: str = ""
+    waits: str = ""
     is_new: bool = False
 
 
@@ -104,9 +106,12 @@ class Run:
         self._now = now
         self._incarnation = ""
         self._is_json = False
+        self._newest = 0  # the record of the newest snapshot of this revision
 
-    def go(self) -> Outcome:
-        """Run once, up to the tail of now. Raises `Refused`, and what the server's `send` raises."""
+    def go(self, since: int) -> Outcome:
+        """Run once, up to the tail of now. `since`: the record of the newest snapshot when the run
+        became due; another worker has run it if there is a newer one. Raises `Refused`, and what
+        the server's `send` raises."""
         head = self._ask("HEAD", self._path)
         self._take_facts(head)
         end = _record_of(head.headers["stream-next-offset"])
@@ -118,6 +123,8 @@ class Run:
             return Outcome(fault=str(fault))
         try:
             offset = self._restore(reducer)
+            if self._newest > since:
+                return Outcome()
             return self._reduce(reducer, offset, end)
         except NotInstalled:
             raise
@@ -191,6 +198,7 @@ class Run:
         own = [each for each in usable if each["origin"] == origin]
         if own:
             newest = max(own, key=lambda each: _record_of(each["offset"]))
+            self._newest = _record_of(newest["offset"])
             reducer.restore(self._body(newest))
             return str(newest["offset"])
         if self._is_whole() or not usable:
