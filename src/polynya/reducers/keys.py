@@ -20,7 +20,7 @@ _text = msgspec.json.Decoder(str).decode
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What a record says of a key. `value` None: the key is gone; `key` None: all keys are."""
+    """The effect of a record on a key. `value` None: the key is gone; `key` None: all keys are."""
 
     key: str | None
     value: bytes | None

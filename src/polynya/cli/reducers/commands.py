@@ -36,11 +36,23 @@ def reduce_command() -> None:
 @options.value("--builtin", type=click.Choice(_BUILTINS), help="A reducer of the product.")
 @options.value("--module FILE", help="A WebAssembly module, which is uploaded.")
 @options.value("--key POINTER", default="", help="JSON pointer of the keys of 'latest'.")
-@options.value("--every-records", type=options.Number(1), help="Publish after so many records.")
-@options.value("--every-bytes", type=options.Number(1), help="Publish after so many bytes.")
-@options.value("--every", "seconds", type=SECONDS, help="Publish after this time.")
-@options.value("--memory", type=options.Number(1), help="Bytes of memory of a module.")
-@options.value("--fuel", type=options.Number(1), help="Fuel of a module for a MiB of records.")
+@options.value(
+    "--every-records",
+    type=options.Number(1),
+    help="Records behind the snapshot that make a stream due. Default: 10,000.",
+)
+@options.value(
+    "--every-bytes", type=options.Number(1), help="Bytes behind it that do. Default: 8 MiB."
+)
+@options.value(
+    "--every", "seconds", type=SECONDS, help="The age of the snapshot that does. Default: 5 min."
+)
+@options.value(
+    "--memory", type=options.Number(1), help="Bytes of memory of a module. Default: 64 MiB."
+)
+@options.value(
+    "--fuel", type=options.Number(1), help="Fuel of a module for a MiB of records. Default: 10^10."
+)
 @options.flag(
     "--retain", help="Trim the streams to the snapshots: their records are kept no longer."
 )

@@ -18,7 +18,7 @@ PATH = "/v1/reducers"
 
 
 class ReducerFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a reducer cannot go on with a stream, and when it is tried again."""
+    """The reason why a reducer cannot go on with a stream, and when it is tried again."""
 
     stream: str
     reason: str

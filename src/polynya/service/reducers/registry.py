@@ -46,7 +46,7 @@ class MetaSettings(Protocol):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a reducer cannot go on with a stream. `again_ms`: when to try again."""
+    """The reason why a reducer cannot go on with a stream. `again_ms`: when to try again."""
 
     reason: str
     revision: int
