@@ -45,6 +45,7 @@ async def _show(exchange: Exchange) -> None:
             "snapshot and the records behind it (bootstrap)",
         )
     async with service.reducers.runs:
+        service.reducers.counts.states += 1
         try:
             found = await current_state(service, info, bound)
             if isinstance(found, Refusal):
