@@ -58,6 +58,7 @@ VERBS = {  # name: (module, help line), in the order of --help
         "streams.snapshots",
         "Print the newest snapshot of a stream and the records behind it.",
     ),
+    "reduce": ("reducers.commands", "Bind reducers to streams, and run them."),
     "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),
     "table": ("tables.commands", "Create, list, sync and change tables."),
     "compact": ("tables.commands", "Sync tables now: a second name of 'table sync'."),

@@ -10,6 +10,7 @@ import msgspec
 from polynya.access import Principal
 from polynya.base.limits import (
     MIB,
+    MODULE_BYTES_MAX,
     SCHEMA_BODY_BYTES_MAX,
     SQL_BODY_BYTES_MAX,
     SUBSCRIPTION_BODY_BYTES_MAX,
@@ -50,6 +51,7 @@ ADMIN_BODY_BYTES_MAX = 4 * MIB
 BODY_BYTES_MAX = (
     ("/v1/sql", SQL_BODY_BYTES_MAX),
     ("/registry/", SCHEMA_BODY_BYTES_MAX),
+    ("/v1/modules", MODULE_BYTES_MAX),
     ("/v1/stream/__ds/", SUBSCRIPTION_BODY_BYTES_MAX),
     ("/v1/streams/__ds/", SUBSCRIPTION_BODY_BYTES_MAX),
     ("/v1/admin/", ADMIN_BODY_BYTES_MAX),
