@@ -27,7 +27,7 @@ SOURCE = ROOT / "src" / "polynya"
 ROOMS = {  # room: the rooms that it may import
     "cli": (
         "access admin backup base client cluster config cost files front lakehouse node "
-        "objectstore observability recovery stream system wire"
+        "objectstore observability recovery reducers stream system wire"
     ),
     "client": "base",
     "spark": "base client lakehouse objectstore wire",
@@ -35,12 +35,12 @@ ROOMS = {  # room: the rooms that it may import
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
     "admin": "access backup base cold config console cost engine files front jobs lakehouse local objectstore observability routing service stream system tiering transport wire",
     "cluster": "base config cost engine files front jobs objectstore observability raft replica routing service stream system tiering transport wal wire",
-    "front": "access base cost local routing service stream subscriptions wire",
+    "front": "access base cost local reducers routing service stream subscriptions wire",
     "subscriptions": "base jobs local routing stream wal",
     "tiering": (
         "backup base cold config diskless engine jobs objectstore observability service stream transport"
     ),
-    "service": "base cold engine jobs local routing stream transport wal",
+    "service": "base cold engine jobs local reducers routing stream transport wal wire",
     "routing": "base cold engine local replica stream transport wal",
     "local": "base cold stream",
     "engine": "backup base config files observability raft replica stream system transport wal wire",

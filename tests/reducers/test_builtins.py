@@ -66,8 +66,8 @@ def test_latest_is_a_dict(pairs: list[tuple[bytes | None, Any]], cuts: list[bool
     whole.restore(None)
     whole.apply(records)
     assert whole.state() == state
-    for key in model:
-        assert json.loads(whole.get(key_bytes(key)) or b"") == model[key]
+    for name, entry in model.items():
+        assert json.loads(whole.get(key_bytes(name)) or b"") == entry
 
 
 def merged(target: Any, patch: Any) -> Any:
@@ -195,7 +195,7 @@ def test_a_value_that_is_no_json_is_text_or_base64() -> None:
 def test_a_state_that_is_too_large_is_a_fault_that_says_so() -> None:
     latest = Latest(bytes_max=100)
     latest.restore(None)
-    with pytest.raises(ReducerFault, match="at record 2 the state has .* at most 100"):
+    with pytest.raises(ReducerFault, match=r"at record 2 the state has .* at most 100"):
         latest.apply(records_of([(b"%d" % n, b'"123456"') for n in range(9)]))
     document = MergePatch(bytes_max=50)
     document.restore(None)

@@ -71,6 +71,8 @@ from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
+from polynya.front.http.reducers.routes import MODULES, ReducerRoutes
+from polynya.front.http.reducers.routes import PATH as REDUCERS
 from polynya.front.http.server import HttpFront
 from polynya.service.assembly import CoreRuntime
 from polynya.service.live import LiveStreams
@@ -98,6 +100,7 @@ class HttpListeners:
         object_store = start.config.cold.backend != "none"
         self._profiles = ProfileRoute(service, object_store=object_store)
         self._buckets = BucketRoutes(service, object_store=object_store)
+        self._reducers = ReducerRoutes(service)
         self._behind = behind
         self._health = health
         self._keeper = keeper
@@ -165,6 +168,8 @@ class HttpListeners:
             RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
             BUCKETS: self._buckets.list,
             TOPICS: self._topics.list,
+            REDUCERS: self._reducers.list,
+            MODULES: self._audited(audited_requests.module_act, self._reducers.modules),
             SHORT_TOKENS: ShortTokenRoute(known.counters if known is not None else None).handle,
             **console_handlers(),
         }
@@ -247,6 +252,7 @@ class HttpListeners:
             **(self._acts() if self._keeper.access is not None else self._acts_elsewhere()),
             BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
+            REDUCERS + "/": self._audited(audited_requests.reducer_act, self._reducers.handle),
             SEGMENTS: self._segments.handle,
             COMPACTION: self._compaction.handle,
             MIRROR: MirrorRoutes(self._service, self._topics.topics).handle,

@@ -29,6 +29,8 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST
 from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.router import Route, RouteKind
+from polynya.front.http.reducers.routes import MODULE
+from polynya.front.http.reducers.routes import PATH as REDUCERS
 from polynya.front.http.routes.table import dispatch, handle
 from polynya.wire.http.http1 import Head
 
@@ -297,7 +299,7 @@ class Authorizer:
             return Verb.READ, None
         if route.kind == RouteKind.RETENTION:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
-        if route.kind in (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP):
+        if route.kind in (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP, RouteKind.STATE):
             return Verb.READ, route.name
         if route.kind == RouteKind.SNAPSHOT:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.SNAPSHOT), route.name
@@ -353,6 +355,8 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         return Verb.METRICS, None
     if path in READS_BY_POST or path.startswith(SEGMENTS):
         return Verb.READ, None
+    if path.startswith(f"{REDUCERS}/") and route.segments[1:] == (MODULE,):
+        return (Verb.READ if reads else Verb.ADMIN), None
     if path.startswith(PROFILES):
         return (Verb.READ if reads else Verb.CREATE), None
     if path == "/v1/tables" or path.startswith("/v1/tables/"):

@@ -157,6 +157,9 @@ _TABLE = (
     ErrorCode("TRANSACTION_NOT_FOUND", 404, "there is no such transactional id"),
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
     ErrorCode("NO_SNAPSHOT", 404, "the stream has no snapshot"),
+    ErrorCode("NO_REDUCER", 404, "there is no such reducer, or none is bound to the stream"),
+    ErrorCode("MODULE_NOT_FOUND", 404, "no module with this SHA-256 is stored"),
+    ErrorCode("KEY_NOT_FOUND", 404, "the state of the reducer has no such key"),
     ErrorCode(
         "METHOD_NOT_ALLOWED",
         405,
@@ -240,6 +243,25 @@ _TABLE = (
         "snapshot first",
     ),
     ErrorCode("SNAPSHOT_ORIGINS", 409, "the stream has snapshots of as many origins as it may"),
+    ErrorCode(
+        "REDUCER_REVISION",
+        409,
+        "the reducer has another revision by now, or its pattern does not fit the stream",
+    ),
+    ErrorCode(
+        "REDUCER_STOPPED",
+        409,
+        "the reducer is stopped, as it computed two states for the same records; the first one "
+        "stays: 'polynya reduce add' begins a new revision",
+    ),
+    ErrorCode(
+        "REDUCER_FAULT",
+        409,
+        "the reducer cannot take the records of this stream; the message has why",
+    ),
+    ErrorCode(
+        "REDUCERS_FULL", 409, "the cluster has as many reducers, or faults of one, as it may"
+    ),
     ErrorCode(
         "PARTS_GONE",
         409,
@@ -396,6 +418,12 @@ _TABLE = (
         "a Kafka transaction is open at the offset of the condition: its records may yet come before "
         "the append",
         retry_after=1,
+    ),
+    ErrorCode(
+        "NO_WORKER",
+        503,
+        "the state needs a worker of reducers: 'polynya reduce run', or the setting reduce.workers",
+        retry_after=10,
     ),
     ErrorCode("SQL_BUSY", 503, "too many SQL queries are running; retry later", retry_after=1),
     ErrorCode(

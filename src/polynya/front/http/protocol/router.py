@@ -47,6 +47,7 @@ class RouteKind:
     BOOTSTRAP = 11
     APPEND_BATCH = 12
     APPEND_MANY = 13
+    STATE = 14
 
 
 _PARTS = {
@@ -56,9 +57,10 @@ _PARTS = {
     "/snapshot": RouteKind.SNAPSHOT,
     "/bootstrap": RouteKind.BOOTSTRAP,
     "/append-batch": RouteKind.APPEND_BATCH,
+    "/state": RouteKind.STATE,
 }
 OF_STREAMS = frozenset((RouteKind.STREAM, *_PARTS.values()))  # whose name is a stream's
-_SPELLED = (RouteKind.SNAPSHOTS, RouteKind.SNAPSHOT, RouteKind.BOOTSTRAP)
+_SPELLED = (RouteKind.SNAPSHOTS, RouteKind.SNAPSHOT, RouteKind.BOOTSTRAP, RouteKind.STATE)
 _WITH_MORE = (RouteKind.RETENTION, RouteKind.SNAPSHOT)  # with segments behind it
 
 

@@ -43,6 +43,7 @@ _BY_KIND: dict[int, frozenset[str]] = {
     RouteKind.APPEND_MANY: _ALWAYS,
     RouteKind.SNAPSHOT: frozenset(("origin", "record", *_STREAMS)),
     RouteKind.SNAPSHOTS: _STREAMS,
+    RouteKind.STATE: frozenset(("reducer", "key", "after", "limit", *_ALWAYS)),
     RouteKind.BOOTSTRAP: frozenset(("origin", "live", "cursor", *_STREAMS)),
 }
 BY_PATH: dict[str, frozenset[str]] = {
@@ -54,6 +55,7 @@ BY_PATH: dict[str, frozenset[str]] = {
         "/v1/transactions": ("prefix", "after", "state", "producer", "open_seconds"),
         "/v1/mirror/": ("begin", "end", "first"),
         "/v1/segments/": ("epoch",),
+        "/v1/reducers/": ("reducer", "after", "all"),
         "/v1/stream/__ds/": ("prefix", "after", "limit"),
         "/v1/streams/__ds/": ("prefix", "after", "limit"),
         "/v1/admin/audit": ("limit",),
