@@ -32,7 +32,7 @@ from polynya.admin.routes import (
     store_ref,
     table_handler,
 )
-from polynya.admin.sql_worker import SqlWorker
+from polynya.admin.workers.sql_worker import SqlWorker
 from polynya.config import core_start
 from polynya.config.core_start import CoreStart
 from polynya.config.model import split_listen

@@ -18,10 +18,10 @@ from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.listeners import Listeners, connection_shares, text_listeners
 from polynya.admin.node_figures import NodeFigures
-from polynya.admin.reducer_watcher import ReducerWatcher
 from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
-from polynya.admin.table_watcher import TableWatcher
+from polynya.admin.workers.reducer_watcher import ReducerWatcher
+from polynya.admin.workers.table_watcher import TableWatcher
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cluster.join import cluster_of, locations_of, transport_of
 from polynya.cluster.map_cache import NodeHosts
