@@ -369,9 +369,11 @@ class Client:
         after: str = "",
         limit: int = NAMES_LOOKED_AT,
         consistency: str = "leader",
+        attributes: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Return one page of the listing."""
+        """Return one page of the listing: of the streams that have the attributes."""
         params: dict[str, str | int] = {"prefix": prefix, "after": after, "limit": limit}
+        params |= {f"attr.{name}": text for name, text in (attributes or {}).items()}
         if consistency != "leader":
             params["consistency"] = consistency
         page: dict[str, Any] = self.call("GET", "/v1/streams", params=params).json()
