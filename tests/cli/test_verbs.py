@@ -394,7 +394,7 @@ def test_ls_of_an_attribute_goes_on_over_pages_without_one() -> None:
         refused = ran(server.url, "ls", "--attr", "owner")
     assert result.stdout == "c\n"
     assert [httpx.URL(said.path).params.get("attr.owner") for said in server.said] == ["a b"] * 2
-    assert refused.returncode == 2 and "expected NAME=VALUE" in refused.stderr
+    assert refused.exit_code == 2 and "expected NAME=VALUE" in refused.output
 
 
 def test_rm_with_force_passes_over_what_is_not_there() -> None:
