@@ -11,7 +11,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from product import RunningNode
 
 pytestmark = pytest.mark.process
@@ -82,6 +85,59 @@ def test_avro_records_are_written_read_and_evolve(
     assert (failed.value.http_status_code, failed.value.error_code) == (409, 409)
 
 
+def test_json_records_are_written_read_and_evolve(
+    node: RunningNode, client: SchemaRegistryClient
+) -> None:
+    def schema(**properties: str) -> str:
+        types = {name: {"type": each} for name, each in properties.items()}
+        made = {"title": "Order", "type": "object", "properties": types}
+        return json.dumps({**made, "additionalProperties": False})
+
+    where = context("json")
+    first = JSONSerializer(schema(item="integer"), client)
+    second = JSONSerializer(schema(item="number", note="string"), client)
+    values = [first({"item": 7}, where), second({"item": 8.5, "note": "x"}, where)]
+    read = JSONDeserializer(None, schema_registry_client=client)
+    assert [read(each, where) for each in through(node, "json", values)] == [
+        {"item": 7},
+        {"item": 8.5, "note": "x"},
+    ]
+    with pytest.raises(SchemaRegistryError) as failed:
+        JSONSerializer(schema(item="string"), client)({"item": "9"}, where)
+    assert failed.value.error_code == 409
+
+
+def order_type(**fields: int) -> Any:
+    """Return a class of messages with fields of these types, as the compiler would make it."""
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    made = file.message_type.add(name="Order")
+    for number, (name, type_) in enumerate(fields.items(), 1):
+        made.field.add(name=name, number=number, type=type_, label=1)  # type: ignore[arg-type]
+    file.message_type.add(name="Other")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+
+
+def test_protobuf_records_are_written_read_and_evolve(
+    node: RunningNode, client: SchemaRegistryClient
+) -> None:
+    where, plain = context("protobuf"), {"use.deprecated.format": False}
+    one, two, three = order_type(item=5), order_type(item=3, note=9), order_type(item=9)
+    values = [
+        ProtobufSerializer(one, client, plain)(one(item=7), where),
+        ProtobufSerializer(two, client, plain)(two(item=2**40, note="x"), where),
+    ]
+    read = ProtobufDeserializer(two, plain, client)
+    found = [read(each, where) for each in through(node, "protobuf", values)]
+    assert [(each.item, each.note) for each in found] == [(7, ""), (2**40, "x")]
+    text = client.get_latest_version("protobuf-value").schema.schema_str
+    assert text is not None
+    assert "message Order {\n  int64 item = 1;\n  string note = 2;\n}" in text
+    with pytest.raises(SchemaRegistryError, match="FIELD_TYPE_CHANGED"):
+        ProtobufSerializer(three, client, plain)(three(item="9"), where)
+
+
 def test_the_calls_of_the_client(client: SchemaRegistryClient) -> None:
     schema = Schema('{"type": "enum", "name": "E", "symbols": ["A"]}', "AVRO")
     id_ = client.register_schema("calls", schema)
@@ -90,12 +146,12 @@ def test_the_calls_of_the_client(client: SchemaRegistryClient) -> None:
     assert "calls" in client.get_subjects()
     assert client.get_versions("calls") == [1]
     assert client.get_latest_version("calls").schema_id == id_
-    assert "AVRO" in client.get_schema_types()
+    assert client.get_schema_types() == ["PROTOBUF", "JSON", "AVRO"]
     client.set_compatibility("calls", "FULL")
     assert client.get_compatibility("calls") == "FULL"
     more = Schema('{"type": "enum", "name": "E", "symbols": ["A", "B"]}', "AVRO")
     assert not client.test_compatibility("calls", more)
-    assert client.delete_subject("calls", permanent=True) == [1]
+    assert client.delete_subject("calls") == client.delete_subject("calls", permanent=True) == [1]
     with pytest.raises(SchemaRegistryError) as failed:
         client.get_versions("calls")
     assert failed.value.error_code == 40401
