@@ -4,7 +4,11 @@ refused, and read back what they produced."""
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +19,13 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from missing import left_out
 from product import RunningNode
 
 pytestmark = pytest.mark.process
 SECONDS = 60.0
+GO_SECONDS = 280  # with an empty cache of Go
+HERE = Path(__file__).parent
 ORDER = {
     "type": "record",
     "name": "Order",
@@ -155,3 +162,69 @@ def test_the_calls_of_the_client(client: SchemaRegistryClient) -> None:
     with pytest.raises(SchemaRegistryError) as failed:
         client.get_versions("calls")
     assert failed.value.error_code == 40401
+
+
+def sent(node: RunningNode, method: str, path: str, body: Any = None) -> Any:
+    """Send a request as Confluent's Java client does, and return the JSON of the response."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {
+        "Content-Type": "application/vnd.schemaregistry.v1+json",
+        "Accept": "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json",
+        "Confluent-Accept-Unknown-Properties": "true",
+        "X-Forward": "true",
+    }
+    request = urllib.request.Request(  # noqa: S310 (of the test's own node)
+        f"{node.url}/registry{path}", data, headers, method=method
+    )
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
+        assert answer.headers["content-type"] == "application/vnd.schemaregistry.v1+json"
+        return json.loads(answer.read())
+
+
+def test_the_calls_and_bytes_of_the_java_serializer(
+    node: RunningNode, client: SchemaRegistryClient
+) -> None:
+    """`KafkaAvroSerializer` registers, or looks up without `auto.register.schemas`, or takes the
+    latest version; `KafkaAvroDeserializer` asks for the id of a record. The frame is a zero byte, the
+    id as four bytes, and the Avro body."""
+    text = '{"type":"record","name":"J","fields":[{"name":"x","type":"long"}]}'
+    made = sent(node, "POST", "/subjects/java-value/versions?normalize=false", {"schema": text})
+    id_ = made["id"]
+    found = sent(
+        node, "POST", "/subjects/java-value?normalize=false&deleted=false", {"schema": text}
+    )
+    wanted = {"subject": "java-value", "version": 1, "id": id_, "schema": text}
+    assert found == wanted == sent(node, "GET", "/subjects/java-value/versions/latest")
+    value = b"\0" + id_.to_bytes(4, "big") + b"\x0e"
+    assert AvroSerializer(client, text)({"x": 7}, context("java")) == value
+    (read,) = through(node, "java", [value])
+    asked = f"/schemas/ids/{int.from_bytes(read[1:5], 'big')}?fetchMaxId=false&subject=java-value"
+    assert sent(node, "GET", asked) == {"schema": text}
+    assert AvroDeserializer(client)(read, context("java")) == {"x": 7}
+
+
+@pytest.mark.long
+def test_the_client_of_franz_go(node: RunningNode, tmp_path: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        left_out("franz-go: Go is not installed")
+    program = tmp_path / "schemas"
+    built = subprocess.run(
+        [go, "build", "-o", str(program), "./schemas"],
+        cwd=HERE / "franz",
+        capture_output=True,
+        text=True,
+        timeout=GO_SECONDS,
+        check=False,
+    )
+    if built.returncode and "dial tcp" in built.stderr:
+        left_out(f"franz-go: the Go module proxy is out of reach: {built.stderr[-200:]}")
+    assert built.returncode == 0, built.stderr
+    given = (str(program), f"{node.url}/registry", node.kafka, "go")
+    done = subprocess.run(given, capture_output=True, text=True, timeout=SECONDS * 2, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["code"] == 409
+    assert found["decoded"] == ["body 0", "body 1"]
+    assert found["values"] == [f"00{id_:08x}" for id_ in found["ids"]]
+    assert [len(json.loads(each)["fields"]) for each in found["schemas"]] == [1, 2]
