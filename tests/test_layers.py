@@ -79,7 +79,7 @@ PURE = {
     "raft": PLAIN,
     "stream": f"{PLAIN} array google_crc32c",
     "replica": f"{PLAIN} array",
-    "registry": f"{PLAIN} base64 binascii json",
+    "registry": f"{PLAIN} base64 binascii fractions json urllib",
     "wire": f"{PLAIN} array base64 contextvars cramjam datetime decimal google_crc32c hashlib ipaddress time urllib zlib",
     **dict.fromkeys(
         (

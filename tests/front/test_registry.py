@@ -249,3 +249,41 @@ async def test_normalized_texts_and_what_is_kept_beside_them(world: World) -> No
         metadata = {"properties": {"owner": "shop"}}
         assert await client.register("b", two, metadata=metadata) == (200, 3)
         assert (await client.ask("GET", "/schemas/ids/3"))[1]["metadata"] == metadata
+
+
+@story
+async def test_protobuf_and_json_schemas_evolve(world: World) -> None:
+    head = 'syntax = "proto3"; '
+    async with registry(world) as client:
+        types = (await client.ask("GET", "/schemas/types"))[1]
+        assert types == ["PROTOBUF", "JSON", "AVRO"]
+        for type_, first, second, third in (
+            ("PROTOBUF", f"{head}message M {{ int32 a = 1; }}", f"{head}message M {{ int64 a = 1; }}", f"{head}message M {{ }}"),
+            ("JSON", {"type": "integer"}, {"type": "number"}, {"type": "string"}),
+        ):  # fmt: skip
+            subject = type_.lower()
+            one = await client.register(subject, first, type_)
+            assert one[0] == 200
+            assert (await client.register(subject, second, type_))[0] == 200
+            status, _ = await client.register(subject, first, type_)
+            assert status == 200, "it is version 1"
+            third_status, _ = await client.register(subject, third, type_)
+            assert third_status == (409 if type_ == "JSON" else 200)
+            assert await client.register(subject, RECORD) == (409, 409), "of another type"
+            shown = (await client.ask("GET", f"/schemas/ids/{one[1]}"))[1]
+            assert shown["schemaType"] == type_
+        assert await code(client, "GET", "/subjects/json/versions/1?format=serialized") == 42201
+        assert await code(client, "GET", "/subjects/json/versions/1?format=other") == 422
+
+
+@story
+async def test_one_protobuf_schema_in_other_words_is_one_version(world: World) -> None:
+    text = 'syntax = "proto3"; message M { int32 a = 1; }'
+    async with registry(world) as client:
+        assert await client.register("s", text, "PROTOBUF") == (200, 1)
+        found = await client.ask("GET", "/subjects/s/versions/1?format=serialized")
+        coded = found[1]["schema"]
+        assert await client.register("s", coded, "PROTOBUF") == (200, 1)
+        same = (await client.ask("POST", "/subjects/s", client.body(coded, "PROTOBUF")))[1]
+        assert (same["version"], same["schema"]) == (1, text)
+        assert (await client.ask("GET", "/schemas/ids/1?format=serialized"))[1]["schema"] == coded

@@ -60,6 +60,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     ),
     "reduce": ("reducers.commands", "Bind reducers to streams, and run them."),
     "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),
+    "schema": ("streams.schemas", "Manage the schemas of the schema registry."),
     "table": ("tables.commands", "Create, list, sync and change tables."),
     "compact": ("tables.commands", "Sync tables now: a second name of 'table sync'."),
     "lake": ("tables.commands", "Sync tables continuously."),

@@ -86,8 +86,8 @@ def find_version(view: View, subject: str, text: str, *, deleted: bool = False) 
     """Return the version of a subject that a path names. Raises Refused."""
     check_subject(subject)
     number = parse_version(text)
-    found = view.list(subject, deleted=deleted)
-    if not found and (number is None or not view.list(subject, deleted=True)):
+    found = view.all_of(subject, deleted=deleted)
+    if not found and (number is None or not view.all_of(subject, deleted=True)):
         raise subject_missing(subject)
     if number is None:
         return found[-1]
@@ -164,7 +164,7 @@ def resolve(view: View, references: Iterable[Reference]) -> dict[str, str]:
 
 def earlier(view: View, subject: str, level: str) -> list[Version]:
     """Return the versions with which a new one is compared, the newest first."""
-    found = view.list(subject)[::-1]
+    found = view.all_of(subject)[::-1]
     return found[: compared(level, len(found))]
 
 
@@ -187,7 +187,7 @@ def check_registration(view: View, subject: str, asked: Asked) -> None:
 
 def register(view: View, subject: str, asked: Asked, history: int) -> Change:
     """Add a version to a subject. Raises Refused."""
-    content, versions = asked.content, view.list(subject, deleted=True)
+    content, versions = asked.content, view.all_of(subject, deleted=True)
     if view.versions >= REGISTRY_VERSIONS_MAX or view.size > REGISTRY_BYTES_MAX:
         raise _not_permitted(
             f"the registry has {view.versions:,} versions with {view.size:,} bytes; at most "
@@ -232,10 +232,10 @@ def delete_version(view: View, subject: str, text: str, *, permanent: bool, hist
     """Delete a version of a subject. Raises Refused."""
     check_subject(subject)
     number = parse_version(text)
-    every = view.list(subject, deleted=True)
-    if not every or (number is None and not permanent and not view.list(subject)):
+    every = view.all_of(subject, deleted=True)
+    if not every or (number is None and not permanent and not view.all_of(subject)):
         raise subject_missing(subject)
-    left = every if permanent or number is not None else view.list(subject)
+    left = every if permanent or number is not None else view.all_of(subject)
     found = next((each for each in left[::-1] if number in (None, each.version)), None)
     if found is None:
         raise version_missing(number or 0)
@@ -257,7 +257,7 @@ def delete_version(view: View, subject: str, text: str, *, permanent: bool, hist
         key = schema_key(subject, found.version)
         return Change(((key, None), _kept_ids(view, history)), found.version)
     records = [schema_record(structs.replace(found, deleted=True))]
-    if len(view.list(subject)) == 1:
+    if len(view.all_of(subject)) == 1:
         records += _without_settings(view, subject)
     return Change(tuple(records), found.version)
 
@@ -265,7 +265,7 @@ def delete_version(view: View, subject: str, text: str, *, permanent: bool, hist
 def delete_subject(view: View, subject: str, *, permanent: bool, history: int) -> Change:
     """Delete a subject. The answer has the versions. Raises Refused."""
     check_subject(subject)
-    every, found = view.list(subject, deleted=True), view.list(subject)
+    every, found = view.all_of(subject, deleted=True), view.all_of(subject)
     if not every:
         raise subject_missing(subject)
     _check_writable(view, subject)
@@ -402,7 +402,7 @@ def set_mode(view: View, subject: str | None, mode: str, *, force: bool) -> Chan
             f"Invalid mode '{mode[:64]}'. Valid values are {', '.join(MODES)}; the third only for "
             "all subjects",
         )
-    has_schemas = view.versions if subject is None else view.list(subject, deleted=True)
+    has_schemas = view.versions if subject is None else view.all_of(subject, deleted=True)
     if name == IMPORT and view.mode_of(subject) != IMPORT and has_schemas and not force:
         raise _not_permitted(
             "Cannot import since found existing subjects: delete them permanently, or set force=true"

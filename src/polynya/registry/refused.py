@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
+Key = TypeVar("Key", bound=tuple[Any, ...])
+
 SUBJECT_NOT_FOUND = 40401
 VERSION_NOT_FOUND = 40402
 SCHEMA_NOT_FOUND = 40403
@@ -52,3 +56,13 @@ class Incompatibility(ValueError):
             f"{{errorType:'{self.kind}', description:'{self.message}', "
             f"additionalInfo:'at {self.where}'}}"
         )
+
+
+def forget_later(known: dict[Key, list[Incompatibility]], key: Key) -> None:
+    """Forget the successes of pairs that were compared within one that fails: they may have counted
+    it as compatible."""
+    later = False
+    for each in [*known]:
+        if later and not known[each]:
+            del known[each]
+        later |= each == key

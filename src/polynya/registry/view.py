@@ -150,7 +150,7 @@ class View:
 
     # --- look-ups ---------------------------------------------------------------------------------
 
-    def list(self, subject: str, *, deleted: bool = False) -> list[Version]:
+    def all_of(self, subject: str, *, deleted: bool = False) -> list[Version]:
         """Return the versions of a subject in their order. `deleted`: also those that are
         soft-deleted."""
         found = self.subjects.get(subject, {})
@@ -163,7 +163,7 @@ class View:
 
     def same(self, subject: str, content: Content, *, deleted: bool = False) -> Version | None:
         """Return the newest version of a subject with this content."""
-        found = self.list(subject, deleted=deleted)
+        found = self.all_of(subject, deleted=deleted)
         return next((each for each in reversed(found) if each.content == content), None)
 
     def users_of(self, version: Version) -> list[Version]:

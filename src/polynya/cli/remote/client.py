@@ -450,7 +450,10 @@ def _told(answer: httpx.Response) -> tuple[str, str, str]:
     """Return (code, message, request id) of an error response of any form. The body has been
     read."""
     try:
-        error = answer.json()["error"]
+        body = answer.json()
+        if "error" not in body:  # of the schema registry
+            return str(body["error_code"]), str(body["message"]), ""
+        error = body["error"]
         return str(error.get("code", "")), str(error["message"]), str(error.get("request_id", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         text = answer.text.strip()[:300]

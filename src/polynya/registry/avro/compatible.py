@@ -8,9 +8,10 @@ alias.
 from __future__ import annotations
 
 from polynya.registry.avro.model import NAMED, NO_DEFAULT, AvroSchema, Field, Type
-from polynya.registry.refused import Incompatibility
+from polynya.registry.refused import Incompatibility, forget_later
 
 FOUND_MAX = 20  # differences that one comparison reports
+_COMPARISONS_MAX = 100_000  # of pairs: more would take seconds
 # kind of the writer -> kinds that a reader may have instead
 _PROMOTIONS = {
     "int": ("long", "float", "double"),
@@ -32,14 +33,22 @@ class _Comparison:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], list[Incompatibility]] = {}
+        self._left = _COMPARISONS_MAX
 
     def compare(self, reader: Type, writer: Type, where: str) -> list[Incompatibility]:
         """Return the differences of two types."""
         pair = (id(reader), id(writer))
         known = self._known.get(pair)
         if known is None:
+            self._left -= 1
+            if self._left < 0:
+                text = "the schemas are too complex to compare; set the compatibility to NONE"
+                return [Incompatibility("TOO_COMPLEX", where, text)]
             self._known[pair] = []
-            known = self._known[pair] = self._differences(reader, writer, where)[:FOUND_MAX]
+            known = self._differences(reader, writer, where)[:FOUND_MAX]
+            if known:
+                forget_later(self._known, pair)
+            self._known[pair] = known
         return known
 
     def _differences(self, reader: Type, writer: Type, where: str) -> list[Incompatibility]:

@@ -49,8 +49,9 @@ class Type(msgspec.Struct, eq=False, gc=False):
         if self.properties.get("logicalType") != "decimal" or self.kind not in ("bytes", "fixed"):
             return None
         precision, scale = self.properties.get("precision"), self.properties.get("scale", 0)
-        is_valid = type(precision) is int and type(scale) is int and precision >= scale >= 0
-        return (precision, scale) if is_valid and precision > 0 else None
+        if not isinstance(precision, int) or not isinstance(scale, int):
+            return None
+        return (precision, scale) if precision >= max(scale, 1) and scale >= 0 else None
 
     @property
     def shown(self) -> str:

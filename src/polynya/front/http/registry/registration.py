@@ -7,13 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from polynya.front.http.registry.answers import SchemaBody
 from polynya.front.http.registry.log import RegistryLog
 from polynya.registry import plans, refused
 from polynya.registry.plans import Asked, Change
 from polynya.registry.records import Content, Version, extra_of, references_of
 from polynya.registry.refused import BadSchema, Refused
-from polynya.registry.schemas import Candidate, judge, spelled
+from polynya.registry.schemas import TYPES, Candidate, equal, judge, spelled
 from polynya.registry.view import View
 
 AT_ONCE_CHARACTERS = 8 * 1024  # of schemas; more are parsed in a thread
@@ -51,10 +53,10 @@ class Registration:
 
     async def find(self, view: View, *, deleted: bool) -> Version:
         """Return the version of the subject that has the schema. Raises Refused."""
-        if not view.list(self._subject, deleted=deleted):
+        if not view.all_of(self._subject, deleted=deleted):
             raise plans.subject_missing(self._subject)
         content = await self._content(view)
-        found = view.same(self._subject, content, deleted=deleted)
+        found = await self._same(view, content, deleted=deleted)
         if found is None:
             raise Refused(refused.SCHEMA_NOT_FOUND, "Schema not found")
         return found
@@ -70,7 +72,7 @@ class Registration:
 
     async def _decide(self, view: View) -> Change:
         content = await self._content(view)
-        same = view.same(self._subject, content)
+        same = await self._same(view, content, deleted=False)
         asked = Asked(content, self._body.wanted_id, self._body.version or None)
         if same is not None and asked.id in (None, same.id):
             return Change((), {"id": same.id, "version": same.version})
@@ -85,6 +87,22 @@ class Registration:
                 )
         return plans.register(view, self._subject, asked, self._log.history)
 
+    async def _same(self, view: View, content: Content, *, deleted: bool) -> Version | None:
+        """Return the newest version of the subject with a content, if need be in other words."""
+        exact = view.same(self._subject, content, deleted=deleted)
+        if exact is not None or not TYPES[content.type].is_loose:
+            return exact
+        others = {
+            each.version: each
+            for each in reversed(view.all_of(self._subject, deleted=deleted))
+            if structs.replace(each.content, text="") == structs.replace(content, text="")
+        }
+        wanted = Candidate(content.text, plans.resolve(view, content.references))
+        candidates = [plans.candidate_of(view, each) for each in others.values()]
+        size = sum(each.size for each in (wanted, *candidates))
+        found = await worked(partial(equal, content.type, wanted, candidates), size)
+        return None if found is None else others[found.version]
+
     async def _content(self, view: View) -> Content:
         """Return the schema in its one form. Raises Refused."""
         body = self._body
@@ -94,7 +112,7 @@ class Registration:
         if key not in self._spelled:
             wanted = Candidate(body.schema or "", texts)
             work = partial(spelled, body.type, wanted, normalize=normalize)
-            self._spelled[key] = await _worked(work, wanted.size)
+            self._spelled[key] = await worked(work, wanted.size)
         return Content(body.type, self._spelled[key], self._references, self._extra)
 
     async def _complaints(self, view: View, level: str) -> list[str]:
@@ -114,10 +132,10 @@ class Registration:
         wanted = Candidate(self._body.schema or "", plans.resolve(view, self._references))
         earlier = [plans.candidate_of(view, each) for each in versions]
         work = partial(judge, type_, level, wanted, earlier)
-        return await _worked(work, sum(each.size for each in (wanted, *earlier)))
+        return await worked(work, sum(each.size for each in (wanted, *earlier)))
 
 
-async def _worked(work: Callable[[], _Result], size: int) -> _Result:
+async def worked(work: Callable[[], _Result], size: int) -> _Result:
     """Run work on schemas, in a thread if that may take long. Raises Refused."""
     try:
         return work() if size <= AT_ONCE_CHARACTERS else await asyncio.to_thread(work)

@@ -6,6 +6,7 @@ https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from polynya.front.http.protocol.errors import Failure
@@ -22,12 +23,12 @@ from polynya.front.http.registry.answers import (
     shown_text,
 )
 from polynya.front.http.registry.log import RegistryLog
-from polynya.front.http.registry.registration import Registration
+from polynya.front.http.registry.registration import Registration, worked
 from polynya.registry import plans, refused
 from polynya.registry.plans import Change
 from polynya.registry.records import Version
 from polynya.registry.refused import Refused
-from polynya.registry.schemas import TYPES
+from polynya.registry.schemas import TYPES, serialized
 from polynya.registry.view import View
 
 MOUNT = "/registry/"
@@ -83,8 +84,28 @@ class RegistryRoutes:
                 found = await self._sharing(id_)
                 if not found:
                     raise Refused(refused.SCHEMA_NOT_FOUND, f"Schema {id_} not found")
-                return _of_id(request, found, more, self._log.view)
+                if not more:
+                    answer = await self._formatted(request, found[0])
+                    for name in ("subject", "version", "id"):
+                        del answer[name]
+                    if flag(request, "fetchMaxId"):
+                        answer["maxId"] = self._log.view.id_max
+                    return shown(answer)
+                return _of_id(request, found, more)
         raise _no_route()
+
+    async def _formatted(self, request: Request, version: Version) -> dict[str, Any]:
+        """Return a version as JSON, with its text in the format that the request names."""
+        answer, format_ = version.shown, request.query.get("format", "")
+        if format_ not in ("", "serialized"):
+            raise Refused(
+                422, f"the format '{format_[:32]}' is unknown; expected 'serialized' or none"
+            )
+        if format_:
+            wanted = plans.candidate_of(self._log.view, version)
+            work = partial(serialized, version.content.type, wanted)
+            answer["schema"] = await worked(work, wanted.size)
+        return answer
 
     async def _sharing(self, id_: int) -> list[Version]:
         """Return the versions with an id. An id never changes its schema, so one that this core
@@ -106,7 +127,7 @@ class RegistryRoutes:
                 found = await wanted.find(
                     await self._log.current(), deleted=flag(request, "deleted")
                 )
-                return shown(found.shown)
+                return shown(await self._formatted(request, found))
             case ("DELETE", [subject]):
                 return await self._changed(
                     lambda view: plans.delete_subject(
@@ -135,7 +156,7 @@ class RegistryRoutes:
         found = plans.find_version(view, subject, text, deleted=deleted)
         match more:
             case []:
-                return shown(found.shown)
+                return shown(await self._formatted(request, found))
             case ["schema"]:
                 return shown_text(found.content.text)
             case ["referencedby"]:
@@ -218,23 +239,18 @@ def _all(view: View, request: Request) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for subject in sorted(view.subjects):
         if subject.startswith(prefix):
-            versions = view.list(subject, deleted=deleted)
+            versions = view.all_of(subject, deleted=deleted)
             found += [each.shown for each in (versions[-1:] if newest else versions)]
     return found
 
 
-def _of_id(request: Request, found: list[Version], more: list[str], view: View) -> Response:
+def _of_id(request: Request, found: list[Version], more: list[str]) -> Response:
     deleted = flag(request, "deleted")
     subject = request.query.get("subject", "")
     shared = [
         each for each in found if (deleted or not each.deleted) and subject in ("", each.subject)
     ]
     match more:
-        case []:
-            answer = found[0].content.shown
-            if flag(request, "fetchMaxId"):
-                answer["maxId"] = view.id_max
-            return shown(answer)
         case ["schema"]:
             return shown_text(found[0].content.text)
         case ["subjects"]:
@@ -253,15 +269,15 @@ def _names(view: View, request: Request) -> list[str]:
         name
         for name in sorted(view.subjects)
         if name.startswith(prefix)
-        and view.list(name, deleted=deleted)
-        and not (only and view.list(name))
+        and view.all_of(name, deleted=deleted)
+        and not (only and view.all_of(name))
     ]
 
 
 def _numbers(view: View, subject: str, request: Request) -> list[int]:
     plans.check_subject(subject)
     only = flag(request, "deletedOnly") or flag(request, "deleted_only")
-    found = view.list(subject, deleted=flag(request, "deleted") or only)
+    found = view.all_of(subject, deleted=flag(request, "deleted") or only)
     if not found:
         raise plans.subject_missing(subject)
     return [each.version for each in found if each.deleted or not only]
