@@ -14,7 +14,7 @@ from polynya.lakehouse.decoding.decode import observed, sample_values
 from polynya.lakehouse.formats.iceberg import StagingCatalog, with_field_ids
 from polynya.lakehouse.jobs.output import DLQ_TYPES
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, Writer, layout
-from polynya.lakehouse.payloads.decode import Layout, ids_in
+from polynya.lakehouse.payloads.decode import Heads, add_heads, heads_in, laid
 from polynya.lakehouse.payloads.fields import with_writers
 from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
@@ -72,10 +72,13 @@ def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column], writers: 
         samples = readers.map(lambda ranges: _sample(blobs, ranges, each), sampled.values())
         found = dict(zip(sampled, samples, strict=True))
     seen = {uid: each.profile for uid, each in found.items()}
+    heads: Heads = {}
     if first == {}:
-        first = writers.of(number for each in found.values() for number in each.ids)
+        for sample in found.values():
+            add_heads(heads, sample.heads)
+        first = writers.of(heads)
     whole = merged(seen.values())
-    wide, left = with_writers(adopt(columns, declared(plan.table.columns)), first)
+    wide, left = with_writers(adopt(columns, declared(plan.table.columns)), first, heads)
     wide = chosen(wide, list(seen.values()))
     left += [path for found in seen.values() for path in paths(wish(wide, found))]
     return msgspec.structs.replace(
@@ -118,7 +121,7 @@ def widened(
 ) -> Fixed:
     """Add the columns that the tasks reported as missing: those of schemas, then the smallest
     first."""
-    wide, beyond = with_writers(fixed.columns, writers)
+    wide, beyond = with_writers(fixed.columns, writers, {})
     wide = adopt(wide, ordered(wishes))
     left = {*fixed.uncovered, *beyond, *paths(missing(wide, wishes))}
     known = fixed.writers if fixed.writers is None else fixed.writers | (writers or {})
@@ -147,7 +150,7 @@ def _with_shapes(columns: list[Column], seen: dict[int, FieldProfile]) -> Fixed:
     return Fixed(columns, shapes, shape_of)
 
 
-def _sampled(plan: JobPlan, *, every: bool) -> dict[int, list[Range]]:
+def _sampled(plan: JobPlan, *, every: bool = False) -> dict[int, list[Range]]:
     """Return the ranges to sample by uid: the first and last one of each stream that may hold JSON,
     or of every stream, in order of name.
 
@@ -178,11 +181,11 @@ def _sampled(plan: JobPlan, *, every: bool) -> dict[int, list[Range]]:
 
 class _Sample(msgspec.Struct):
     profile: FieldProfile
-    ids: set[int]  # of schemas
+    heads: Heads
 
 
 def _sample(blobs: Blobs, ranges: list[Range], count: int) -> _Sample:
-    values, ids = [], set[int]()
+    values, heads = [], Heads()
     for part in ranges:
         try:
             # the first run is sample enough
@@ -191,7 +194,7 @@ def _sample(blobs: Blobs, ranges: list[Range], count: int) -> _Sample:
             continue  # the task that reads it reports it
         if rows is None or not len(rows.ends):
             continue
-        ids |= set(ids_in(Layout(rows.kind, rows.data, rows.ends, rows.absent)))
+        add_heads(heads, heads_in(laid(rows.kind, rows.data, rows.ends, rows.absent)))
         if rows.kind != Kind.BYTES:
             values += list(sample_values(rows.data, rows.ends, -(-count // len(ranges))))
-    return _Sample(observed(values), ids)
+    return _Sample(observed(values), heads)

@@ -20,10 +20,10 @@ from polynya.lakehouse.jobs.plan import Job, Range, Task, claimed
 from polynya.lakehouse.jobs.rewrites.merge_files import merge_files
 from polynya.lakehouse.jobs.rewrites.redo_files import read_again
 from polynya.lakehouse.payloads.decode import (
-    Layout,
     SchemaMissing,
     SchemaUnknown,
     decoded_payloads,
+    laid,
 )
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import (
@@ -71,24 +71,28 @@ def _decode_files(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     """Decode the rows of the task's files again, or report fields without a column."""
     out = Output(job, task, blobs)
     begin = time.perf_counter()
-    columns, wishes = job.columns, list[Column]()
+    columns, wishes, ids = job.columns, list[Column](), set[int]()
     records = 0
     try:
         for file in task.redo:
             for rows in read_again(blobs, file, frozenset(job.strict)):
                 schema = Schema(columns, job.shapes[0], discover=job.discover, full=job.full)
-                decoded = rows.decoded(schema)
                 records += rows.count
+                try:
+                    decoded = rows.decoded(schema, job.writers)
+                except SchemaMissing as lacking:
+                    ids.update(lacking.numbers)
+                    continue
                 columns = adopt(columns, decoded.wishes)
                 wishes += decoded.wishes
-                if not wishes:
+                if not wishes and not ids:
                     if rows.kind == Kind.BYTES:
                         out.note_bytes(rows.uids)
                     out.add(rows.base, decoded.arrays, decoded.problems)
         size = sum(file.size for file in task.redo)
-        if wishes:
+        if wishes or ids:
             out.abort()
-            return TaskResult(task.id, records, size, wishes=wishes)
+            return TaskResult(task.id, records, size, wishes=wishes, ids=sorted(ids))
         return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
     except BaseException:
         out.abort()
@@ -160,9 +164,10 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
 
 def _decoded(job: Job, block: Block, schema: Schema) -> tuple[Any, Any, Decoded]:
     data, ends = joined(block)
-    records = Layout(block.kind, data, ends, absent(block))
+    missing = absent(block)
     if job.writers is None:
-        return data, ends, typed(*records, schema)
+        return data, ends, typed(block.kind, data, ends, missing, schema)
+    records = laid(block.kind, data, ends, missing)
     return data, ends, decoded_payloads(records, schema, job.writers)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from fastavro import _read_py, parse_schema, schemaless_reader
 
 from polynya.lakehouse.payloads import scalars
-from polynya.lakehouse.payloads.nodes import TEXT, BadSchema, Node
+from polynya.lakehouse.payloads.nodes import TEXT, BadSchema, Batch, Fields, Node
 from polynya.lakehouse.schema import types
 
 ROOT = "value"  # the field of a schema that is no record
@@ -68,14 +68,16 @@ class AvroDecoder:
         raw = whole.raw(schema)
         root = whole.node(schema, 0)
         self._is_record = root.type == types.STRUCT
-        self.fields = root.fields if self._is_record else [(ROOT, root)]
+        self._fields = root.fields if self._is_record else [(ROOT, root)]
         # the recursion of the fast reader is C's: a deep body would end the process
         self._read = _read_py.schemaless_reader if whole.is_recursive else schemaless_reader
         self._one = parse_schema(raw)
         self._many = parse_schema(_marked(raw))
 
-    def values(self, bodies: Sequence[bytes]) -> tuple[list[Any], dict[int, str]]:
-        """Return the values of bodies as objects, and why some cannot be decoded, by number."""
+    def fields(self, heads: Sequence[bytes]) -> list[Fields]:
+        return [self._fields]
+
+    def values(self, bodies: Sequence[bytes]) -> tuple[list[Batch], dict[int, str]]:
         found: list[Any] = [None] * len(bodies)
         faults: dict[int, str] = {}
         left = max(_FAILURES_LEAST, len(bodies) // _FAILURES_SHARE)
@@ -95,7 +97,11 @@ class AvroDecoder:
                 left -= 1
                 middle = (begin + end) // 2
                 work += [(middle, end), (begin, middle)]
-        return found if self._is_record else [{ROOT: each} for each in found], faults
+        numbers = [at for at in range(len(bodies)) if at not in faults]
+        rows = [found[at] for at in numbers] if faults else found
+        if not self._is_record:
+            rows = [{ROOT: each} for each in rows]
+        return [Batch(self._fields, numbers, rows)], faults
 
     def _together(self, bodies: Sequence[bytes]) -> list[Any]:
         """Decode bodies as one array, with a mark after each that proves where it ends."""

@@ -29,6 +29,17 @@ class Node(msgspec.Struct, frozen=True):
     convert: Convert | None = None  # of a scalar, from the decoder's value
 
 
+Fields = list[tuple[str, Node]]
+
+
+class Batch(msgspec.Struct):
+    """Decoded bodies with the same fields: their numbers, and their values as objects."""
+
+    fields: Fields
+    numbers: list[int] = []
+    values: list[Any] = []
+
+
 def json_text(value: Any) -> str:
     """Return a value as JSON: bytes as base64."""
     return msgspec.json.encode(value, enc_hook=str).decode()

@@ -25,8 +25,8 @@ REFERENCES_MAX = 100  # of one schema, at all levels
 _SECONDS = 30.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-Registry = Callable[[str], "SchemaReader"]
-"""Returns the reader of the registry at a URL; "": the node's own."""
+Registry = Callable[[str], Any]
+"""Returns the `SchemaReader` of the registry at a URL; "": the node's own."""
 
 
 class RegistryRefused(PolynyaError):
@@ -124,9 +124,7 @@ def _is_registry(answer: httpx.Response) -> bool:
 class Writers:
     """The schemas of a table's records, from its registry or from its definition."""
 
-    def __init__(
-        self, declared: Iterable[tuple[str, str]], registry: Callable[[str], Any] | None
-    ) -> None:
+    def __init__(self, declared: Iterable[tuple[str, str]], registry: Registry | None) -> None:
         try:
             self._payload: Payload | None = payload_of(declared)
         except BadPayload as bad:
