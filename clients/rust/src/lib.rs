@@ -26,6 +26,8 @@ mod client;
 mod error;
 mod http;
 mod live;
+#[cfg(test)]
+mod played;
 mod producer;
 mod reader;
 mod record;

@@ -414,8 +414,9 @@ impl Sender {
     fn taken(&self, reply: &Reply, epoch: u64, number: u64, perhaps: bool) -> Result<Appended, Error> {
         let stored = header(&reply.headers, "producer-seq");
         let is_later = stored.parse::<u64>().is_ok_and(|stored| stored >= number);
+        let is_ours = is_later && header(&reply.headers, "producer-epoch") == epoch.to_string();
         // other implementations of the protocol may omit the numbers
-        if !stored.is_empty() && !(is_later && header(&reply.headers, "producer-epoch") == epoch.to_string()) {
+        if !stored.is_empty() && !is_ours {
             return Err(Error::new(
                 ErrorKind::AnswerDamaged,
                 format!("{}: the response belongs to another append", self.what()),
