@@ -58,14 +58,11 @@ class Guarded:
         return parts.hostname, parts.port
 
 
-def survive(
-    guarded: Guarded, command: Sequence[str], cwd: Path, env: Mapping[str, str], numbers: int
-) -> None:
-    """Run a client that appends `numbers` numbers and follows them; kill the node meanwhile. The
-    client itself checks that nothing was lost and nothing came twice."""
-    arguments = [guarded.proxy_url, "survivors/numbers", str(numbers)]
+def survive(guarded: Guarded, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
+    """Run a client that appends numbers and follows them; kill the node meanwhile. The client
+    itself checks that nothing was lost and nothing came twice."""
     process = subprocess.Popen(
-        [*command, *arguments],
+        command,
         cwd=cwd,
         env=dict(env),
         stdout=subprocess.PIPE,

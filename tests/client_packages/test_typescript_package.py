@@ -82,6 +82,7 @@ def test_the_client_works_and_outlives_its_node(
     suite("unit", package)
     with Guarded(tmp_path / "data", faults).serving() as guarded:
         suite("node", package, **guarded.variables)
-        env = environment(TOKEN=guarded.variables["TOKEN"])
         count = NUMBERS if faults == Faults() else 5 * NUMBERS
-        survive(guarded, [node(), "survive.mjs"], package / "user", env, count)
+        command = [node(), "survive.mjs", guarded.proxy_url, "survivors/numbers", str(count)]
+        env = environment(TOKEN=guarded.variables["TOKEN"])
+        survive(guarded, command, package / "user", env)
