@@ -271,6 +271,9 @@ SUBSCRIPTION_ID_BYTES_MAX = 256
 SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; responses contain them
 SUBSCRIPTION_ATTEMPTS_MAX = 1000  # the largest `max_attempts`: at a minute each, most of a day
 SUBSCRIPTION_PAUSE_MS_MAX = 86_400_000  # before a retry: a day, as the whole subscription waits
+# pending streams of a subscription and group that its lag counts: each is a lookup
+SUBSCRIPTION_LAGS_MAX = 10_000
+SUBSCRIPTION_ROWS_MAX = 100  # of a page of groups: each has up to 64 lanes
 SUBSCRIPTION_LANES_MAX = 64  # lanes that workers share: each is a subscription
 # workers that share the lanes of a subscription; those beyond the lanes only wait
 SUBSCRIPTION_WORKERS_MAX = 256

@@ -97,7 +97,8 @@ class Assembly:
         retention = self._start.config.kafka.offsets_retention
         self._engine.group_coordinator.retention_ms = round(retention * 1000)
         self._spawn([self._keeper.run(), self._engine.group_coordinator.run()])
-        self._spawn([self._group_lags.run(), self._costs.run(), self._health.recent.run(wall_ms)])
+        self._spawn([self._group_lags.run(), self._subscriptions.lags.run(), self._costs.run()])
+        self._spawn([self._health.recent.run(wall_ms)])
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)
@@ -204,6 +205,7 @@ class Assembly:
             lambda: {"polynya_batches_repaired_total": engine.repairer.repaired},
             self._keeper.samples,
             metric_sources.of_group_lags(self._group_lags),
+            metric_sources.of_work(self._subscriptions.lags),
             metric_sources.of_transactions(engine.transaction_jobs),
         ):
             health.registry.add(samples)

@@ -148,6 +148,19 @@ ALERTS = (
         wait="10m",
     ),
     Alert(
+        "WorkBehind",
+        "min_over_time(polynya_work_lag_records[30m]) > 0 and "
+        "delta(polynya_work_lag_records[30m]) >= 0",
+        "The workers of {{ $labels.subscription }} are {{ $value }} records behind, and do not catch up",
+        wait="10m",
+    ),
+    Alert(
+        "WorkFails",
+        "polynya_work_attempts >= 10",
+        "A record of {{ $labels.subscription }} failed {{ $value }} times, and holds up what is behind it",
+        wait="5m",
+    ),
+    Alert(
         "StableEndStands",
         "polynya_stable_end_lag_seconds > 1020",
         "{{ $labels.instance }}: readers of committed records wait behind a transaction that is open "

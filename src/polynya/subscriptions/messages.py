@@ -13,6 +13,7 @@ OPERATE = 40  # message kinds between cores
 LINKS = 41
 NEWS = 42
 LIST = 43
+LAGS = 44
 
 
 class Operation(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -134,11 +135,20 @@ class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class ListRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A query for the subscriptions of some home groups, by id: those after `after` that begin with
-    `prefix`. The response holds their shapes."""
+    `prefix`. The response holds their shapes. `by_name`: the names count, of which lanes of a group
+    have one."""
 
     prefix: str
     after: str
     limit: int
+    groups: tuple[int, ...] = ()
+    by_name: bool = False
+
+
+class LagsQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A query for the lags of subscriptions in some groups, in the order of their ids."""
+
+    ids: list[str]
     groups: tuple[int, ...] = ()
 
 

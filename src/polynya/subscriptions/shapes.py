@@ -22,6 +22,7 @@ from polynya.stream.features.subscriptions.state import (
     worker_of,
 )
 from polynya.stream.parts import Batch, Encoding
+from polynya.subscriptions.lane_groups import lane_of
 from polynya.subscriptions.messages import RetryWork
 
 ROOT = "/v1/stream/__ds"
@@ -63,14 +64,13 @@ def subscription_shape(
         **listed_shape(subscription),
         "subscription_id": subscription.id,
         "streams": [shown_shape(info) for info in links],
-        "workers": workers_shape(subscription),
         "webhook": webhook,
     }
 
 
 def listed_shape(subscription: Subscription) -> dict[str, Any]:
     """Return an entry of the subscription list; it omits the links."""
-    config = subscription.config
+    config, lane = subscription.config, lane_of(subscription)
     return {
         "id": subscription.id,
         "type": "webhook" if config.kind == WEBHOOK else "pull-wake",
@@ -89,6 +89,9 @@ def listed_shape(subscription: Subscription) -> dict[str, Any]:
         "max_attempts": subscription.failures.max_attempts or None,
         "dead_letter_stream": spelled_name(subscription.failures.dead_letter) or None,
         "failure": failure_shape(subscription.failures),
+        "workers": workers_shape(subscription),
+        "group": None if lane is None else lane[0],
+        "lane": None if lane is None else lane[1],
     }
 
 

@@ -15,6 +15,7 @@ from polynya.base.limits import (
     SUBSCRIPTION_ID_BYTES_MAX,
     SUBSCRIPTION_LANES_MAX,
     SUBSCRIPTION_PAUSE_MS_MAX,
+    SUBSCRIPTION_ROWS_MAX,
     SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTION_TEXT_BYTES_MAX,
     SUBSCRIPTION_WORKER_BYTES_MAX,
@@ -164,17 +165,22 @@ class SubscriptionRoutes:
         return await self._subscriptions.operate(operation)
 
     async def _list(self, request: Request) -> OperationResult:
-        """List all subscriptions by id, in pages. This is an extension of the protocol."""
+        """List all subscriptions by id, in pages; with `groups` by name, where the lanes of a group
+        are one row. This is an extension of the protocol."""
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
         if request.principal is not None and not request.principal.may(Verb.SUBSCRIBE, ""):
             raise _forbidden(
                 "'subscribe' on all streams, which the list of all subscriptions needs"
             )
-        limit = min(_limit(request) or LISTED, LISTED_MAX)
-        return await self._subscriptions.listed(
-            request.query.get("prefix", ""), request.query.get("after", ""), limit
-        )
+        place = request.query.get("prefix", ""), request.query.get("after", "")
+        limit, groups = _limit(request) or LISTED, request.query.get("groups", "false")
+        if groups not in ("true", "false"):
+            raise _invalid(f"groups is '{groups[:64]}'; expected true or false")
+        if groups == "true":
+            rows_max = min(limit, SUBSCRIPTION_ROWS_MAX)
+            return await self._subscriptions.listed_by_name(*place, rows_max)
+        return await self._subscriptions.listed(*place, min(limit, LISTED_MAX))
 
     async def _check(self, principal: Principal, operation: AnyOperation) -> None:
         """Check that the caller may watch every present and new stream of the subscription. Raises

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 @applies(SubscriptionWorker)
 def apply_worker(machine: Machine, command: SubscriptionWorker, place: int) -> Reply:
     """Count a worker, or let it go: OK; the detail is [its lanes, the number of workers, True if
-    others have to report: a lane has another keeper, or the worker is new].
-
-    Refusals: NOT_FOUND (another incarnation, or none), EXISTS_DIFFERENT (the other workers share
-    another number of lanes, the detail), TOO_MANY workers."""
+    others have to report: a lane has another keeper, or the worker is new]. NOT_FOUND: another
+    incarnation, or none. EXISTS_DIFFERENT: the other workers share another number of lanes, the
+    detail. TOO_MANY workers."""
     machine.counters.raise_level(level_of(SubscriptionWorker))  # a single node gets no `SetLevel`
     subscription = machine.subscriptions.homes.get(command.id)
     if subscription is None or command.uid != subscription.uid:
