@@ -128,7 +128,8 @@ async def consumed(site: Site, topic: str) -> bytes | None:
     )
     try:
         await consumer.start()
-        return (await asyncio.wait_for(consumer.getone(), SECONDS)).value
+        async with asyncio.timeout(SECONDS):
+            return (await consumer.getone()).value
     except TopicAuthorizationFailedError:
         return None
     finally:

@@ -53,7 +53,7 @@ async def describe_quorum(
 
 
 def _state(member: QuorumMember, end: int, at: int) -> wire.ReplicaState:
-    """Return a member's state. One that lags was caught up at a time that nobody keeps."""
+    """Return a member's state. The time at which one that lags was caught up is not kept."""
     seen = at if member.end >= end else _UNKNOWN
     return wire.ReplicaState(
         member.broker,
