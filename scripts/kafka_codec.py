@@ -225,7 +225,7 @@ class Module:
 
     def format(self, fields: list[Field]) -> str:
         letters = "".join(FIXED[each.type] for each in fields)
-        name = "_" + letters.replace("?", "x").upper()
+        name = "_" + letters.replace("?", "x").replace("H", "u").upper()
         self.formats[name] = letters
         return name
 

@@ -482,6 +482,10 @@ def test_only_admins_change_users_and_acls(tmp_path: Path) -> None:
         assert (await shop.quota("user", "shop", producer_byte_rate=1))[0] == denied
         answer = await shop.ask("DescribeAcls", 3, **filter_of())
         assert answer.error_code.value == denied
+        assert admin.lines == [
+            (act, "", "CLUSTER_AUTHORIZATION_FAILED")
+            for act in ("acl.create", "user.password", "user.quota")
+        ]
         # Describe on the cluster shows ACLs and users, as in Kafka, and changes none
         await admin.create(acl("shop", Operation.DESCRIBE, "kafka-cluster", Kind.CLUSTER))
         assert await shop.listed(principal_filter="User:shop")

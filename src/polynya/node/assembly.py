@@ -181,6 +181,7 @@ class Assembly:
                 self._engine,
                 self._cluster.maps,
                 keeper,
+                self._cluster.group_status,
                 connections_max=connections.kafka,
             ),
         ]

@@ -8,7 +8,15 @@ from typing import Any
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
-from polynya.front.kafka.admin import cluster, partitions, placement, refused, settings, topics
+from polynya.front.kafka.admin import (
+    cluster,
+    partitions,
+    placement,
+    quorum,
+    refused,
+    settings,
+    topics,
+)
 from polynya.front.kafka.admin.features import add_features
 from polynya.front.kafka.auth import acls, quotas, users
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, TokenCaller
@@ -18,6 +26,7 @@ from polynya.front.kafka.auth.handlers import (
     sasl_authenticate,
     sasl_handshake,
 )
+from polynya.front.kafka.auth.user_admin import ACTS
 from polynya.front.kafka.call import FETCH, PRODUCE, Call, RepeatedRequest, in_thread
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
@@ -81,6 +90,7 @@ _HANDLERS: dict[int, Handler] = {
     49: quotas.alter_quotas,
     50: users.describe_users,
     51: users.alter_users,
+    55: quorum.describe_quorum,
     60: cluster.cluster,
     61: transaction_admin.describe_producers,
     65: transaction_admin.describe_transactions,
@@ -166,6 +176,7 @@ async def _run(call: Call, request: Any) -> None:
         wanted = ADMINISTRATIVE.get(call.header.key)
         if wanted is not None and not call.caller.may_administer(wanted):
             message = refused.denied(call.header.key, request)
+            _note_denied(call)
         else:
             message = await _HANDLERS[call.header.key](call, request)
     except BaseException:
@@ -178,6 +189,14 @@ async def _run(call: Call, request: Any) -> None:
         call.send(await in_thread(call.context.coding, partial(call.encoded, message)))
     else:
         call.answer(message)
+
+
+def _note_denied(call: Call) -> None:
+    """Audit an attempt to change users or ACLs."""
+    admin, act = call.context.user_admin, ACTS.get(call.header.key)
+    if admin is not None and act is not None:
+        by = (call.caller, call.connection.remote)
+        admin.record(act, "", by, Error.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _api_versions(call: Call) -> list[Bytes]:

@@ -55,7 +55,8 @@ class TokenRoutes:
         try:
             if not segments and method == "GET":
                 found = await self._tokens.load()
-                return _json(200, {"tokens": [shown(record) for record in found.tokens]})
+                tokens = [shown(record) for record in found.tokens]
+                return _json(200, {"tokens": tokens, "acls": list(map(str, found.kafka.acls))})
             if not segments and method == "POST":
                 return await self._create(request)
             if len(segments) == 1 and method == "DELETE":

@@ -19,6 +19,7 @@ from polynya.wire.kafka.generated import (
     describe_acls,
     describe_client_quotas,
     describe_log_dirs,
+    describe_quorum,
     elect_leaders,
     list_config_resources,
     list_partition_reassignments,
@@ -123,6 +124,9 @@ _BUILDS: dict[int, _Build] = {
                 for each in request.entries
             ]
         )
+    ),
+    describe_quorum.KEY: lambda _, error, why: describe_quorum.DescribeQuorumResponse(
+        error_code=error, error_message=why
     ),
     describe_users.KEY: lambda _, error, why: describe_users.DescribeUserScramCredentialsResponse(
         error_code=error, error_message=why

@@ -72,6 +72,7 @@ ADMINISTRATIVE = {
     49: Operation.ALTER_CONFIGS,
     50: Operation.DESCRIBE,
     51: Operation.ALTER,
+    55: Operation.DESCRIBE,
     74: Operation.DESCRIBE_CONFIGS,
 }
 OPEN = frozenset((17, 18, 36))  # before authentication: the SASL keys and ApiVersions

@@ -31,6 +31,10 @@ _OLDER: Found = (
 )
 
 
+# the acts of the audit log, by key: also of a caller that may not
+ACTS = {30: "acl.create", 31: "acl.delete", 49: "user.quota", 51: "user.password"}
+
+
 class RuleStore(Protocol):
     """The tokens and the rules, of this node or of the cluster. Raises ConfigError and
     PolynyaError."""

@@ -20,6 +20,7 @@ _IH = Struct(">ih")
 _IIQ = Struct(">iiq")
 _Q = Struct(">q")
 _QQ = Struct(">qq")
+_U = Struct(">H")
 
 
 class PartitionData(msgspec.Struct, gc=False):
@@ -161,7 +162,7 @@ def write_listener(put: p.Put, it: Listener, version: int) -> None:
     if version >= 2:
         put_string(put, it.host)
     if version >= 2:
-        put(_H.pack(it.port))
+        put(_U.pack(it.port))
     put(b"\0")
 
 
