@@ -50,7 +50,7 @@ class MarkerSender:
         self._done = done
         self._targets: dict[tuple[int, int], _Target] = {}  # by group and target
         self._acknowledged: dict[int, list[int]] = {}  # by group
-        # called with a group once acknowledgements of it are on their way into the log
+        # called with a group whose acknowledgements go into the log now
         self.wake: Callable[[int], None] = lambda group: None
         self._logging: set[tuple[int, int]] = set()  # acknowledgements in the log, but not applied
         self.failures = 0
@@ -130,12 +130,12 @@ class MarkerSender:
     def _log(self) -> None:
         taken, self._acknowledged = self._acknowledged, {}
         for group, messages in taken.items():
+            self.wake(group)  # first: what waited is logged by the turn of the acknowledgements
             for begin in range(0, len(messages), ACKNOWLEDGED_MAX):
                 some = messages[begin : begin + ACKNOWLEDGED_MAX]
                 logged = partial(self._logged, group, some)
                 self._logging.update((group, message) for message in some)
                 self._service.proposals.propose_to(group, AcknowledgeAll(some), logged)
-            self.wake(group)
 
     def _logged(self, group: int, messages: list[int], reply: Reply | BaseException) -> None:
         for message in messages:
