@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from polynya.stream.features.transactions.commands import TxnAdd, TxnInit
 from polynya.stream.features.transactions.state import Transaction, TransactionState
 from polynya.stream.replies import Code
 
 TRANSACTIONS = 76  # messages between cores
+ACT = 89
 
 STATE_NAMES = {  # as Kafka's tools show them
     TransactionState.EMPTY: "Empty",
@@ -31,6 +33,14 @@ class TransactionRefused(Exception):
     def __init__(self, code: Code) -> None:
         super().__init__(code.name)
         self.code = code
+
+
+class TransactionAct(msgspec.Struct, array_like=True, gc=False):
+    """A command for a coordinator that waits there for the end of the transaction before."""
+
+    group: int
+    command: TxnInit | TxnAdd
+    wait_ms: int
 
 
 class TransactionQuery(msgspec.Struct, array_like=True, gc=False):

@@ -18,7 +18,6 @@ from polynya.stream.replies import Code
 WAIT_SECONDS = 0.5  # for the markers of the transaction before; clients wait 20 to 100 ms longer
 INIT_WAIT_SECONDS = 1.0  # until the transaction of a fenced producer is aborted
 HELD_WAIT_SECONDS = 5.0  # while a backup captures all groups
-_LOOK_SECONDS = 0.001  # between two looks at the coordinator's state on this core
 _FIRST_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.005, 0.08
 _T = TypeVar("_T")
 _OF_CODE = {
@@ -73,13 +72,11 @@ async def patiently(
 ) -> _T:
     """Return the coordinator's answer. While the former transaction of the id ends, or a backup holds
     commits, ask again, as long as the connection is open. Raises NotAnswered."""
-    loop, transactions = asyncio.get_running_loop(), call.context.transactions
+    loop = asyncio.get_running_loop()
     pause = _FIRST_PAUSE_SECONDS
     begin = loop.time()
     deadline = begin + (WAIT_SECONDS if seconds is None else seconds)
     while True:
-        while transactions.is_ending(id_) and loop.time() < deadline:
-            await asyncio.sleep(_LOOK_SECONDS)
         try:
             return await ask()
         except TransactionRefused as refused:
