@@ -14,7 +14,7 @@ from reducer_world import Loop, bind, mount, work
 from worlds.wasm_modules import COUNTING, compiled
 
 from polynya.base.limits import REDUCERS_MAX, SNAPSHOT_GRACE_MS
-from polynya.cli.reducers.worker import Worker
+from polynya.cli.reducers.worker import Told, Worker
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.reducers.routes import PATH
 
@@ -526,5 +526,47 @@ def test_a_module_is_run_by_the_worker() -> None:
         assert int.from_bytes(body.body, "little") == 9
         assert await verified(world) == [("raw/a", True), ("raw/b", True)]
         assert (await state(world, url=url)).error == "NO_WORKER"
+        verify = b'{"stream": "raw/a"}'
+        assert (await world.ask("POST", f"{PATH}/carts/verify", verify)).error == "NO_WORKER"
+        world.service.reducers.runs_modules = True
+        await world.post("raw/a", b"more", "text/plain")
+        assert (await state(world, url=url)).body == (13).to_bytes(4, "little")
+        assert as_json(await world.ask("POST", f"{PATH}/carts/verify", verify))["equal"]
+
+    run(story)
+
+
+def test_snapshots_of_a_removed_reducer_are_deleted_where_nothing_needs_them() -> None:
+    async def story(world: World) -> None:
+        await bind(world)
+        for name in ("carts/ann", "carts/bob"):
+            await fill(world, 1, 2, name=name, record_key="a")
+        await work(world)
+        await bind(world, "other", builtin="count")
+        await work(world)
+        await world.ask("POST", f"{URL}/retention", b'{"keep_bytes": 0}')
+        await world.ask("DELETE", f"{PATH}/carts")
+        worker = Worker(Loop(world), (), lambda _: None)
+        found = await asyncio.to_thread(worker.drop_snapshots, "carts", "carts/*")
+        assert found == (1, 1)
+        assert [mark["origin"] for mark in await snapshots(world)] == ["carts@1", "other@2"]
+        left = await snapshots(world, "/v1/stream/carts/bob")
+        assert [mark["origin"] for mark in left] == ["other@2"]
+
+    run(story)
+
+
+def test_a_long_run_publishes_in_between() -> None:
+    async def story(world: World) -> None:
+        await bind(world, builtin="count")
+        value = {"pad": "x" * 500_000}
+        for _ in range(6):
+            await fill(world, value)
+        told: list[Told] = []
+        times = iter(range(0, 10_000, 31))
+        worker = Worker(Loop(world), (), told.append, now=lambda: next(times))
+        await asyncio.to_thread(worker.round, everything=True)
+        records = [int(mark["offset"][:16]) for mark in await snapshots(world)]
+        assert len(records) > 1 and records[-1] == 6
 
     run(story)

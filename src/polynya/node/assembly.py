@@ -101,6 +101,7 @@ class Assembly:
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)
+        self.service.reducers.runs_modules = self._start.config.reduce.workers > 0
         reducers = ReducerWatcher(
             self.service.reducers, lambda: META_GROUP in self._engine.local.led
         )

@@ -243,9 +243,9 @@ class Run:
             offset = behind
             if self._now() - began >= PUBLISH_SECONDS:
                 done = self._publish(reducer, offset, records)
-                began, records = self._now(), 0
-                if not done.published:
+                if done.fault:
                     return done
+                began, records = self._now(), 0 if done.published else records
         return self._publish(reducer, offset, records) if records or not done.published else done
 
     def _publish(self, reducer: Reducer, offset: str, records: int) -> Outcome:
