@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import click
 
+from polynya.cli.reducers.trial import test_command
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -32,6 +33,9 @@ _RETRY_SECONDS = 5.0  # after a server that is away
 @click.group("reduce", cls=CommandGroup)
 def reduce_command() -> None:
     """Bind reducers to streams, whose states they publish as snapshots, and run them."""
+
+
+reduce_command.add_command(test_command)
 
 
 @reduce_command.command("add")
