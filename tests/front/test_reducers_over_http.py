@@ -6,11 +6,13 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from front_world import Answer, World, play
 from reducer_world import Loop, bind, mount, work
+from test_authorizer import Gate, guarded
 from worlds.wasm_modules import COUNTING, compiled
 
 from polynya.base.limits import REDUCERS_MAX, SNAPSHOT_GRACE_MS
@@ -570,3 +572,44 @@ def test_a_long_run_publishes_in_between() -> None:
         assert len(records) > 1 and records[-1] == 6
 
     run(story)
+
+
+def test_reducers_are_for_admins_and_states_for_readers(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("admin", "admin")
+        gate.token("writer", "append,create,read,snapshot:carts/")
+        gate.token("reader", "read:carts/")
+        gate.token("stranger", "read:other/")
+
+    async def story(world: World, gate: Gate) -> None:
+        mount(world)
+        by = {name: gate.bearer(name) for name in ("admin", "writer", "reader", "stranger")}
+        body = b'{"pattern": "carts/*", "builtin": "count"}'
+        for name in ("writer", "reader"):
+            for method, path, sent in (
+                ("PUT", f"{PATH}/carts", body),
+                ("GET", PATH, None),
+                ("GET", f"{PATH}/due", None),
+                ("PUT", "/v1/modules", b"\0asm"),
+                ("POST", f"{PATH}/carts/verify", b"{}"),
+                ("POST", f"{PATH}/carts/fault", b"{}"),
+                ("DELETE", f"{PATH}/carts", None),
+            ):
+                assert (await world.ask(method, path, sent, **by[name])).error == "FORBIDDEN"
+        assert (await world.ask("PUT", f"{PATH}/carts", body, **by["admin"])).status == 201
+        await world.put("carts/ann", **by["writer"])
+        await world.post("carts/ann", b"[1]", **by["writer"])
+        assert as_json(await world.ask("GET", f"{URL}/state", **by["reader"]))["records"] == 1
+        assert (await world.ask("GET", f"{URL}/state", **by["stranger"])).error == "FORBIDDEN"
+        assert (await world.ask("GET", f"{URL}/state")).error == "UNAUTHORIZED"
+        module = await world.ask("GET", f"{PATH}/carts/module", **by["reader"])
+        assert module.error == "MODULE_NOT_FOUND"
+        tail = (await world.ask("HEAD", URL, **by["reader"])).headers["stream-next-offset"]
+        origin = {"stream_snapshot_origin": "carts@1"}
+        place = f"{URL}/snapshot/{tail}"
+        refused = await world.ask("PUT", place, b"", **by["writer"], **origin)
+        assert refused.error == "FORBIDDEN"
+        assert (await world.ask("PUT", place, b"", **by["writer"])).status == 201
+        assert (await world.ask("PUT", place, b"", **by["admin"], **origin)).status == 201
+
+    guarded(tmp_path, story, setup=setup)

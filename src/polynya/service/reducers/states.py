@@ -76,14 +76,15 @@ async def state_at(
     record, byte = (0, 0) if mark is None else (mark.record, mark.byte)
     if until[1] - byte > REDUCER_TAIL_BYTES_MAX:
         raise TooFarBehind
-    body: bytes | memoryview | Refusal | None = None
+    body: bytes | None = None
     if mark is not None:
-        body = await body_of(service, info, mark)
-        if isinstance(body, Refusal):
-            return body
+        found = await body_of(service, info, mark)
+        if isinstance(found, Refusal):
+            return found
+        body = bytes(found)
     reducer = await _made(service, bound)
     try:
-        await asyncio.to_thread(reducer.restore, None if body is None else bytes(body))
+        await asyncio.to_thread(reducer.restore, body)
         refusal = await _apply_all(service, info, reducer, (record, byte), until)
     except BaseException:
         reducer.close()
