@@ -80,11 +80,25 @@ def test_a_call_that_spins_is_ended_and_the_sandbox_goes_on() -> None:
             assert pid_of(sandbox) == pid
 
 
-def test_four_mib_of_nested_blocks_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("limit", "value", "reason"),
+    [
+        ("COMPILE_DATA_BYTES", 256 * MIB, "compiling takes more than 256 MiB"),
+        ("COMPILE_CPU_SECONDS", 1, "compiling takes more than 1 CPU seconds"),
+    ],
+)
+def test_four_mib_of_nested_blocks_are_refused(
+    limit: str, value: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They compile in 4 seconds and 1.2 GiB, which a lower limit does not allow."""
+    monkeypatch.setattr(f"polynya.reducers.wasm.sandbox.{limit}", value)
     code = nested_blocks(MODULE_BYTES_MAX)
     assert len(code) > MODULE_BYTES_MAX - 100
-    with Sandbox(code) as sandbox, pytest.raises(Fault, match=r"COMPILE|MODULE"):
+    sandbox = Sandbox(code)
+    with pytest.raises(Fault, match=reason) as raised:
         sandbox.begin()
+    assert raised.value.kind == "COMPILE"
+    assert sandbox._process is None
 
 
 def test_a_process_that_is_killed_is_a_fault_and_started_again(counting: Sandbox) -> None:

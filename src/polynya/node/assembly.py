@@ -18,9 +18,9 @@ from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.listeners import Listeners, connection_shares, text_listeners
 from polynya.admin.node_figures import NodeFigures
+from polynya.admin.reducers.watcher import ReducerWatcher
 from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
-from polynya.admin.workers.reducer_watcher import ReducerWatcher
 from polynya.admin.workers.table_watcher import TableWatcher
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cluster.join import cluster_of, locations_of, transport_of
@@ -102,6 +102,7 @@ class Assembly:
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)
+        self.service.reducers.runs_modules = self._start.config.reduce.workers > 0
         reducers = ReducerWatcher(
             self.service.reducers, lambda: META_GROUP in self._engine.local.led
         )

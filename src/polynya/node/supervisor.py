@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from polynya.admin.audit import AuditFile, act
+from polynya.admin.reducers.child import reduce_command, reduce_environment
 from polynya.admin.workers.lake_worker import check_lake, lake_command, lake_environment
-from polynya.admin.workers.reduce_worker import reduce_command, reduce_environment
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.config.core_start import (
     ADMIN,

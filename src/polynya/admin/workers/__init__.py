@@ -1,2 +1,1 @@
-"""Child processes of a node that run jobs: tables, SQL and reducers; and what watches for work of
-them."""
+"""Child processes of a node that run SQL and table jobs, and what watches for work of them."""

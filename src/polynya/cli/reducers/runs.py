@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import msgspec
 
 from polynya.base.limits import REDUCER_BATCH_BYTES
 from polynya.base.offsets import parse_token
-from polynya.cli.remote.client import stream_path
+from polynya.cli.remote.client import Parts, stream_path
 from polynya.reducers.bindings import Binding
 from polynya.reducers.envelope import parse_page
 from polynya.reducers.reducer import Reducer, ReducerFault
@@ -31,9 +31,14 @@ _OVERTAKEN_TOO = ("NO_REDUCER", "INCARNATION_MISMATCH", "NOT_FOUND", "GONE")
 class Answer(Protocol):
     """A response of the server."""
 
-    status_code: int
-    content: bytes
-    headers: Any
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def content(self) -> bytes: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
     def json(self) -> Any: ...
 
@@ -41,9 +46,9 @@ class Answer(Protocol):
 class Server(Protocol):
     """The server, as `cli.remote.client.Client` is one."""
 
-    def send(
-        self, method: str, path: str, *, headers: Mapping[str, str] = ..., content: bytes = ...
-    ) -> Answer: ...
+    def send(self, method: str, path: str, **parts: Unpack[Parts]) -> Any:
+        """Return the response with any status."""
+        ...
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -243,9 +248,9 @@ class Run:
             offset = behind
             if self._now() - began >= PUBLISH_SECONDS:
                 done = self._publish(reducer, offset, records)
-                began, records = self._now(), 0
-                if not done.published:
+                if done.fault:
                     return done
+                began, records = self._now(), 0 if done.published else records
         return self._publish(reducer, offset, records) if records or not done.published else done
 
     def _publish(self, reducer: Reducer, offset: str, records: int) -> Outcome:
@@ -273,10 +278,11 @@ class Run:
             "stream-snapshot-origin": self._bound.binding.origin(self._bound.name),
         }
         path = f"{self._path}/snapshot/{offset}"
-        return self._server.send("PUT", path, headers=headers, content=state)
+        answer: Answer = self._server.send("PUT", path, headers=headers, content=state)
+        return answer
 
     def _ask(self, method: str, path: str) -> Answer:
-        answer = self._server.send(method, path)
+        answer: Answer = self._server.send(method, path)
         if answer.status_code >= 300:
             raise Refused(answer)
         return answer

@@ -14,6 +14,7 @@ import msgspec
 from polynya.base.names import canonical_name
 from polynya.cli.reducers.making import Maker
 from polynya.cli.reducers.runs import Bound, Outcome, Refused, Run, Server, Verified
+from polynya.cli.remote.client import stream_path
 from polynya.reducers.bindings import Binding
 from polynya.reducers.reducer import ReducerFault
 from polynya.reducers.wasm.faults import NotInstalled
@@ -84,12 +85,26 @@ class Worker:
         bound = self._reducers().get(name)
         if bound is None:
             raise ReducerFault(f"there is no reducer '{name}'")
-        for stream in streams or self._streams_of(bound):
+        for stream in streams or self._streams_of(bound.binding.pattern):
             run = Run(self._server, bound, stream, self._maker.make, self._now)
             yield stream, run.verify()
 
-    def _streams_of(self, bound: Bound) -> Iterator[str]:
-        fits, after = compile_pattern(bound.binding.pattern), ""
+    def drop_snapshots(self, name: str, pattern: str) -> tuple[int, int]:
+        """Delete the snapshots of a reducer that is removed, in all streams of its pattern. Return
+        how many are gone, and how many stay, as records before them are trimmed. Raises `Refused`."""
+        gone = kept = 0
+        for stream in self._streams_of(pattern):
+            path = stream_path(stream)
+            for each in self._ask("GET", f"{path}/snapshots").json()["snapshots"]:
+                if each["origin"].partition("@")[0] == name:
+                    query = f"?{urlencode({'origin': name})}"
+                    answer = self._server.send("DELETE", f"{path}/snapshot/{each['offset']}{query}")
+                    kept += answer.status_code == 409
+                    gone += answer.status_code < 300
+        return gone, kept
+
+    def _streams_of(self, pattern: str) -> Iterator[str]:
+        fits, after = compile_pattern(pattern), ""
         while True:
             page = self._ask("GET", f"/v1/streams?{urlencode({'after': after})}").json()
             for each in page["streams"]:

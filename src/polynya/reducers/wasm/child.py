@@ -1,4 +1,4 @@
-"""The sandbox process: `python -m polynya.reducers.wasm.child MEMORY_BYTES`, requests on stdin,
+"""The sandbox process: `python -m polynya.reducers.wasm.child DATA_BYTES`, requests on stdin,
 replies on stdout. It ends with its parent."""
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ class Child:
             result = self._run(verb, count, body)
         except Fault as fault:
             status, result = Status.FAULT, msgspec.msgpack.encode(Told(fault.kind, fault.reason))
+        except Exception as error:  # noqa: BLE001 (a defect of ours is the fault of this module alone)
+            told = Told("SANDBOX", f"{type(error).__name__}: {error}"[:500])
+            status, result = Status.FAULT, msgspec.msgpack.encode(told)
         micros = int((time.process_time() - begun) * 1e6)
         return REPLY.pack(status, self._fuel() - used, micros, len(result)) + result
 
@@ -80,7 +83,7 @@ class Child:
         return b""
 
     def _load(self, given: Load) -> bytes:
-        lockdown.begin_compile()
+        lockdown.begin_compile(given.cpu_seconds)
         self._module = load(self._engine, given.module, given.compiled)
         lockdown.end_compile()
         self._budget = given.budget

@@ -7,13 +7,11 @@ import os
 import resource
 import time
 
-from polynya.reducers.wasm.limits import COMPILE_CPU_SECONDS, COMPILE_DATA_BYTES
-
-NICENESS = 10
+NICENESS = 5
 _NO_NEW_PRIVILEGES = 38  # prctl(2)
 
 
-def lock_down(memory_bytes: int) -> None:
+def lock_down(data_bytes: int) -> None:
     """Give up files, sockets, core dumps and most memory, for good. The pipes stay open."""
     os.chdir("/")
     os.environ.clear()
@@ -21,16 +19,14 @@ def lock_down(memory_bytes: int) -> None:
     _no_new_privileges()
     for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(limit, (0, 0))
-    data = COMPILE_DATA_BYTES + memory_bytes  # not RLIMIT_AS, which counts reserved addresses
-    resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+    # Not RLIMIT_AS: it counts the addresses that wasmtime reserves
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
 
 
-def begin_compile() -> None:
+def begin_compile(seconds: int) -> None:
     """Let the kernel end this process if compiling takes too long: nothing else can."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (math.ceil(time.process_time()) + COMPILE_CPU_SECONDS, hard)
-    )
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + seconds, hard))
 
 
 def end_compile() -> None:

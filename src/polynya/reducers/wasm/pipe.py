@@ -41,6 +41,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     module: bytes
     compiled: bytes
     keep: bool  # the reply shall have the native code
+    cpu_seconds: int  # of compiling
     budget: Budget
 
 

@@ -63,12 +63,12 @@ class Sandbox:
         if len(self._module) > MODULE_BYTES_MAX:
             raise Fault(
                 "MODULE",
-                f"the module has {len(self._module)} bytes; at most {MODULE_BYTES_MAX} are allowed",
+                f"the module is longer than the {MODULE_BYTES_MAX} bytes that are allowed",
             )
-        self._process = _spawn(self._budget.memory_bytes)
+        self._process = _spawn(COMPILE_DATA_BYTES + self._budget.memory_bytes)
         native = self._cache.get(self._module)
         keep = self._cache.keeps and not native
-        load = Load(self._module, native, keep, self._budget)
+        load = Load(self._module, native, keep, COMPILE_CPU_SECONDS, self._budget)
         try:
             made = _decode(self._ask(Verb.LOAD, msgspec.msgpack.encode(load)), Loaded)
         except ReducerFault:
@@ -239,10 +239,10 @@ def _ended(verb: Verb, status: int, how: str) -> Fault:
     return Fault("SANDBOX", f"the sandbox process failed in {verb.name}: {how} (status {status})")
 
 
-def _spawn(memory_bytes: int) -> subprocess.Popen[bytes]:
+def _spawn(data_bytes: int) -> subprocess.Popen[bytes]:
     source = str(Path(polynya.__file__).parent.parent)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", MODULE, str(memory_bytes)],
+        [sys.executable, "-P", "-m", MODULE, str(data_bytes)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

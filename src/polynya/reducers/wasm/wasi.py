@@ -1,8 +1,8 @@
 """WASI preview 1 for the runtimes that import it: every answer is a constant or comes from the
 record, so that a module cannot tell one run from another.
 
-The clock stands at the time of the record, random bytes are zeros, output goes to a short log, and
-there are no files, arguments or variables.
+The clock stands at the time of the record, and a sleep is over at once. Random bytes are zeros,
+output goes to a short log, and there are no files, arguments or variables.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from polynya.reducers.wasm.limits import LOG_BYTES_MAX
 if TYPE_CHECKING:
     from wasmtime import Caller, FuncType, Linker, Module
 
-BADF, FAULT_OF_ADDRESS, INVALID, NOT_SUPPORTED = 8, 21, 28, 52
-VECTORS_MAX = 1024  # of one write
+BADF, FAULT_OF_ADDRESS, INVALID = 8, 21, 28
+VECTORS_MAX = 1024  # of one write or poll
 CLOCK = "clock_time_get"
 RESOLUTION_NS = 1_000_000
+REALTIME = 0  # the clock; each other one stands still
+MONOTONIC_NS = 1  # Go does not start at 0
+_SUBSCRIPTION_BYTES, _EVENT_BYTES = 48, 32
 _U32, _U64, _PAIR = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
 
 
@@ -41,8 +44,9 @@ class Wasi:
         """Define each import of the module."""
         from wasmtime import FuncType
 
-        for each in module.imports:
-            kind, name = each.type, each.name or ""
+        # Go imports some twice; with another signature the instance is refused
+        imports = {each.name or "": each.type for each in module.imports}
+        for name, kind in imports.items():
             assert isinstance(kind, FuncType)  # `abi.check`
             linker.define_func(abi.WASI, name, kind, self._function(name, kind), access_caller=True)
 
@@ -52,10 +56,11 @@ class Wasi:
         if known and (parameters, results) == (known[0], ("i32",)):
             return lambda caller, *arguments: self._answer(known[1], caller, arguments)
         if results == ("i32",):
-            return lambda *_: NOT_SUPPORTED if name == "poll_oneoff" else BADF
+            return lambda *_: BADF
 
         def leave(_: Caller, *arguments: int) -> None:
-            raise Fault("TRAP", f"the module called {name}{tuple(arguments)}{self.told()}")
+            given = ", ".join(map(str, arguments))
+            raise Fault("TRAP", f"the module called {name}({given}){self.told()}")
 
         return leave
 
@@ -80,8 +85,18 @@ class Wasi:
     def _done(self, memory: _Memory, *_: int) -> int:
         return 0
 
-    def _clock(self, memory: _Memory, _clock: int, _precision: int, pointer: int) -> int:
-        memory.write(pointer, _U64.pack((self.time_ms * 1_000_000) % 2**64))
+    def _clock(self, memory: _Memory, clock: int, _precision: int, pointer: int) -> int:
+        time_ns = self.time_ms * 1_000_000 if clock == REALTIME else MONOTONIC_NS
+        memory.write(pointer, _U64.pack(time_ns % 2**64))
+        return 0
+
+    def _poll(self, memory: _Memory, waits: int, events: int, count: int, pointer: int) -> int:
+        if not 0 < count <= VECTORS_MAX:
+            return INVALID
+        for each in range(count):  # an event begins with the number of its subscription
+            number = memory.read(waits + _SUBSCRIPTION_BYTES * each, 8)
+            memory.write(events + _EVENT_BYTES * each, number.ljust(_EVENT_BYTES, b"\0"))
+        memory.write(pointer, _U32.pack(count))
         return 0
 
     def _resolution(self, memory: _Memory, _clock: int, pointer: int) -> int:
@@ -143,6 +158,7 @@ _KNOWN: dict[str, tuple[tuple[str, ...], Callable[..., int]]] = {
     "sched_yield": ((), Wasi._done),
     CLOCK: (("i32", "i64", "i32"), Wasi._clock),
     "clock_res_get": (_TWO, Wasi._resolution),
+    "poll_oneoff": (("i32", "i32", "i32", "i32"), Wasi._poll),
     "random_get": (_TWO, Wasi._random),
     "fd_write": (("i32", "i32", "i32", "i32"), Wasi._write),
 }

@@ -80,6 +80,7 @@ class Reducers:
         self._faults: dict[tuple[str, str], Fault] = {}  # by reducer and canonical stream
         self._read_at = float("-inf")
         self.counts = Counts()
+        self.runs_modules = False  # this node has workers, so it computes states of modules too
         self._reading = asyncio.Lock()
         self.runs = asyncio.Semaphore(_RUNS)  # states that the core computes at a time
 
