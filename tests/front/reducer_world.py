@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from front_world import World
 
 from polynya.cli.reducers.worker import Told, Worker
+from polynya.cli.remote.client import Parts
 from polynya.front.http.reducers.routes import MODULES, PATH, ReducerRoutes
 
 
@@ -32,20 +33,14 @@ class Loop:
         self.asked: list[tuple[str, str]] = []
         self.lose = -1
 
-    def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-    ) -> Reply:
+    def send(self, method: str, path: str, **parts: Unpack[Parts]) -> Reply:
         if self.lose == 0:
             raise ConnectionError
         self.lose -= 1
         self.asked.append((method, path))
-        named = {name.replace("-", "_"): value for name, value in (headers or {}).items()}
-        asking = self._world.ask(method, path, content, **named)
+        headers = parts.get("headers") or {}
+        named = {name.replace("-", "_"): value for name, value in headers.items()}
+        asking = self._world.ask(method, path, parts.get("content"), **named)
         answer = asyncio.run_coroutine_threadsafe(asking, self._loop).result()
         return Reply(answer.status, answer.headers, answer.body)
 
@@ -72,6 +67,8 @@ async def work(
 ) -> list[Told]:
     """Let a worker do a round, and return what it told."""
     told: list[Told] = []
-    worker = Worker(server or Loop(world), names, told.append, now=lambda: 0.0)
+    worker = Worker(
+        server or Loop(world), names, told.append, now=lambda: 0.0, shuffle=lambda rows: None
+    )
     await asyncio.to_thread(worker.round, everything=everything)
     return told

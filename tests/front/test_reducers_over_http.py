@@ -6,15 +6,17 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from front_world import Answer, World, play
 from reducer_world import Loop, bind, mount, work
+from test_authorizer import Gate, guarded
 from worlds.wasm_modules import COUNTING, compiled
 
 from polynya.base.limits import REDUCERS_MAX, SNAPSHOT_GRACE_MS
-from polynya.cli.reducers.worker import Worker
+from polynya.cli.reducers.worker import Told, Worker
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.reducers.routes import PATH
 
@@ -526,5 +528,88 @@ def test_a_module_is_run_by_the_worker() -> None:
         assert int.from_bytes(body.body, "little") == 9
         assert await verified(world) == [("raw/a", True), ("raw/b", True)]
         assert (await state(world, url=url)).error == "NO_WORKER"
+        verify = b'{"stream": "raw/a"}'
+        assert (await world.ask("POST", f"{PATH}/carts/verify", verify)).error == "NO_WORKER"
+        world.service.reducers.runs_modules = True
+        await world.post("raw/a", b"more", "text/plain")
+        assert (await state(world, url=url)).body == (13).to_bytes(4, "little")
+        assert as_json(await world.ask("POST", f"{PATH}/carts/verify", verify))["equal"]
 
     run(story)
+
+
+def test_snapshots_of_a_removed_reducer_are_deleted_where_nothing_needs_them() -> None:
+    async def story(world: World) -> None:
+        await bind(world)
+        for name in ("carts/ann", "carts/bob"):
+            await fill(world, 1, 2, name=name, record_key="a")
+        await work(world)
+        await bind(world, "other", builtin="count")
+        await work(world)
+        await world.ask("POST", f"{URL}/retention", b'{"keep_bytes": 0}')
+        await world.ask("DELETE", f"{PATH}/carts")
+        worker = Worker(Loop(world), (), lambda _: None)
+        found = await asyncio.to_thread(worker.drop_snapshots, "carts", "carts/*")
+        assert found == (1, 1)
+        assert [mark["origin"] for mark in await snapshots(world)] == ["carts@1", "other@2"]
+        left = await snapshots(world, "/v1/stream/carts/bob")
+        assert [mark["origin"] for mark in left] == ["other@2"]
+
+    run(story)
+
+
+def test_a_long_run_publishes_in_between() -> None:
+    async def story(world: World) -> None:
+        await bind(world, builtin="count")
+        value = {"pad": "x" * 500_000}
+        for _ in range(6):
+            await fill(world, value)
+        told: list[Told] = []
+        times = iter(range(0, 10_000, 31))
+        worker = Worker(Loop(world), (), told.append, now=lambda: next(times))
+        await asyncio.to_thread(worker.round, everything=True)
+        records = [int(mark["offset"][:16]) for mark in await snapshots(world)]
+        assert len(records) > 1 and records[-1] == 6
+
+    run(story)
+
+
+def test_reducers_are_for_admins_and_states_for_readers(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("admin", "admin")
+        gate.token("writer", "append,create,read,snapshot:carts/")
+        gate.token("reader", "read:carts/")
+        gate.token("stranger", "read:other/")
+
+    async def story(world: World, gate: Gate) -> None:
+        mount(world)
+        by = {name: gate.bearer(name) for name in ("admin", "writer", "reader", "stranger")}
+        body = b'{"pattern": "carts/*", "builtin": "count"}'
+        for name in ("writer", "reader"):
+            for method, path, sent in (
+                ("PUT", f"{PATH}/carts", body),
+                ("GET", PATH, None),
+                ("GET", f"{PATH}/due", None),
+                ("PUT", "/v1/modules", b"\0asm"),
+                ("POST", f"{PATH}/carts/verify", b"{}"),
+                ("POST", f"{PATH}/carts/fault", b"{}"),
+                ("DELETE", f"{PATH}/carts", None),
+            ):
+                assert (await world.ask(method, path, sent, **by[name])).error == "FORBIDDEN"
+        assert (await world.ask("PUT", f"{PATH}/carts", body, **by["admin"])).status == 201
+        await world.put("carts/ann", **by["writer"])
+        await world.post("carts/ann", b"[1]", **by["writer"])
+        assert as_json(await world.ask("GET", f"{URL}/state", **by["reader"]))["records"] == 1
+        assert (await world.ask("GET", f"{URL}/state", **by["stranger"])).error == "FORBIDDEN"
+        assert (await world.ask("GET", f"{URL}/state")).error == "UNAUTHORIZED"
+        module = await world.ask("GET", f"{PATH}/carts/module", **by["reader"])
+        assert module.error == "MODULE_NOT_FOUND"
+        tail = (await world.ask("HEAD", URL, **by["reader"])).headers["stream-next-offset"]
+        origin = {"stream_snapshot_origin": "carts@1"}
+        place = f"{URL}/snapshot/{tail}"
+        refused = await world.ask("PUT", place, b"", **by["writer"], **origin)
+        assert refused.error == "FORBIDDEN"
+        assert (await world.ask("PUT", place, b"", **by["writer"])).status == 201
+        assert (await world.ask("PUT", place, b"", **by["admin"], **origin)).status == 201
+
+    guarded(tmp_path, story, setup=setup)

@@ -31,6 +31,7 @@ from polynya.config.sections import (
     KafkaConfig,
     LakeConfig,
     LogConfig,
+    ReduceConfig,
     SegmentsConfig,
     SqlConfig,
     TlsConfig,
@@ -74,6 +75,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaConfig = KafkaConfig()
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
+    reduce: ReduceConfig = ReduceConfig()
     sql: SqlConfig = SqlConfig()
     default_profile: str = REPLICATED
     diskless: DisklessConfig = DisklessConfig()
@@ -462,6 +464,7 @@ def _build(values: dict[str, Any]) -> Config:
         "kafka": KafkaConfig,
         "log": LogConfig,
         "lake": LakeConfig,
+        "reduce": ReduceConfig,
         "sql": SqlConfig,
         "diskless": DisklessConfig,
         "segments": SegmentsConfig,
@@ -623,6 +626,11 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
         yield (
             f"lake.interval ({origins['lake.interval']}): tables need an object store that others "
             f"can read; cold.backend is {cold.backend}"
+        )
+    if config.reduce.workers and config.needs_token and not config.reduce.token_file:
+        yield (
+            f"reduce.workers ({origins['reduce.workers']}): requests need a token; set "
+            "reduce.token_file to a file with one that has the verb 'admin'"
         )
     if cold.backend == "s3" and not cold.s3_bucket:
         yield (

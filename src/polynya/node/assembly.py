@@ -18,6 +18,7 @@ from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.listeners import Listeners, connection_shares, text_listeners
 from polynya.admin.node_figures import NodeFigures
+from polynya.admin.reducer_watcher import ReducerWatcher
 from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
 from polynya.admin.table_watcher import TableWatcher
@@ -100,10 +101,15 @@ class Assembly:
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)
+        self.service.reducers.runs_modules = self._start.config.reduce.workers > 0
+        reducers = ReducerWatcher(
+            self.service.reducers, lambda: META_GROUP in self._engine.local.led
+        )
+        self._health.registry.add(reducers.samples)
         self._listeners = self._listeners_of(behind)
         self._cluster.follow_traffic(self._listeners, self._costs.history)
         await self._listeners.open()
-        self._spawn([watcher.run(), self._otlp.run()])
+        self._spawn([watcher.run(), reducers.run(), self._otlp.run()])
         await self._subscriptions.start(lost_task)
 
     async def meet(self) -> None:

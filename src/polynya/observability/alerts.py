@@ -129,6 +129,18 @@ ALERTS = (
         wait="1h",
     ),
     Alert(
+        "ReducerStopped",
+        "polynya_reducer_stopped > 0",
+        "Reducer {{ $labels.reducer }} computed two states of the same records, and is stopped",
+    ),
+    Alert(
+        "ReducerFaulted",
+        "polynya_reducer_faults > 0",
+        "Reducer {{ $labels.reducer }} cannot take the records of {{ $value }} streams: see polynya "
+        "reduce ls",
+        wait="10m",
+    ),
+    Alert(
         "GroupBehind",
         "min_over_time(polynya_group_lag[30m]) > 0 and delta(polynya_group_lag[30m]) >= 0",
         "Consumer group {{ $labels.group }} is {{ $value }} records behind in topic {{ "

@@ -1,4 +1,4 @@
-"""Which streams a reducer is for, and how often it publishes. Pure."""
+"""Bindings: the streams that a reducer is for, and how often it publishes. Pure."""
 
 from __future__ import annotations
 

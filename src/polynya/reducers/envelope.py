@@ -42,20 +42,19 @@ def parse_page(body: bytes, *, is_json: bool) -> list[Record]:
 
 def _record(whole: _Whole, *, is_json: bool) -> Record:
     append_ms = whole.append_time or 0
-    value = bytes(whole.value)
+    time_ms = append_ms if whole.timestamp is None else whole.timestamp
+    key, value = bytes(whole.key), bytes(whole.value)
     return Record(
         whole.offset,
         append_ms,
-        append_ms if whole.timestamp is None else whole.timestamp,
-        _bytes(bytes(whole.key)),
-        (None if value == _NULL else value) if is_json else _bytes(value),
+        time_ms,
+        None if key == _NULL else _bytes(key),
+        None if value == _NULL else value if is_json else _bytes(value),
     )
 
 
-def _bytes(field: bytes) -> bytes | None:
-    """Return the bytes of a string, of `{"$base64": "…"}`, or None for null."""
-    if field == _NULL:
-        return None
+def _bytes(field: bytes) -> bytes:
+    """Return the bytes of a string, or of `{"$base64": "…"}`."""
     if field[:1] == b"{":
         return b64decode(_coded(field).base64)
     return _text(field).encode()

@@ -19,36 +19,28 @@ _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
-    """What a record says of a key. `value` None: the key is gone; `key` None: all keys are."""
-
-    key: str | None
-    value: bytes | None
+# a key and its value. Without a value the key is gone; without a key all of them are
+Change = tuple[str | None, bytes | None]
 
 
-def change_of(record: Record, pointer: str) -> Change | None:
+def change_of(record: Record, pointer: tuple[str, ...]) -> Change | None:
     """Return what a record says of a key; None: it has no key.
 
-    The key is at the JSON pointer, if there is one. Otherwise it is the record's own, or that of a
+    The key is at the JSON pointer, of whose parts there may be none. Otherwise it is the record's own, or that of a
     change message of the State Protocol: `{"type", "key", "value", "headers": {"operation"}}`."""
     if pointer:
-        return _at_pointer(record, pointer)
+        return _at_pointer(record.value, pointer)
     if record.key is not None:
-        return Change(key_text(record.key), record.value)
+        return key_text(record.key), record.value
     return _of_message(record.value)
 
 
-def _at_pointer(record: Record, pointer: str) -> Change | None:
-    found = None if record.value is None else value_at(record.value, pointer)
+def _at_pointer(value: bytes | None, pointer: tuple[str, ...]) -> Change | None:
+    found = None if value is None else value_at(value, pointer)
     if found is None or found[:1] in (b"{", b"[", b"n"):
         return None
-    return Change(_spelled(found), record.value)
-
-
-def _spelled(found: bytes) -> str:
-    """Return a JSON scalar as a key."""
     text = _text(found) if found[:1] == b'"' else found.decode()
-    return key_text(text.encode())
+    return _marked(text), value
 
 
 def _of_message(value: bytes | None) -> Change | None:
@@ -60,7 +52,7 @@ def _of_message(value: bytes | None) -> Change | None:
         if not isinstance(headers, dict):
             return None
         if "control" in headers:
-            return Change(None, None) if headers["control"] == RESET else None
+            return (None, None) if headers["control"] == RESET else None
         if "operation" not in headers:
             return None
         kind = _text(fields["type"])
@@ -69,7 +61,7 @@ def _of_message(value: bytes | None) -> Change | None:
         return None
     gone = headers["operation"] == DELETE
     found = None if gone else bytes(fields.get("value", b"null"))
-    return Change(key_text(f"{kind}/{key}".encode()), None if found == b"null" else found)
+    return _marked(f"{kind}/{key}"), None if found == b"null" else found
 
 
 def key_text(key: bytes) -> str:
@@ -78,7 +70,12 @@ def key_text(key: bytes) -> str:
         text = key.decode()
     except UnicodeDecodeError:
         return BASE64 + b64encode(key).decode()
-    return BASE64 + b64encode(key).decode() if text.startswith(BASE64) else text
+    return _marked(text)
+
+
+def _marked(text: str) -> str:
+    """Return a key that is text. One that begins with `base64:` is told apart by its base64."""
+    return BASE64 + b64encode(text.encode()).decode() if text.startswith(BASE64) else text
 
 
 def key_bytes(text: str) -> bytes:
@@ -100,13 +97,18 @@ def check_pointer(pointer: str) -> str:
     return ""
 
 
-def value_at(value: bytes, pointer: str) -> bytes | None:
+def pointer_parts(pointer: str) -> tuple[str, ...]:
+    """Return the unescaped parts of a JSON pointer."""
+    parts = pointer.split("/")[1:]
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
+
+
+def value_at(value: bytes, pointer: tuple[str, ...]) -> bytes | None:
     """Return the JSON at a pointer, byte for byte; None: there is nothing, or the value is no
     JSON."""
     found = value.strip()
     try:
-        for part in pointer.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
+        for name in pointer:
             if found[:1] == b"{":
                 found = bytes(_fields(found)[name])
             elif found[:1] == b"[" and name.isdecimal() and name.isascii() and len(name) < 10:

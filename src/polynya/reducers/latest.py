@@ -13,7 +13,7 @@ import msgspec
 from polynya.base.limits import REDUCER_STATE_BYTES_MAX
 from polynya.base.msgpack import UNREADABLE
 from polynya.reducers.json_values import JSON, json_of
-from polynya.reducers.keys import change_of, key_text
+from polynya.reducers.keys import change_of, key_text, pointer_parts
 from polynya.reducers.reducer import Record, ReducerFault
 
 _ENTRY = b'{"record":%d,"value":%b}'
@@ -28,10 +28,10 @@ class Latest:
     content_type = JSON
 
     def __init__(self, pointer: str = "", *, bytes_max: int = REDUCER_STATE_BYTES_MAX) -> None:
-        self._pointer = pointer
+        self._pointer = pointer_parts(pointer)
         self._bytes_max = bytes_max
-        self._entries: dict[str, bytes] = {}  # key -> its entry as JSON
-        self._bytes = 2  # of the state: braces, and key, colon, entry and comma of each
+        self._members: dict[str, bytes] = {}  # key -> its member of the state: `"KEY":{…}`
+        self._bytes = 2  # of the state: braces, and each member with a comma
 
     def restore(self, state: bytes | None) -> None:
         """Begin with a published state. Raises `ReducerFault`."""
@@ -39,8 +39,8 @@ class Latest:
             found = {} if state is None else _state(state)
         except UNREADABLE as damage:
             raise ReducerFault(f"the published state is not one of 'latest': {damage}") from None
-        self._entries = {key: bytes(entry) for key, entry in found.items()}
-        self._bytes = 2 + sum(_size(key, entry) for key, entry in self._entries.items())
+        self._members = {key: _member(key, bytes(entry)) for key, entry in found.items()}
+        self._bytes = 2 + sum(len(member) + 1 for member in self._members.values())
 
     def migrate(self, state: bytes) -> None:
         """Refuse: a builtin begins again at the first record. Raises `ReducerFault`."""
@@ -55,48 +55,53 @@ class Latest:
             if change is None:
                 continue
             taken += 1
-            if change.key is None:
-                self._entries, self._bytes = {}, 2
+            key, value = change
+            if key is None:
+                self._members, self._bytes = {}, 2
                 continue
-            entry = None
-            if change.value not in (None, b"null"):
-                entry = _ENTRY % (record.record, json_of(change.value))
-            self._set(change.key, entry, record.record)
+            old = self._members.pop(key, None)
+            if old is not None:
+                self._bytes -= len(old) + 1
+            if value is not None and value != b"null":
+                self._add(
+                    key, _member(key, _ENTRY % (record.record, json_of(value))), record.record
+                )
         return taken
 
-    def _set(self, key: str, entry: bytes | None, record: int) -> None:
-        old = self._entries.pop(key, None)
-        if old is not None:
-            self._bytes -= _size(key, old)
-        if entry is None:
-            return
-        self._bytes += _size(key, entry)
+    def _add(self, key: str, member: bytes, record: int) -> None:
+        self._bytes += len(member) + 1
         if self._bytes > self._bytes_max:
             raise ReducerFault(
                 f"at record {record} the state has {self._bytes:,} bytes; at most "
                 f"{self._bytes_max:,}: delete keys by records with the value null, or divide the stream"
             )
-        self._entries[key] = entry
+        self._members[key] = member
 
     def state(self) -> bytes:
         """Return the state, the keys in their order."""
-        entries = self._entries
-        return b"{" + b",".join(_key(key) + b":" + entries[key] for key in sorted(entries)) + b"}"
+        members = self._members
+        return b"{" + b",".join([members[key] for key in sorted(members)]) + b"}"
 
     def get(self, key: bytes) -> bytes | None:
         """Return `{"record", "value"}` of a key."""
-        return self._entries.get(key_text(key))
+        text = key_text(key)
+        member = self._members.get(text)
+        return None if member is None else _entry(text, member)
 
     def items(self, after: str | None, limit: int) -> Iterator[tuple[str, bytes]]:
         """Iterate over keys behind `after` (None: from the first) and what the state has for them,
         in their order."""
-        keys = sorted(key for key in self._entries if after is None or key > after)
-        return ((key, self._entries[key]) for key in keys[:limit])
+        keys = sorted(key for key in self._members if after is None or key > after)
+        return ((key, _entry(key, self._members[key])) for key in keys[:limit])
 
     def close(self) -> None:
-        """Release the entries."""
-        self._entries = {}
+        """Release the members."""
+        self._members = {}
 
 
-def _size(key: str, entry: bytes) -> int:
-    return len(_key(key)) + len(entry) + 2
+def _member(key: str, entry: bytes) -> bytes:
+    return _key(key) + b":" + entry
+
+
+def _entry(key: str, member: bytes) -> bytes:
+    return member[len(_key(key)) + 1 :]

@@ -29,7 +29,10 @@ class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Reducer(Protocol):
     """A state, and how records change it. All methods block, and raise `ReducerFault`."""
 
-    content_type: str  # of the state
+    @property
+    def content_type(self) -> str:
+        """The content type of the state."""
+        ...
 
     def restore(self, state: bytes | None) -> None:
         """Begin with a published state of the same revision; None: with that before record 0."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
@@ -17,6 +20,9 @@ from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.values import SECONDS
+
+if TYPE_CHECKING:
+    from polynya.cli.reducers.worker import Told
 
 PATH = "/v1/reducers"
 MODULES = "/v1/modules"
@@ -40,11 +46,23 @@ reduce_command.add_command(test_command)
 @options.value("--builtin", type=click.Choice(_BUILTINS), help="A reducer of the product.")
 @options.value("--module FILE", help="A WebAssembly module, which is uploaded.")
 @options.value("--key POINTER", default="", help="JSON pointer of the keys of 'latest'.")
-@options.value("--every-records", type=options.Number(1), help="Publish after so many records.")
-@options.value("--every-bytes", type=options.Number(1), help="Publish after so many bytes.")
-@options.value("--every", "seconds", type=SECONDS, help="Publish after this time.")
-@options.value("--memory", type=options.Number(1), help="Bytes of memory of a module.")
-@options.value("--fuel", type=options.Number(1), help="Fuel of a module for a MiB of records.")
+@options.value(
+    "--every-records",
+    type=options.Number(1),
+    help="Records behind the snapshot that make a stream due. Default: 10,000.",
+)
+@options.value(
+    "--every-bytes", type=options.Number(1), help="Bytes behind it that do. Default: 8 MiB."
+)
+@options.value(
+    "--every", "seconds", type=SECONDS, help="The age of the snapshot that does. Default: 5 min."
+)
+@options.value(
+    "--memory", type=options.Number(1), help="Bytes of memory of a module. Default: 64 MiB."
+)
+@options.value(
+    "--fuel", type=options.Number(1), help="Fuel of a module for a MiB of records. Default: 10^10."
+)
 @options.flag(
     "--retain", help="Trim the streams to the snapshots: their records are kept no longer."
 )
@@ -116,15 +134,26 @@ def _row(found: dict[str, Any]) -> list[object]:
 
 @reduce_command.command("rm")
 @click.argument("name")
+@options.flag("--snapshots", help="Delete its snapshots too, where no trimmed record needs them.")
 @server_option
-def rm_command(client: Client, name: str) -> None:
+def rm_command(client: Client, name: str, snapshots: bool) -> None:
     """Remove the reducer NAME. Its snapshots stay.
 
     \b
     polynya reduce rm carts
+    polynya reduce rm carts --snapshots
     """
+    from polynya.cli.reducers.worker import Worker
+
+    found = client.call("GET", _path(name)).json()
     client.call("DELETE", _path(name))
     output.notice(f"removed the reducer {name}")
+    if not snapshots:
+        return
+    with _explained():
+        gone, kept = Worker(client, (), _tell).drop_snapshots(name, found["pattern"])
+    stays = f", {kept} stay, as records before them are trimmed" if kept else ""
+    output.notice(f"deleted {output.counted(gone, 'snapshot')}{stays}")
 
 
 @reduce_command.command("verify")
@@ -140,13 +169,11 @@ def verify_command(client: Client, name: str, streams: tuple[str, ...]) -> None:
     polynya reduce verify carts
     polynya reduce verify carts carts/ann
     """
-    from polynya.cli.reducers.runs import Refused
     from polynya.cli.reducers.worker import Worker
-    from polynya.reducers.reducer import ReducerFault
 
     worker = Worker(client, (), _tell, folder=native_folder())
     equal = different = 0
-    try:
+    with _explained(), closing(worker):
         for stream, found in worker.verify(name, streams):
             if found is None:
                 output.notice(f"{output.visible(stream)}: no snapshot that can be computed again")
@@ -158,12 +185,6 @@ def verify_command(client: Client, name: str, streams: tuple[str, ...]) -> None:
                     f"{output.visible(stream)} at {found.offset}: published {found.published}, "
                     f"computed {found.computed}"
                 )
-    except Refused as refused:
-        raise exits.Refused(str(refused), status=refused.status, code=refused.code) from None
-    except ReducerFault as fault:
-        raise exits.Refused(str(fault)) from None
-    finally:
-        worker.close()
     output.notice(f"{output.counted(equal, 'snapshot')} equal, {different} different")
     if different:
         raise exits.Refused(f"the reducer {name} is nondeterministic, and is stopped")
@@ -185,29 +206,51 @@ def run_command(client: Client, names: tuple[str, ...], once: bool, interval: fl
     """
     from polynya.cli.reducers.runs import Refused
     from polynya.cli.reducers.worker import Worker
-    from polynya.reducers.reducer import ReducerFault
 
-    worker = Worker(client, names, _tell, folder=native_folder())
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    try:
+    faults: list[str] = []
+
+    def told(each: Told) -> None:
+        faults.extend([each.stream] if each.outcome.fault else [])
+        _tell(each)
+
+    worker = Worker(client, names, told, folder=native_folder())
+    # a run may end anywhere: what it published is the beginning of the next one
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(exits.OK))
+    with _explained(), closing(worker):
         if once:
             worker.round(everything=True)
+            if faults:
+                raise exits.Refused(f"no state of {output.counted(len(faults), 'stream')}")
             return
-        while not stopping.is_set():
+        resting = threading.Event()  # nobody sets it
+        while True:
             try:
                 worker.round()
                 pause = interval
             except exits.Ended as ended:
                 output.notice(f"{ended.message}: retrying")
                 pause = max(interval, _RETRY_SECONDS)
-            stopping.wait(pause)
+            except Refused as refused:
+                if refused.status < 500 and refused.status != 429:
+                    raise
+                output.notice(f"{refused}: retrying")
+                pause = max(interval, _RETRY_SECONDS)
+            faults.clear()
+            resting.wait(pause)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Convert the errors of a worker to those of commands. Raises `exits.Refused`."""
+    from polynya.cli.reducers.runs import Refused
+    from polynya.reducers.reducer import ReducerFault
+
+    try:
+        yield
     except Refused as refused:
         raise exits.Refused(str(refused), status=refused.status, code=refused.code) from None
     except ReducerFault as fault:
         raise exits.Refused(str(fault)) from None
-    finally:
-        worker.close()
 
 
 def native_folder() -> Path:
@@ -216,11 +259,13 @@ def native_folder() -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "polynya" / "modules"
 
 
-def _tell(told: Any) -> None:
+def _tell(told: Told) -> None:
     outcome = told.outcome
     name = f"{told.reducer} of {output.visible(told.stream)}"
     if outcome.fault:
         output.notice(f"{name}: FAULT: {output.visible(outcome.fault)}")
+    elif outcome.waits:
+        output.notice(f"{name}: {output.visible(outcome.waits)}")
     elif outcome.published:
         output.notice(
             f"{name}: {outcome.records:,} records, published at {outcome.published} "

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import msgspec
 
 from polynya.base.limits import REDUCER_BATCH_BYTES
 from polynya.base.offsets import parse_token
-from polynya.cli.remote.client import stream_path
+from polynya.cli.remote.client import Parts, stream_path
 from polynya.reducers.bindings import Binding
 from polynya.reducers.envelope import parse_page
 from polynya.reducers.reducer import Reducer, ReducerFault
@@ -31,9 +31,14 @@ _OVERTAKEN_TOO = ("NO_REDUCER", "INCARNATION_MISMATCH", "NOT_FOUND", "GONE")
 class Answer(Protocol):
     """A response of the server."""
 
-    status_code: int
-    content: bytes
-    headers: Any
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def content(self) -> bytes: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
     def json(self) -> Any: ...
 
@@ -41,9 +46,9 @@ class Answer(Protocol):
 class Server(Protocol):
     """The server, as `cli.remote.client.Client` is one."""
 
-    def send(
-        self, method: str, path: str, *, headers: Mapping[str, str] = ..., content: bytes = ...
-    ) -> Answer: ...
+    def send(self, method: str, path: str, **parts: Unpack[Parts]) -> Any:
+        """Return the response with any status."""
+        ...
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -55,12 +60,14 @@ class Bound(msgspec.Struct, frozen=True):
 
 class Outcome(msgspec.Struct, frozen=True):
     """The end of a run. `published`: the offset of the state; "": another worker was first, or there
-    was nothing to do. `fault`: why the reducer cannot go on."""
+    was nothing to do. `fault`: why the reducer cannot go on. `waits`: why the server could not
+    answer; the stream is due again."""
 
     published: str = ""
     records: int = 0
     digest: str = ""
     fault: str = ""
+    waits: str = ""
     is_new: bool = False
 
 
@@ -104,9 +111,12 @@ class Run:
         self._now = now
         self._incarnation = ""
         self._is_json = False
+        self._newest = 0  # the record of the newest snapshot of this revision
 
-    def go(self) -> Outcome:
-        """Run once, up to the tail of now. Raises `Refused`, and what the server's `send` raises."""
+    def go(self, since: int) -> Outcome:
+        """Run once, up to the tail of now. `since`: the record of the newest snapshot when the run
+        became due; another worker has run it if there is a newer one. Raises `Refused`, and what
+        the server's `send` raises."""
         head = self._ask("HEAD", self._path)
         self._take_facts(head)
         end = _record_of(head.headers["stream-next-offset"])
@@ -118,6 +128,8 @@ class Run:
             return Outcome(fault=str(fault))
         try:
             offset = self._restore(reducer)
+            if self._newest > since:
+                return Outcome()
             return self._reduce(reducer, offset, end)
         except NotInstalled:
             raise
@@ -191,6 +203,7 @@ class Run:
         own = [each for each in usable if each["origin"] == origin]
         if own:
             newest = max(own, key=lambda each: _record_of(each["offset"]))
+            self._newest = _record_of(newest["offset"])
             reducer.restore(self._body(newest))
             return str(newest["offset"])
         if self._is_whole() or not usable:
@@ -235,9 +248,9 @@ class Run:
             offset = behind
             if self._now() - began >= PUBLISH_SECONDS:
                 done = self._publish(reducer, offset, records)
-                began, records = self._now(), 0
-                if not done.published:
+                if done.fault:
                     return done
+                began, records = self._now(), 0 if done.published else records
         return self._publish(reducer, offset, records) if records or not done.published else done
 
     def _publish(self, reducer: Reducer, offset: str, records: int) -> Outcome:
@@ -265,10 +278,11 @@ class Run:
             "stream-snapshot-origin": self._bound.binding.origin(self._bound.name),
         }
         path = f"{self._path}/snapshot/{offset}"
-        return self._server.send("PUT", path, headers=headers, content=state)
+        answer: Answer = self._server.send("PUT", path, headers=headers, content=state)
+        return answer
 
     def _ask(self, method: str, path: str) -> Answer:
-        answer = self._server.send(method, path)
+        answer: Answer = self._server.send(method, path)
         if answer.status_code >= 300:
             raise Refused(answer)
         return answer

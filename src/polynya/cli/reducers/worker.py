@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 from polynya.base.names import canonical_name
 from polynya.cli.reducers.making import Maker
 from polynya.cli.reducers.runs import Bound, Outcome, Refused, Run, Server, Verified
+from polynya.cli.remote.client import stream_path
 from polynya.reducers.bindings import Binding
 from polynya.reducers.reducer import ReducerFault
 from polynya.reducers.wasm.faults import NotInstalled
@@ -40,11 +42,13 @@ class Worker:
         told: Callable[[Told], None],
         now: Callable[[], float] = time.monotonic,
         folder: Path | None = None,
+        shuffle: Callable[[list[Any]], None] = random.shuffle,
     ) -> None:
         self._server = server
         self._names = frozenset(names)
         self._told = told
         self._now = now
+        self._shuffle = shuffle
         self._maker = Maker(self._module_of, folder)
         self._without: set[str] = set()  # reducers whose modules this machine cannot run
 
@@ -64,10 +68,12 @@ class Worker:
             if len(self._names) == 1:
                 query["reducer"] = next(iter(self._names))
             page = self._ask("GET", f"{PATH}/due?{urlencode(query)}").json()
-            for due in page["due"]:
+            rows = page["due"]
+            self._shuffle(rows)  # so that workers seldom do the same at a time
+            for due in rows:
                 bound = known.get(due["reducer"])
                 if bound is not None and bound.name not in self._without:
-                    self._run(bound, due["stream"])
+                    self._run(bound, due["stream"], due["record"])
                     runs += 1
             after = page["after"]
             if not after:
@@ -79,12 +85,26 @@ class Worker:
         bound = self._reducers().get(name)
         if bound is None:
             raise ReducerFault(f"there is no reducer '{name}'")
-        for stream in streams or self._streams_of(bound):
+        for stream in streams or self._streams_of(bound.binding.pattern):
             run = Run(self._server, bound, stream, self._maker.make, self._now)
             yield stream, run.verify()
 
-    def _streams_of(self, bound: Bound) -> Iterator[str]:
-        fits, after = compile_pattern(bound.binding.pattern), ""
+    def drop_snapshots(self, name: str, pattern: str) -> tuple[int, int]:
+        """Delete the snapshots of a reducer that is removed, in all streams of its pattern. Return
+        how many are gone, and how many stay, as records before them are trimmed. Raises `Refused`."""
+        gone = kept = 0
+        for stream in self._streams_of(pattern):
+            path = stream_path(stream)
+            for each in self._ask("GET", f"{path}/snapshots").json()["snapshots"]:
+                if each["origin"].partition("@")[0] == name:
+                    query = f"?{urlencode({'origin': name})}"
+                    answer = self._server.send("DELETE", f"{path}/snapshot/{each['offset']}{query}")
+                    kept += answer.status_code == 409
+                    gone += answer.status_code < 300
+        return gone, kept
+
+    def _streams_of(self, pattern: str) -> Iterator[str]:
+        fits, after = compile_pattern(pattern), ""
         while True:
             page = self._ask("GET", f"/v1/streams?{urlencode({'after': after})}").json()
             for each in page["streams"]:
@@ -104,18 +124,20 @@ class Worker:
             name: each for name, each in found.items() if not self._names or name in self._names
         }
 
-    def _run(self, bound: Bound, stream: str) -> None:
+    def _run(self, bound: Bound, stream: str, since: int) -> None:
         run = Run(self._server, bound, stream, self._maker.make, self._now)
         try:
-            outcome = run.go()
+            outcome = run.go(since)
         except NotInstalled as missing:  # no fault of the stream: another worker may have it
             self._without.add(bound.name)
             self._told(Told(bound.name, stream, Outcome(fault=str(missing))))
             return
         except Refused as refused:
-            if refused.status == 404 or refused.status == 410:  # deleted since it was due
+            if refused.status in (404, 410):  # deleted since it was due
                 return
-            raise
+            if refused.status < 500 and refused.status != 429:
+                raise
+            outcome = Outcome(waits=str(refused))
         if outcome.fault:
             self._report(bound, stream, outcome.fault)
         self._told(Told(bound.name, stream, outcome))

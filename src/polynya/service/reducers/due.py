@@ -29,7 +29,8 @@ class Due(msgspec.Struct, frozen=True):
 
     reducer: str
     stream: str
-    records: int  # behind the newest snapshot of the reducer
+    record: int  # of the newest snapshot of the reducer
+    records: int  # behind it
     bytes: int
 
 
@@ -105,7 +106,7 @@ def _judge(reducer: Bound, info: StreamInfo, now_ms: int, *, everything: bool) -
     records, size = info.record - at[0], info.byte - at[1]
     if records <= 0:
         return None
-    due = Due(reducer.name, info.name, records, size)
+    due = Due(reducer.name, info.name, at[0], records, size)
     if everything:
         return due
     age_seconds = (now_ms - (info.created_ms if mark is None else mark.created_ms)) / 1000

@@ -46,7 +46,7 @@ class MetaSettings(Protocol):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a reducer cannot go on with a stream. `again_ms`: when to try again."""
+    """The reason why a reducer cannot go on with a stream. `again_ms`: when to try again."""
 
     reason: str
     revision: int
@@ -63,6 +63,14 @@ class Bound(msgspec.Struct, frozen=True):
     fits: Callable[[str], bool]
 
 
+class Counts(msgspec.Struct):
+    """The counts of one core since its start."""
+
+    publishes: int = 0
+    publish_bytes: int = 0
+    states: int = 0  # computed for readers
+
+
 class Reducers:
     """The reducers, as one core knows them."""
 
@@ -71,6 +79,8 @@ class Reducers:
         self._known: dict[str, Bound] | None = None  # None: never read
         self._faults: dict[tuple[str, str], Fault] = {}  # by reducer and canonical stream
         self._read_at = float("-inf")
+        self.counts = Counts()
+        self.runs_modules = False  # this node has workers, so it computes states of modules too
         self._reading = asyncio.Lock()
         self.runs = asyncio.Semaphore(_RUNS)  # states that the core computes at a time
 

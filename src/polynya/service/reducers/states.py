@@ -12,8 +12,12 @@ from polynya.local.api import OWN_ENCODING, Page, ReadQuery, Refusal, StreamInfo
 from polynya.reducers.builtins import builtin
 from polynya.reducers.envelope import parse_page
 from polynya.reducers.reducer import Reducer, ReducerFault
+from polynya.reducers.wasm.limits import Budget
+from polynya.reducers.wasm.module_reducer import ModuleReducer
+from polynya.reducers.wasm.sandbox import Sandbox
 from polynya.service.api import Service
 from polynya.service.reducers.due import newest_mark
+from polynya.service.reducers.modules import module_of
 from polynya.service.reducers.registry import Bound
 from polynya.service.snapshots import body_of
 from polynya.stream.parts import Encoding, Mark
@@ -28,6 +32,10 @@ _JSON = "application/json"
 
 class TooFarBehind(Exception):
     """The records behind the snapshot are too many to be applied for an answer."""
+
+
+class NoWorker(Exception):
+    """This node does not run the reducer's module."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -47,8 +55,8 @@ def has_json_values(info: StreamInfo) -> bool:
 async def current_state(
     service: Service, info: StreamInfo, bound: Bound
 ) -> tuple[Reducer, Place] | Refusal:
-    """Return a builtin reducer with the state at the stream's tail, and that tail. Close it. Raises
-    `ReducerFault`, `TooFarBehind`."""
+    """Return a reducer with the state at the stream's tail, and that tail. Close it. Raises
+    `ReducerFault`, `TooFarBehind`, `NoWorker`."""
     mark = newest_mark(bound, info)
     if mark is None and info.first_record:
         return Refusal(Code.TRIMMED, info.first_record, info.first_byte)
@@ -63,19 +71,55 @@ async def current_state(
 async def state_at(
     service: Service, info: StreamInfo, bound: Bound, mark: Mark | None, until: tuple[int, int]
 ) -> Reducer | Refusal:
-    """Return a builtin reducer after the records before `until`, from a snapshot (None: from the
-    first record). Raises `ReducerFault`, `TooFarBehind`."""
+    """Return a reducer after the records before `until`, from a snapshot (None: from the first
+    record). Close it. Raises `ReducerFault`, `TooFarBehind`, `NoWorker`."""
     record, byte = (0, 0) if mark is None else (mark.record, mark.byte)
     if until[1] - byte > REDUCER_TAIL_BYTES_MAX:
         raise TooFarBehind
-    body: bytes | memoryview | Refusal | None = None
+    body: bytes | None = None
     if mark is not None:
-        body = await body_of(service, info, mark)
-        if isinstance(body, Refusal):
-            return body
-    reducer = builtin(bound.binding.builtin, bound.binding.key)
-    await asyncio.to_thread(reducer.restore, None if body is None else bytes(body))
-    is_json = has_json_values(info)
+        found = await body_of(service, info, mark)
+        if isinstance(found, Refusal):
+            return found
+        body = bytes(found)
+    reducer = await _made(service, bound)
+    try:
+        await asyncio.to_thread(reducer.restore, body)
+        refusal = await _apply_all(service, info, reducer, (record, byte), until)
+    except BaseException:
+        reducer.close()
+        raise
+    if refusal is not None:
+        reducer.close()
+        return refusal
+    return reducer
+
+
+async def _made(service: Service, bound: Bound) -> Reducer:
+    """Return a new reducer. Raises `ReducerFault`, `NoWorker`."""
+    binding = bound.binding
+    if binding.builtin:
+        return builtin(binding.builtin, binding.key)
+    if not service.reducers.runs_modules:
+        raise NoWorker(
+            f"the reducer '{bound.name}' is a module, and this node has no workers "
+            "(reduce.workers): read its snapshot and the records behind it (bootstrap)"
+        )
+    module = await module_of(service, binding.module)
+    if module is None:
+        raise ReducerFault(f"the module of '{bound.name}' is not stored")
+    return ModuleReducer(Sandbox(module, Budget(binding.memory, binding.fuel)))
+
+
+async def _apply_all(
+    service: Service,
+    info: StreamInfo,
+    reducer: Reducer,
+    begin: tuple[int, int],
+    until: tuple[int, int],
+) -> Refusal | None:
+    """Apply the records from `begin` to before `until`; a Refusal is that of a read."""
+    (record, byte), is_json = begin, has_json_values(info)
     while record < until[0]:
         query = ReadQuery(
             info.name,
@@ -98,7 +142,7 @@ async def state_at(
             _apply, reducer, page, max(record, page.first_record), until[0], is_json
         )
         record, byte = page.record, page.byte
-    return reducer
+    return None
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -112,9 +156,9 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 async def verify(service: Service, info: StreamInfo, bound: Bound) -> Verified | Refusal | None:
-    """Compute the newest snapshot of a builtin reducer again, from the first record or else from its
-    oldest older snapshot. None: there is nothing to compare. Raises `ReducerFault`,
-    `TooFarBehind`."""
+    """Compute the newest snapshot of a reducer again, from the first record or else from its oldest
+    older snapshot. None: there is nothing to compare. Raises `ReducerFault`, `TooFarBehind`,
+    `NoWorker`."""
     newest = newest_mark(bound, info)
     if newest is None:
         return None

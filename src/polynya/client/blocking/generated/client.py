@@ -22,9 +22,10 @@ from polynya.client.live.feeds import Feed
 from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.operations import attributes as stream_attributes
+from polynya.client.operations import reducers, tokens
 from polynya.client.operations import snapshots as stream_snapshots
-from polynya.client.operations import tokens
 from polynya.client.operations.many_appends import AppendOutcome, StreamAppend, append_many
+from polynya.client.operations.reducers import ReducerInfo
 from polynya.client.operations.tokens import ShortToken
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
@@ -188,6 +189,7 @@ class Stream(Subject):
     snapshot = _verb(stream_snapshots.snapshot)
     delete_snapshot = _verb(stream_snapshots.delete_snapshot)
     bootstrap = _verb(stream_snapshots.bootstrap)
+    state = _verb(reducers.state)
 
     def with_options(
         self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None
@@ -384,6 +386,42 @@ class Client:
         as far as this client's own token has them. It ends within the hour."""
         wanted = tokens.Wanted(stream, prefix, tuple(verbs), expires_in_seconds)
         return Driver(self._wire).run(tokens.mint(wanted, self._retry))
+
+    def reducers(self) -> list[ReducerInfo]:
+        """List the reducers, with the streams on which they are faulted."""
+        return Driver(self._wire).run(reducers.listing(self._retry))
+
+    def put_reducer(  # noqa: PLR0913 (one option each)
+        self,
+        name: str,
+        *,
+        pattern: str,
+        builtin: str = "",
+        module: str = "",
+        key: str = "",
+        every_records: int | None = None,
+        every_bytes: int | None = None,
+        every_seconds: int | None = None,
+        retain: bool = False,
+    ) -> ReducerInfo:
+        """Bind a builtin reducer, or the module with this SHA-256, to the streams of a pattern, and
+        return it. `key`: the JSON pointer of the keys of `latest`. A worker publishes after one of
+        the thresholds. With `retain` the streams keep no more records than its snapshots need."""
+        wanted = reducers.Wanted(
+            pattern=pattern,
+            builtin=builtin,
+            module=module,
+            key=key,
+            every_records=every_records,
+            every_bytes=every_bytes,
+            every_seconds=every_seconds,
+            retain=retain,
+        )
+        return Driver(self._wire).run(reducers.put(name, wanted, self._retry))
+
+    def remove_reducer(self, name: str) -> bool:
+        """Remove a reducer, whose snapshots stay; return False if there is none."""
+        return Driver(self._wire).run(reducers.remove(name, self._retry))
 
     def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
         """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""

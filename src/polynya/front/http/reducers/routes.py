@@ -16,11 +16,12 @@ from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.local.api import Refusal
 from polynya.reducers.bindings import NAME, NAME_RULE, Wanted, check
 from polynya.reducers.reducer import ReducerFault
+from polynya.reducers.wasm.faults import NotInstalled
 from polynya.service.api import Service
 from polynya.service.reducers.due import find_due
 from polynya.service.reducers.modules import MAGIC, module_of, store_module
 from polynya.service.reducers.registry import Bound, Fault, TooManyReducers
-from polynya.service.reducers.states import TooFarBehind, verify
+from polynya.service.reducers.states import NoWorker, TooFarBehind, verify
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern
 from polynya.stream.replies import Reply
 from polynya.wire.headers import format_instant
@@ -179,14 +180,14 @@ class ReducerRoutes:
         bound = await self._found(name)
         if not bound.fits(stream):
             raise Failure("INVALID_REQUEST", f"the pattern of '{name}' does not fit the stream")
-        if bound.binding.module:
-            raise Failure("NO_WORKER", f"'{name}' is a module: 'polynya reduce verify' runs it")
         info = await self._service.info(stream)
         if isinstance(info, Refusal):
             raise Failure(REFUSALS.get(info.code, "INTERNAL"))
         try:
             async with self._service.reducers.runs:
                 found = await verify(self._service, info, bound)
+        except (NoWorker, NotInstalled) as missing:
+            raise Failure("NO_WORKER", str(missing)) from None
         except ReducerFault as fault:
             raise Failure("REDUCER_FAULT", str(fault)) from None
         except TooFarBehind:

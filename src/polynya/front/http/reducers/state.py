@@ -18,8 +18,11 @@ from polynya.reducers.json_values import JSON
 from polynya.reducers.keys import key_bytes
 from polynya.reducers.latest import Latest
 from polynya.reducers.reducer import Reducer, ReducerFault
+from polynya.reducers.wasm.faults import NotInstalled
+from polynya.reducers.wasm.module_reducer import ModuleReducer
 from polynya.service.reducers.registry import Bound
-from polynya.service.reducers.states import TooFarBehind, current_state
+from polynya.service.reducers.states import NoWorker, TooFarBehind, current_state
+from polynya.wire.headers import OCTET_STREAM
 
 LINES = "application/x-ndjson"
 _LIMIT, _LIMIT_MAX = 1000, 10_000
@@ -38,13 +41,8 @@ async def _show(exchange: Exchange) -> None:
         return
     service = exchange.context.service
     bound = _chosen(exchange, await service.reducers.of_stream(info.name))
-    if bound.binding.module:
-        raise Failure(
-            "NO_WORKER",
-            f"the reducer '{bound.name}' is a module, which this node does not run: read its "
-            "snapshot and the records behind it (bootstrap)",
-        )
     async with service.reducers.runs:
+        service.reducers.counts.states += 1
         try:
             found = await current_state(service, info, bound)
             if isinstance(found, Refusal):
@@ -59,6 +57,8 @@ async def _show(exchange: Exchange) -> None:
             ]
             kind, body = await asyncio.to_thread(_answer, exchange, reducer, bound)
             exchange.answer(200, [("Content-Type", kind), *headers], body)
+        except (NoWorker, NotInstalled) as missing:
+            raise Failure("NO_WORKER", str(missing)) from None
         except ReducerFault as fault:
             raise Failure("REDUCER_FAULT", str(fault)) from None
         except TooFarBehind:
@@ -94,7 +94,7 @@ def _answer(exchange: Exchange, reducer: Reducer, bound: Bound) -> tuple[str, by
     query = exchange.query
     try:
         if "key" in query:
-            return JSON, _one(reducer, query["key"])
+            return _kind_of(reducer), _one(reducer, query["key"])
         if "after" not in query and "limit" not in query:
             return reducer.content_type, reducer.state()
         if not isinstance(reducer, Latest):
@@ -107,6 +107,11 @@ def _answer(exchange: Exchange, reducer: Reducer, bound: Bound) -> tuple[str, by
         return LINES, b"".join(lines)
     finally:
         reducer.close()
+
+
+def _kind_of(reducer: Reducer) -> str:
+    """Return the type of what a reducer has for one key."""
+    return OCTET_STREAM if isinstance(reducer, ModuleReducer) else JSON
 
 
 def _one(reducer: Reducer, key: str) -> bytes:

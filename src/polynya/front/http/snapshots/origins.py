@@ -57,10 +57,17 @@ async def publishing(exchange: Exchange, origin: tuple[str, int]) -> Bound:
     return bound
 
 
-async def note_outcome(exchange: Exchange, bound: Bound, reply: Reply, record: int) -> None:
+async def note_outcome(
+    exchange: Exchange, bound: Bound, reply: Reply, published: tuple[int, int]
+) -> None:
     """Stop a reducer that has published another state of the same records, and forget its fault on
-    the stream after a publish. Raises Unavailable."""
+    the stream after a publish. `published`: the record, and the bytes of the state. Raises
+    Unavailable."""
     reducers, stream = exchange.context.service.reducers, exchange.route.name
+    record, size = published
+    if reply.code == Code.CREATED:
+        reducers.counts.publishes += 1
+        reducers.counts.publish_bytes += size
     if reply.code == Code.SNAPSHOT_CONFLICT:
         await reducers.stop(
             bound.name,

@@ -90,7 +90,7 @@ async def _put(exchange: Exchange, at: tuple[int, int], origin: tuple[str, int] 
         parts = [staged]
     reply = await publish(service, info, place, Body(digest, content_type, source), parts)
     if bound is not None:
-        await note_outcome(exchange, bound, reply, place[0])
+        await note_outcome(exchange, bound, reply, (place[0], size))
     if reply.code >= Code.NOT_FOUND:
         fail_snapshot(exchange, reply, info)
     else:
