@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import node_js
 import pytest
 import test_kafka_clients
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -154,6 +155,18 @@ def test_java_restores_a_compacted_topic(node: RunningNode, libraries: Path) -> 
     program = HERE / "kafka_java" / "Compacted.java"
     found = called(*java, program, node.kafka, *(f"c-{codec}" for codec in CODECS))
     assert found == [[KEYS, dict(sorted(LAST.items())), COUNT]] * len(CODECS)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_kafkajs_reads_a_compacted_topic_to_its_end(node: RunningNode, codec: str) -> None:
+    folder = node_js.installed(HERE / "kafka_js", "kafkajs")
+    done = subprocess.run(
+        [node_js.node(), "compacted.mjs", node.kafka, f"c-{codec}"],
+        cwd=folder, env=node_js.environment(), capture_output=True, text=True, timeout=SECONDS,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [KEYS, LAST, COUNT]
 
 
 def test_streams_restores_its_state_from_a_compacted_changelog(
