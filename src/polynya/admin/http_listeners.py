@@ -253,7 +253,7 @@ class HttpListeners:
             **(self._acts() if self._keeper.access is not None else self._acts_elsewhere()),
             BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
-            REGISTRY: self._registry.handle,
+            REGISTRY: self._audited(audited_requests.registry_act, self._registry.handle),
             SEGMENTS: self._segments.handle,
             COMPACTION: self._compaction.handle,
             MIRROR: MirrorRoutes(self._service, self._topics.topics).handle,
