@@ -96,7 +96,9 @@ class _Comparison:
             alternatives = [
                 each[name] for each in facts for name in ("anyOf", "oneOf") if name in each
             ]
-            open_: list[Any] = next((each for each in alternatives if not _chosen(each, facts)), [])
+            open_: list[Node] = next(
+                (each for each in alternatives if not _chosen(each, facts)), []
+            )
             if open_ and count + len(pending) + len(open_) < _CASES_MAX:
                 pending += [([each], facts) for each in open_]
             else:

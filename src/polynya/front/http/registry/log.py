@@ -13,6 +13,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable, UpgradePending
 from polynya.base.levels import CONDITIONS_LEVEL
+from polynya.base.limits import REGISTRY_BYTES_MAX, REGISTRY_VERSIONS_MAX
 from polynya.base.names import REPLICATED, partition_name
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.kafka.configs import PROFILE
@@ -105,8 +106,8 @@ class RegistryLog:
         return opened.partition(0)
 
     async def _created(self) -> StreamHandle:
+        await self._topics.refresh()  # it may have been deleted, or a mirror of it has ended
         if await self._topics.open(TOPIC) is None:
-            await self._topics.refresh()
             if why := self._topics.refusal_of(TOPIC):
                 raise Refused(refused.NOT_PERMITTED, f"the registry needs a topic: {why}")
             await self._topics.create(TOPIC, 1, CONFIGS)
@@ -130,7 +131,21 @@ class RegistryLog:
         if info.uid != self._uid or info.record < self._place[0]:
             self._begin(info.uid)
         while self._place[0] < info.record:
+            self._check_size()
             await self._read_page(handle)
+
+    def _check_size(self) -> None:
+        """Raise Refused if another writer of the topic has gone far beyond what is kept."""
+        if (
+            self.view.size > 2 * REGISTRY_BYTES_MAX
+            or self.view.versions > 2 * REGISTRY_VERSIONS_MAX
+        ):
+            raise Refused(
+                refused.STORE_ERROR,
+                f"the topic {TOPIC} has more than {self.view.versions:,} versions with "
+                f"{self.view.size:,} bytes; a node keeps {REGISTRY_VERSIONS_MAX:,} and "
+                f"{REGISTRY_BYTES_MAX:,}: delete some with the registry that wrote them",
+            )
 
     def _begin(self, uid: int) -> None:
         """Begin with an empty view, of a stream; 0: of none, which has nothing to read."""
