@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 MESSAGES = (
-    "AddOffsetsToTxn", "AddPartitionsToTxn", "AlterConfigs", "AlterPartitionReassignments",
-    "AlterReplicaLogDirs", "ApiVersions", "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "CreateAcls",
-    "CreatePartitions", "CreateTopics", "DeleteAcls", "DeleteGroups", "DeleteRecords",
+    "AddOffsetsToTxn", "AddPartitionsToTxn", "AlterClientQuotas", "AlterConfigs",
+    "AlterPartitionReassignments", "AlterReplicaLogDirs", "AlterUserScramCredentials", "ApiVersions",
+    "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "CreateAcls", "CreatePartitions",
+    "CreateTopics", "DeleteAcls", "DeleteGroups", "DeleteRecords",
     "DeleteTopics", "DescribeAcls", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs",
-    "DescribeGroups", "DescribeLogDirs", "DescribeProducers", "DescribeTopicPartitions",
-    "DescribeTransactions", "ElectLeaders", "EndTxn", "Fetch", "FindCoordinator", "Heartbeat",
+    "DescribeGroups", "DescribeLogDirs", "DescribeProducers", "DescribeQuorum", "DescribeTopicPartitions",
+    "DescribeTransactions", "DescribeUserScramCredentials", "ElectLeaders", "EndTxn", "Fetch",
+    "FindCoordinator", "Heartbeat",
     "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup", "ListConfigResources",
     "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListTransactions", "Metadata",
     "OffsetCommit", "OffsetDelete", "OffsetFetch", "OffsetForLeaderEpoch", "Produce",
@@ -32,11 +34,14 @@ MESSAGES = (
 )  # fmt: skip
 RELEASE = "4.3.1"
 FOLDER = Path(__file__).parent.parent / "src" / "polynya" / "wire" / "kafka" / "generated"
-FIXED = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "float64": "d"}
+FIXED = {
+    "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d"
+}  # fmt: skip
 HINTS = {
     "bool": "bool",
     "int8": "p.Int8",
     "int16": "p.Int16",
+    "uint16": "p.UInt16",
     "int32": "p.Int32",
     "int64": "p.Int64",
     "float64": "float",
@@ -220,7 +225,7 @@ class Module:
 
     def format(self, fields: list[Field]) -> str:
         letters = "".join(FIXED[each.type] for each in fields)
-        name = "_" + letters.replace("?", "x").upper()
+        name = "_" + letters.replace("?", "x").replace("H", "u").upper()
         self.formats[name] = letters
         return name
 
@@ -496,9 +501,22 @@ def tags_written(message: Message, shape: Shape, module: Module) -> Iterator[str
 # --- modules --------------------------------------------------------------------------------------
 
 
+def set_apart(request: Message, response: Message) -> None:
+    """Rename the structs of a response whose name another struct of the request has."""
+    asked = {shape.name: shape for shape in request.shapes}
+    renamed = dict[str, str]()
+    for shape in response.shapes:  # the inner ones first
+        for each in shape.fields:
+            each.type = renamed.get(each.type, each.type)
+        if shape.name in asked and shape != asked[shape.name]:
+            renamed[shape.name] = f"{shape.name}Response"
+            shape.name = renamed[shape.name]
+
+
 def module_text(request: Message, response: Message) -> str:
     """Return the module of one message key."""
     module = Module()
+    set_apart(request, response)
     lines: list[str] = []
     known: list[Shape] = []  # a struct that both messages have is written once
     for message, write in ((request, reader_lines), (response, writer_lines)):

@@ -11,7 +11,15 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from front.test_kafka_front import compressed
 from wire.kafka.kio_values import kio_class
-from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play, produce_fields
+from worlds.kafka import (
+    KafkaWire,
+    KafkaWorld,
+    batch,
+    fetch_fields,
+    plain_fields,
+    play,
+    produce_fields,
+)
 
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.names import group_of, partition_name
@@ -24,6 +32,7 @@ from polynya.front.kafka.configs import (
 )
 from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.quorum import Quorum, QuorumMember
 from polynya.front.kafka.topic_frames import response_of, topic_of
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.topics.commands import TopicChange
@@ -752,3 +761,39 @@ METADATA_REST = {
 def test_the_groups_of_partitions_are_those_of_their_streams() -> None:
     topic = Topic("retention", bytes(16), 9, [], 0, streams=["default/x"])
     assert topic.groups(4) == [group_of(topic.stream(number), 4) for number in range(9)]
+
+
+def test_the_quorum_is_that_of_the_meta_group() -> None:
+    async def asks() -> Quorum:
+        return Quorum(256, 7, 42, [QuorumMember(256, 43), QuorumMember(512, 40)])
+
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+
+        async def described(topic: str, partition: int) -> Any:
+            partitions = [{"partition_index": partition}]
+            fields = {"topics": [{"topic_name": topic, "partitions": partitions}]}
+            answer = await wire.ask(
+                "DescribeQuorum", 2, **plain_fields("DescribeQuorum", 2, fields)
+            )
+            assert answer.error_code.value == 0
+            return answer.topics[0].partitions[0]
+
+        metadata = "__cluster_metadata"
+        unready = await described(metadata, 0)
+        assert unready.error_code.value == Error.NOT_LEADER
+        world.front.context.quorum = asks
+        found = await described(metadata, 0)
+        assert found.error_code.value == 0
+        assert (found.leader_id, found.leader_epoch, found.high_watermark) == (256, 7, 42)
+        assert [(each.replica_id, each.log_end_offset) for each in found.current_voters] == [
+            (256, 43), (512, 40),
+        ]  # fmt: skip
+        assert [each.last_caught_up_timestamp < 0 for each in found.current_voters] == [
+            False, True,
+        ]  # fmt: skip
+        for topic, partition in ((metadata, 1), ("orders", 0)):
+            refused = await described(topic, partition)
+            assert refused.error_code.value == Error.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(story)

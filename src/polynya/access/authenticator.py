@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from polynya.access.grants import NO_LIMITS, Limits, Principal, parse_scopes
+from polynya.access.grants import NO_LIMITS, Limits, Principal
 from polynya.access.jwt_issuer import BadJwt, Issuer, KeyUnknown
+from polynya.access.kafka_acls import NOTHING, Allowed
+from polynya.access.kafka_rules import KafkaRules
 from polynya.access.rate_limits import Meter
 from polynya.access.revocations import Revocations
 from polynya.access.scram import Verifier, decoy
@@ -39,6 +41,25 @@ class Denied(Exception):
 class KeysUnknown(Denied):
     """The JWT's key is unknown. Fresh issuer keys may help: `await Access.refresh()`, then
     retry."""
+
+
+class UserRules:
+    """The rules of Kafka's tools, by the users that asked since they changed."""
+
+    def __init__(self, rules: KafkaRules) -> None:
+        self.rules = rules
+        self._allowed: dict[str, Allowed] = {}
+
+    def allowed(self, user: str) -> Allowed:
+        """Return what the ACLs of a user allow."""
+        if not self.rules.acls:
+            return NOTHING
+        known = self._allowed.get(user)
+        if known is None:
+            if len(self._allowed) >= CREDENTIALS_KEPT_MAX:
+                self._allowed.clear()
+            known = self._allowed[user] = self.rules.allowed(user)
+        return known
 
 
 class AccessCounters:
@@ -82,6 +103,7 @@ class Access:
         found = tokens.load()
         self._records = {record.id: record for record in found.tokens}
         self._revoked = Revocations(found.revoked_jwts)
+        self._rules = UserRules(found.kafka)
         self._proven: dict[str, Principal] = {}
         self._living: weakref.WeakSet[Principal] = weakref.WeakSet()
         self._meters: weakref.WeakValueDictionary[str, Meter] = weakref.WeakValueDictionary()
@@ -138,7 +160,8 @@ class Access:
     def decoy(self, user: str, mechanism: str) -> Verifier:
         """Return the SCRAM verifier of a user without one: the same on all cores and nodes, as that
         of a token is."""
-        oldest = min(self._records.values(), key=lambda record: record.id, default=None)
+        tokens = (record for record in self._records.values() if not record.is_user)
+        oldest = min(tokens, key=lambda record: record.id, default=None)
         secret = b"" if oldest is None else oldest.sha256.encode()
         return decoy(mechanism, user, secret)
 
@@ -171,6 +194,19 @@ class Access:
     def has_meters(self) -> bool:
         """Return True if a limit was ever in force on this core."""
         return self._has_meters
+
+    def allowed(self, principal: Principal) -> Allowed:
+        """Return what ACLs allow a principal, beside its grants."""
+        return self._rules.allowed(principal.name)
+
+    def quota_meter(self, principal: Principal, kind: str) -> Meter | None:
+        """Return the meter of a user's quota, which all its connections share; None: it has no such
+        quota. `kind`: a field of `Quota`."""
+        quota = self._rules.rules.quota(principal.name)
+        rate = 0 if quota is None else getattr(quota, kind)
+        if not rate:
+            return None
+        return self._meter(f"{kind} of {principal.name}", Limits(bytes_per_second=rate))
 
     # --- limits over all cores --------------------------------------------------------------------
 
@@ -239,7 +275,7 @@ class Access:
         return Principal(
             id=record.id,
             name=record.name,
-            grants=parse_scopes(record.scopes),
+            grants=record.grants,
             expires_ms=record.expires_ms,
             limits=limits,
             meter=self._meter(record.id, limits),
@@ -303,6 +339,7 @@ class Access:
         self._stamp = stamp
         records = {record.id: record for record in found.tokens}
         self._revoked = Revocations(found.revoked_jwts)
+        self._rules = UserRules(found.kafka)
         changed = {key for key, record in self._records.items() if records.get(key) != record}
         self._records = records
         for principal in tuple(self._living):

@@ -37,13 +37,20 @@ def make_verifiers(password: str, salt: bytes) -> dict[str, Verifier]:
     made = {}
     for mechanism, name in HASHES.items():
         salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS)
-        client_key = hmac.digest(salted, b"Client Key", name)
-        made[mechanism] = Verifier(
-            _text(salt),
-            _text(hashlib.new(name, client_key).digest()),
-            _text(hmac.digest(salted, b"Server Key", name)),
-        )
+        made[mechanism] = verifier_of(mechanism, salt, salted, ITERATIONS)
     return made
+
+
+def verifier_of(mechanism: str, salt: bytes, salted: bytes, iterations: int) -> Verifier:
+    """Return the verifier of a salted password."""
+    name = HASHES[mechanism]
+    client_key = hmac.digest(salted, b"Client Key", name)
+    return Verifier(
+        _text(salt),
+        _text(hashlib.new(name, client_key).digest()),
+        _text(hmac.digest(salted, b"Server Key", name)),
+        iterations,
+    )
 
 
 def decoy(mechanism: str, user: str, secret: bytes) -> Verifier:

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
-from polynya.access.grants import NO_LIMITS, BadScope, Limits, check_name, parse_scopes
+from polynya.access.grants import NO_LIMITS, BadScope, Grant, Limits, check_name, parse_scopes
+from polynya.access.kafka_rules import NO_RULES, KafkaRules, newer
 from polynya.access.revocations import RevokedJwt, UnwantedJwt, revoke
 from polynya.access.scram import SALT_BYTES, Verifier, make_verifiers
 from polynya.access.short_tokens import public_key
@@ -44,19 +45,30 @@ class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     id: str
     name: str
     sha256: str  # of the secret's text, in hexadecimal
-    scopes: tuple[str, ...]
+    scopes: tuple[str, ...]  # of a user that Kafka's tools made: none, and no secret
     created_ms: int
     expires_ms: int | None = None
     revoked_ms: int | None = None
     limits: Limits = NO_LIMITS
     scram: dict[str, Verifier] = {}  # by mechanism; tokens of older releases have none
     short_key: str = ""  # verifies the short tokens that it signs; "" of older releases
+    changes: int = 0  # of the verifiers of a user; the record with more is the newer one
 
     def state(self, now_ms: int) -> str:
         """Return `active`, `expired` or `revoked`."""
         if self.revoked_ms is not None:
             return "revoked"
         return "expired" if self.expires_ms is not None and now_ms >= self.expires_ms else "active"
+
+    @property
+    def is_user(self) -> bool:
+        """Report whether Kafka's tools made it: it has a password instead of a secret."""
+        return not self.sha256
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """Return what it allows, beside ACLs. Raise `BadScope`."""
+        return () if self.is_user and not self.scopes else parse_scopes(self.scopes)
 
 
 class AtRest(msgspec.Struct, frozen=True):
@@ -65,6 +77,7 @@ class AtRest(msgspec.Struct, frozen=True):
     version: int = FORMAT
     tokens: list[TokenRecord] = []
     revoked_jwts: list[RevokedJwt] = []
+    kafka: KafkaRules = NO_RULES
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,7 +140,8 @@ def tidied(known: AtRest, now_ms: int) -> AtRest:
     """Return the tokens without those that ended over `KEPT_MS` ago, and the JWT revocations in
     force."""
     tokens = [each for each in known.tokens if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
-    return AtRest(FORMAT, tokens, [each for each in known.revoked_jwts if each.expires_ms > now_ms])
+    jwts = [each for each in known.revoked_jwts if each.expires_ms > now_ms]
+    return AtRest(FORMAT, tokens, jwts, known.kafka)
 
 
 def added(known: AtRest, wanted: Wanted, now_ms: int) -> tuple[AtRest, tuple[TokenRecord, str]]:
@@ -170,8 +184,8 @@ def jwt_revoked(known: AtRest, unwanted: UnwantedJwt, now_ms: int) -> tuple[AtRe
 
 
 def merged(one: AtRest, other: AtRest) -> AtRest:
-    """Return the union of two states: every token of either, revoked if either has it revoked.
-    Tokens change in no other way."""
+    """Return the union of two states: every token of either, revoked if either has it revoked. The
+    verifiers of a user are those of more changes. `one` is the state of the cluster."""
     tokens = {record.id: record for record in one.tokens}
     for record in other.tokens:
         known = tokens.get(record.id)
@@ -180,9 +194,8 @@ def merged(one: AtRest, other: AtRest) -> AtRest:
             for each in (record, known)
             if each is not None and each.revoked_ms is not None
         ]
-        tokens[record.id] = msgspec.structs.replace(
-            known or record, revoked_ms=min(ends, default=None)
-        )
+        newer_one = record if known is None or record.changes > known.changes else known
+        tokens[record.id] = msgspec.structs.replace(newer_one, revoked_ms=min(ends, default=None))
     jwts = {jwt_key(entry): entry for entry in one.revoked_jwts}
     for entry in other.revoked_jwts:
         same = jwts.get(jwt_key(entry), entry)
@@ -195,6 +208,7 @@ def merged(one: AtRest, other: AtRest) -> AtRest:
         FORMAT,
         sorted(tokens.values(), key=lambda record: (record.created_ms, record.id)),
         list(jwts.values()),
+        newer(one.kafka, other.kafka),
     )
 
 
@@ -236,16 +250,16 @@ class TokenFile:
 
     def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
         """Add a token. Raise `BadScope` or `ConfigError`."""
-        return self._change(lambda known: added(known, wanted, now_ms), now_ms)
+        return self.change(lambda known: added(known, wanted, now_ms), now_ms)
 
     def revoke(self, which: str, now_ms: int) -> TokenRecord:
         """Revoke a token, by id or by name. Raise `NoToken` or `ConfigError`."""
-        return self._change(lambda known: marked(known, which, now_ms), now_ms)
+        return self.change(lambda known: marked(known, which, now_ms), now_ms)
 
     def revoke_jwt(self, unwanted: UnwantedJwt, now_ms: int) -> RevokedJwt:
         """Revoke one JWT by its id, or all present JWTs of a subject. Raise `BadScope` or
         `ConfigError`."""
-        return self._change(lambda known: jwt_revoked(known, unwanted, now_ms), now_ms)
+        return self.change(lambda known: jwt_revoked(known, unwanted, now_ms), now_ms)
 
     def take(self, known: AtRest, now_ms: int) -> AtRest:
         """Merge tokens into the file and return its new content, which may hold more. Raise
@@ -255,10 +269,10 @@ class TokenFile:
             found = merged(known, file)
             return found, found
 
-        return self._change(both, now_ms)
+        return self.change(both, now_ms)
 
-    def _change(self, change: Callable[[AtRest], tuple[AtRest, Made]], now_ms: int) -> Made:
-        """Apply a change under the lock; write only if the content changed."""
+    def change(self, change: Callable[[AtRest], tuple[AtRest, Made]], now_ms: int) -> Made:
+        """Apply a change under the lock; write only if the content changed. Raise `ConfigError`."""
         try:
             with locked(self.folder, "tokens.lock"):
                 found = self.load()
@@ -280,7 +294,7 @@ class TokenFile:
             found = msgspec.json.decode(data, type=AtRest)
             check_format(str(self.path), found.version, older=_OLDER)
             for record in found.tokens:
-                parse_scopes(record.scopes)
+                _ = record.grants
         except (BadScope, *UNREADABLE) as error:
             raise ConfigError(
                 f"{self.path} is damaged: {error}; restore it from a copy, or remove it and make "

@@ -34,6 +34,7 @@ from polynya.stream.replies import Code
 ATTEMPTS = 8  # optimistic retries against concurrent changes
 AGAIN_SECONDS = 2.0  # pause after a failure
 Made = TypeVar("Made")
+Change = Callable[[AtRest], tuple[AtRest, Made]]
 log = logging.getLogger("polynya.access")
 
 
@@ -45,6 +46,9 @@ class FileTokens:
 
     async def load(self) -> AtRest:
         return await asyncio.to_thread(self._file.load)
+
+    async def change(self, change: Change[Made], now_ms: int) -> Made:
+        return await asyncio.to_thread(self._file.change, change, now_ms)
 
     async def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
         return await asyncio.to_thread(self._file.add, wanted, now_ms)
@@ -69,19 +73,20 @@ class SharedTokens:
         return shared_tokens.decode(known)
 
     async def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
-        return await self._change(lambda known: added(known, wanted, now_ms), now_ms)
+        return await self.change(lambda known: added(known, wanted, now_ms), now_ms)
 
     async def revoke(self, which: str, now_ms: int) -> TokenRecord:
-        return await self._change(lambda known: marked(known, which, now_ms), now_ms)
+        return await self.change(lambda known: marked(known, which, now_ms), now_ms)
 
     async def revoke_jwt(self, unwanted: UnwantedJwt, now_ms: int) -> RevokedJwt:
-        return await self._change(lambda known: jwt_revoked(known, unwanted, now_ms), now_ms)
+        return await self.change(lambda known: jwt_revoked(known, unwanted, now_ms), now_ms)
 
     async def give(self, known: AtRest, now_ms: int) -> None:
         """Merge a file's tokens into those of the cluster."""
-        await self._change(lambda before: (merged(before, known), None), now_ms)
+        await self.change(lambda before: (merged(before, known), None), now_ms)
 
-    async def _change(self, change: Callable[[AtRest], tuple[AtRest, Made]], now_ms: int) -> Made:
+    async def change(self, change: Change[Made], now_ms: int) -> Made:
+        """Apply a pure change, again if another one was first."""
         for _ in range(ATTEMPTS):
             known, version = await self._known()
             after, made = change(tidied(shared_tokens.decode(known), now_ms))

@@ -12,6 +12,7 @@ from polynya.base.errors import ConfigError
 
 LEVEL = 4  # the highest level of this release; 1 is that of the first release with clusters
 CONDITIONS_LEVEL = 4  # of appends on a condition
+ATOMIC_LEVEL = 4  # of appends to many streams at once
 MIRROR_LEVEL = 4  # of batches of another Kafka at their own offsets
 RECEIPT_LEVEL = 4  # of the checksums in the receipts of producers
 ENTRY_LEVEL = 3  # of index entries of version 2
@@ -22,6 +23,7 @@ ATTRIBUTES_LEVEL = 4  # of the attributes of streams
 COMPACTION_LEVEL = 4  # of key compaction
 INTERNAL_LEVEL = 4  # of streams that no pattern and no table has
 CONSUMER_PROTOCOL_LEVEL = 4  # of Kafka's consumer protocol (KIP-848)
+USER_RULES_LEVEL = 4  # of ACLs, quotas and users by Kafka's tools: older nodes cannot read them
 WORK_QUEUE_LEVEL = 4  # of retries and dead letters of subscriptions
 TRANSACTION_LEVEL = 4  # of Kafka's transactions
 # command tag -> the level that a group must have before the command is logged, if it is above 1;

@@ -17,6 +17,7 @@ from polynya.cluster.operations import ClusterOperations, NoCluster
 from polynya.cluster.placement import PlacementReconciler
 from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.removal import Removal
+from polynya.cluster.sole_status import SoleStatus
 from polynya.cluster.stale_copy import StaleCopyGuard
 from polynya.cluster.status import ClusterView, MemberReport
 from polynya.cluster.zone_traffic import ZoneTraffic
@@ -46,8 +47,9 @@ class Standalone:
     maps = None
     others_lead = False
 
-    def __init__(self, start: CoreStart, transport: Transport | None) -> None:
+    def __init__(self, start: CoreStart, engine: CoreRuntime, transport: Transport | None) -> None:
         self.view = ClusterView(start, transport, MemberReport(), None)
+        self.group_status = SoleStatus(engine, start.identity.node)
         self.operations: ClusterActs = NoCluster(self.view)
 
     def urls(self) -> dict[int, str]:
@@ -113,7 +115,7 @@ class ClusterParts:
         self._stale_copy_guard = StaleCopyGuard(
             start, member.links, engine.storage.journal, end=fatal
         )
-        reconfiguration = Reconfiguration(engine.service.rpc, replicated)
+        self.group_status = reconfiguration = Reconfiguration(engine.service.rpc, replicated)
         self._reconciler = self._reconcile(replicated, reconfiguration)
         self._levels: FeatureLevels = member.levels(
             lambda: maps.now.members if maps.now.epoch else ()
@@ -313,5 +315,5 @@ def cluster_parts(
 ) -> Standalone | ClusterParts:
     """Return the cluster parts of this core."""
     if engine.replicated is None or transport is None:
-        return Standalone(start, transport)
+        return Standalone(start, engine, transport)
     return ClusterParts(start, engine, engine.replicated, transport, fatal)

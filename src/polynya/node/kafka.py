@@ -14,11 +14,13 @@ from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
 from polynya.cost import APPEND, Counts
+from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.server import KafkaFront
 from polynya.jobs import repeat
+from polynya.node.kafka_quorum import MetaQuorum, StatusSource
 from polynya.routing.directory import Leaders
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.features.placement.commands import NodeState
@@ -107,6 +109,11 @@ class NodeBrokers:
         """Learn now and then who leads the groups without a replica here. Run until cancelled."""
         await repeat(self._refresh, LEADERS_SECONDS)
 
+    def broker_of(self, node: int, group: int) -> int:
+        """Return the broker of a node that a group's requests go to."""
+        self.all()
+        return self._at(node, group)
+
     def _at(self, node: int, group: int) -> int:
         return node * CORES_MAX + group % self._ports.get(node, 1)
 
@@ -173,6 +180,7 @@ def kafka_listeners(
     engine: CoreRuntime,
     maps: ClusterMapCache | None,
     keeper: Keeper,
+    status: StatusSource,
     *,
     connections_max: int,
 ) -> list[Listener]:
@@ -180,14 +188,19 @@ def kafka_listeners(
     and TLS of the base port."""
     if KAFKA not in start.listeners:
         return []
+    access = keeper.known if start.config.kafka_needs_token else None
     protection = KafkaProtection(
-        access=keeper.known if start.config.kafka_needs_token else None,
+        access=access,
         tls=keeper.tls_context,
         cores=start.cores,
+        user_admin=None
+        if access is None
+        else UserAdmin(lambda: keeper.tokens, access, keeper.audit.record),
     )
+    brokers = NodeBrokers(start, engine.service.directory, maps, engine.service.refresh_leaders)
     front = KafkaFront(
         engine.service,
-        NodeBrokers(start, engine.service.directory, maps, engine.service.refresh_leaders),
+        brokers,
         engine.group_coordinator,
         engine.kafka_transactions,
         new_id=lambda: secrets.token_bytes(16),
@@ -199,6 +212,7 @@ def kafka_listeners(
         ),
         connections_max=connections_max,
         protection=protection,
+        quorum=MetaQuorum(status, brokers.broker_of),
     )
     measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
     own = start.kafka_direct[start.core : start.core + 1]

@@ -49,7 +49,7 @@ def random_kio(kind: Any, rng: random.Random) -> Any:
     if issubclass(kind, str):
         return "".join(rng.choice("aé-z0") for _ in range(rng.choice((0, 1, 7, 200))))
     if issubclass(kind, int):
-        return rng.choice((kind.__low__, -1, 0, 1, kind.__high__))
+        return rng.choice((kind.__low__, max(-1, kind.__low__), 0, 1, kind.__high__))
     if issubclass(kind, float):
         return rng.choice((0.0, -1.5, 1e300))
     assert issubclass(kind, bytes), kind

@@ -241,7 +241,7 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
             token["id"],
             token["name"],
             token["state"],
-            " ".join(token["scopes"]),
+            " ".join(token["scopes"]) or "what Kafka's ACLs allow",
             _moment(token["created_ms"]),
             _moment(token["expires_ms"]),
         )

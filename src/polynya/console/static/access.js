@@ -50,7 +50,7 @@ export function open(place, shell) {
   async function poll() {
     const begun = performance.now();
     if (!document.hidden) {
-      await part(noTokens, "tokens", async (options) => drawTokens((await askJson(TOKENS, {}, options)).tokens));
+      await part(noTokens, "tokens", async (options) => drawTokens(await askJson(TOKENS, {}, options)));
       await part(noActs, "audit log", async (options) => {
         lines = (await askJson(AUDIT, { limit: LINES }, options)).acts;
         drawActs();
@@ -69,9 +69,9 @@ export function open(place, shell) {
     }
   }
 
-  function drawTokens(found) {
+  function drawTokens({ tokens: found, acls = [] }) {
     const shown = [...found].sort((one, other) => Number(other.state === "active") - Number(one.state === "active") || other.created_ms - one.created_ms);
-    put(tokens, shown.slice(0, TOKENS_MAX).map((token) => tokenRow(token, () => revokeToken(shell, token, again))));
+    put(tokens, shown.slice(0, TOKENS_MAX).map((token) => tokenRow(token, acls, () => revokeToken(shell, token, again))));
     noTokens.hidden = true;
   }
 
@@ -95,7 +95,10 @@ export function open(place, shell) {
   };
 }
 
-function tokenRow(token, revoke) {
+// of Kafka's tools: `User:NAME OPERATION on TYPE PATTERN NAME`
+const aclsOf = (name, acls) => acls.filter((acl) => acl.startsWith(`User:${name} `)).map((acl) => acl.slice(`User:${name} `.length));
+
+function tokenRow(token, acls, revoke) {
   const isActive = token.state === "active";
   const limits = Object.entries(token.limits ?? {}).filter(([, value]) => value);
   return h(
@@ -103,7 +106,7 @@ function tokenRow(token, revoke) {
     {},
     h("th", { scope: "row" }, h("span", { class: "name" }, visible(token.name)), h("span", { class: "help" }, visible(token.id))),
     h("td", {}, h("span", { class: `mark ${isActive ? "good" : "warn"}` }, visible(token.state))),
-    h("td", {}, token.scopes.map((scope) => h("div", {}, h("code", {}, visible(scope))))),
+    h("td", {}, [...token.scopes, ...aclsOf(token.name, acls)].map((scope) => h("div", {}, h("code", {}, visible(scope))))),
     h("td", {}, instant(token.created_ms)),
     h("td", {}, token.expires_ms === null ? "never" : instant(token.expires_ms)),
     h("td", {}, limits.map(([name, value]) => h("div", {}, `${name.replaceAll("_", " ")}: ${count(value)}`))),

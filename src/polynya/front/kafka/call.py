@@ -187,11 +187,13 @@ class Call:
         meter = self.caller.meter
         if meter is not None:
             meter.charge(sum(map(len, pieces)))
+        key = self.header.key
+        if key == FETCH:
+            self.caller.charge_fetched(sum(map(len, pieces)))
         if self.holding is not None:
             self.drop()
         self.data = _NOTHING
         self.connection.responses.send(self.number, pieces)
-        key = self.header.key
         if key <= FETCH and self.began:
             counters = self.context.counters
             found = counters.produce_seconds

@@ -14,6 +14,7 @@ from polynya.front.common.connection_set import ConnectionSet
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.common.unauthenticated import Unauthenticated
 from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
+from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.call import Connection
 from polynya.front.kafka.context import Context
 from polynya.front.kafka.request_memory import Frame, RequestMemory
@@ -23,11 +24,13 @@ log = logging.getLogger("polynya.kafka")
 
 
 class KafkaProtection(NamedTuple):
-    """The protection of the port. `access` None: no access control. `cores` share the quotas."""
+    """The protection of the port. `access` None: no access control. `cores` share the quotas.
+    `user_admin`: for Kafka's tools that change users and ACLs."""
 
     access: Access | None = None
     tls: ssl.SSLContext | None = None
     cores: int = 1
+    user_admin: UserAdmin | None = None
 
 
 class Connections:

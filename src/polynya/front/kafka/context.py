@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -11,8 +11,10 @@ import msgspec
 from polynya.base.histogram import Histogram
 from polynya.base.limits import OFFSETS_RETENTION_SECONDS
 from polynya.front.common.client_traffic import ClientTraffic
+from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.configs import NodeProfiles
+from polynya.front.kafka.quorum import Quorum, unknown_quorum
 from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics.catalog import TopicCatalog
@@ -85,6 +87,8 @@ class Context:
         self.numbers = TransactionNumbers()
         self.defaults = defaults
         self.spawn = spawn
+        self.user_admin: UserAdmin | None = None  # None: no access control
+        self.quorum: Callable[[], Awaitable[Quorum]] = unknown_quorum
         self.topics = TopicCatalog(service, new_id)
         self.topic_frames = TopicFrames(brokers, self.topics, service.groups)
         self.producer_ids = ProducerIdSource(service)

@@ -8,8 +8,17 @@ from typing import Any
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
-from polynya.front.kafka.admin import cluster, partitions, placement, refused, settings, topics
+from polynya.front.kafka.admin import (
+    cluster,
+    partitions,
+    placement,
+    quorum,
+    refused,
+    settings,
+    topics,
+)
 from polynya.front.kafka.admin.features import add_features
+from polynya.front.kafka.auth import acls, quotas, users
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, TokenCaller
 from polynya.front.kafka.auth.handlers import (
     admit,
@@ -17,6 +26,7 @@ from polynya.front.kafka.auth.handlers import (
     sasl_authenticate,
     sasl_handshake,
 )
+from polynya.front.kafka.auth.user_admin import ACTS
 from polynya.front.kafka.call import FETCH, PRODUCE, Call, RepeatedRequest, in_thread
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
@@ -63,6 +73,9 @@ _HANDLERS: dict[int, Handler] = {
     26: transactions.end_txn,
     27: transaction_admin.write_txn_markers,
     28: txn_offset_commit,
+    29: acls.describe_acls,
+    30: acls.create_acls,
+    31: acls.delete_acls,
     32: settings.describe_configs,
     33: settings.alter_configs,
     34: placement.alter_log_dirs,
@@ -73,6 +86,11 @@ _HANDLERS: dict[int, Handler] = {
     44: settings.incremental_alter_configs,
     45: placement.alter_reassignments,
     47: group_offsets.offset_delete,
+    48: quotas.describe_quotas,
+    49: quotas.alter_quotas,
+    50: users.describe_users,
+    51: users.alter_users,
+    55: quorum.describe_quorum,
     60: cluster.cluster,
     61: transaction_admin.describe_producers,
     65: transaction_admin.describe_transactions,
@@ -155,8 +173,10 @@ async def _repeat(call: Call, repeated: RepeatedRequest) -> None:
 
 async def _run(call: Call, request: Any) -> None:
     try:
-        if call.header.key in ADMINISTRATIVE and not call.caller.may_administer():
+        wanted = ADMINISTRATIVE.get(call.header.key)
+        if wanted is not None and not call.caller.may_administer(wanted):
             message = refused.denied(call.header.key, request)
+            _note_denied(call)
         else:
             message = await _HANDLERS[call.header.key](call, request)
     except BaseException:
@@ -169,6 +189,14 @@ async def _run(call: Call, request: Any) -> None:
         call.send(await in_thread(call.context.coding, partial(call.encoded, message)))
     else:
         call.answer(message)
+
+
+def _note_denied(call: Call) -> None:
+    """Audit an attempt to change users or ACLs."""
+    admin, act = call.context.user_admin, ACTS.get(call.header.key)
+    if admin is not None and act is not None:
+        by = (call.caller, call.connection.remote)
+        admin.record(act, "", by, Error.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _api_versions(call: Call) -> list[Bytes]:

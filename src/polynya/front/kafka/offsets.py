@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from polynya.access.grants import Verb
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
@@ -69,7 +70,7 @@ async def _fill(
     *,
     uncommitted: bool,
 ) -> None:
-    if not call.caller.may(Verb.READ, name):
+    if not call.caller.may(Verb.READ, name, Operation.DESCRIBE):
         answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
         return
     if asked.timestamp < 0 and call.version < _SINCE.get(asked.timestamp, call.version + 1):

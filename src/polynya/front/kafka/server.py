@@ -13,6 +13,7 @@ from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.connections import Connections, KafkaProtection
 from polynya.front.kafka.context import Context, GroupService, TopicDefaults
+from polynya.front.kafka.quorum import QuorumSource, unknown_quorum
 from polynya.front.kafka.topics.steps import TopicService
 from polynya.service.transactions.kafka import KafkaTransactions
 
@@ -33,6 +34,7 @@ class KafkaFront:
         defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 (frozen)
         connections_max: int = CONNECTIONS_PER_CORE_MAX,
         protection: KafkaProtection | None = None,
+        quorum: QuorumSource = unknown_quorum,
     ) -> None:
         protection = protection or KafkaProtection()
         self.context = Context(
@@ -44,6 +46,7 @@ class KafkaFront:
             defaults=defaults,
             spawn=self.spawn,
         )
+        self.context.user_admin, self.context.quorum = protection.user_admin, quorum
         self.connections = Connections(self.context, protection, connections_max)
         self._handshakes_max = max(4, connections_max // 4)
         self._tls = protection.tls

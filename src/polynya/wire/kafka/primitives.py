@@ -17,6 +17,7 @@ from polynya.base.limits import KAFKA_HEADER_TAGS_MAX
 
 Int8 = Annotated[int, msgspec.Meta(ge=-(2**7), le=2**7 - 1)]
 Int16 = Annotated[int, msgspec.Meta(ge=-(2**15), le=2**15 - 1)]
+UInt16 = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Uuid = bytes  # 16 bytes

@@ -7,7 +7,8 @@ tokens with `admin`.
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from polynya.base.errors import ConfigError, Unavailable
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 
+Made = TypeVar("Made")
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
@@ -25,6 +27,10 @@ class Tokens(Protocol):
     """The token operations. They raise `BadScope`, `NoToken`, `ConfigError` and `Unavailable`."""
 
     async def load(self) -> AtRest: ...
+
+    async def change(
+        self, change: Callable[[AtRest], tuple[AtRest, Made]], now_ms: int
+    ) -> Made: ...
 
     async def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]: ...
 
@@ -49,7 +55,8 @@ class TokenRoutes:
         try:
             if not segments and method == "GET":
                 found = await self._tokens.load()
-                return _json(200, {"tokens": [shown(record) for record in found.tokens]})
+                tokens = [shown(record) for record in found.tokens]
+                return _json(200, {"tokens": tokens, "acls": list(map(str, found.kafka.acls))})
             if not segments and method == "POST":
                 return await self._create(request)
             if len(segments) == 1 and method == "DELETE":

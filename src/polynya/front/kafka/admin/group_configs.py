@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.admin.topics import DEFAULT_CONFIG
 from polynya.front.kafka.call import Call
@@ -32,7 +33,7 @@ async def described(
     call: Call, group: str, *, synonyms: bool
 ) -> tuple[Error, list[DescribeConfigsResourceResult]]:
     """Return the configs of a group, which need not exist. Raises PolynyaError."""
-    error = _refusal(call, group)
+    error = _refusal(call, group, Operation.DESCRIBE_CONFIGS)
     if error:
         return error, []
     own = (await _configs(call).all()).get(group, {})
@@ -57,7 +58,11 @@ async def described(
 
 async def configured(call: Call) -> list[str]:
     """Return the groups with configs that the caller may use. Raises PolynyaError."""
-    return [each for each in await _configs(call).all() if call.caller.may_use_group(each)]
+    return [
+        each
+        for each in await _configs(call).all()
+        if call.caller.may_use_group(each, Operation.DESCRIBE_CONFIGS)
+    ]
 
 
 async def replace(
@@ -92,7 +97,7 @@ async def step(call: Call, group: str, steps: Iterable[AlterableConfig], *, dry:
 async def _alter(
     call: Call, group: str, change: Callable[[Configs], Configs], *, dry: bool
 ) -> _Found:
-    error = _refusal(call, group)
+    error = _refusal(call, group, Operation.ALTER_CONFIGS)
     if error:
         return error, f"the configs of group '{group[:100]}' cannot be changed"
     configs = _configs(call)
@@ -108,10 +113,10 @@ async def _alter(
     return Error.NONE, None
 
 
-def _refusal(call: Call, group: str) -> Error:
+def _refusal(call: Call, group: str, operation: Operation) -> Error:
     if not is_group_id(group):
         return Error.INVALID_GROUP_ID
-    may_use = call.caller.may_use_group(group)
+    may_use = call.caller.may_use_group(group, operation)
     return Error.NONE if may_use else Error.GROUP_AUTHORIZATION_FAILED
 
 

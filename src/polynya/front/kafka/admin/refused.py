@@ -1,7 +1,7 @@
 """The keys that are only refused: what Kafka's tools request and a cluster here does alone, and the
 keys of the cluster for tokens without `admin`.
 
-Replicas and leaders are placed by the cluster, and access is by tokens: see docs/kafka.md.
+Replicas and leaders are placed by the cluster: see docs/kafka.md.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ from typing import Any
 from polynya.front.kafka.admin.cluster import LOG_DIR
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
-from polynya.wire.kafka.generated import alter_partition_reassignments as alter_reassignments
-from polynya.wire.kafka.generated import alter_replica_log_dirs as alter_dirs
 from polynya.wire.kafka.generated import (
+    alter_client_quotas,
     create_acls,
     delete_acls,
     describe_acls,
     describe_client_quotas,
     describe_log_dirs,
+    describe_quorum,
     elect_leaders,
     list_config_resources,
     list_partition_reassignments,
     write_txn_markers,
 )
+from polynya.wire.kafka.generated import alter_partition_reassignments as alter_reassignments
+from polynya.wire.kafka.generated import alter_replica_log_dirs as alter_dirs
+from polynya.wire.kafka.generated import alter_user_scram_credentials as alter_users
+from polynya.wire.kafka.generated import describe_user_scram_credentials as describe_users
 
-_NO_ACLS = "ACLs are not served: access is by tokens and their scopes, see docs/kafka.md"
 _DENIED = (Error.CLUSTER_AUTHORIZATION_FAILED, "the token does not allow 'admin'")
 _Build = Callable[[Any, Error, str | None], Any]  # a response with an error and its message
 
@@ -111,18 +114,35 @@ _BUILDS: dict[int, _Build] = {
     ),
     describe_client_quotas.KEY: lambda _, error, why: (
         describe_client_quotas.DescribeClientQuotasResponse(
-            error_code=error, error_message=why, entries=None if error else []
+            error_code=error, error_message=why, entries=None
         )
+    ),
+    alter_client_quotas.KEY: lambda request, error, why: (
+        alter_client_quotas.AlterClientQuotasResponse(
+            entries=[
+                alter_client_quotas.EntryDataResponse(error, why, each.entity)
+                for each in request.entries
+            ]
+        )
+    ),
+    describe_quorum.KEY: lambda _, error, why: describe_quorum.DescribeQuorumResponse(
+        error_code=error, error_message=why
+    ),
+    describe_users.KEY: lambda _, error, why: describe_users.DescribeUserScramCredentialsResponse(
+        error_code=error, error_message=why
+    ),
+    alter_users.KEY: lambda request, error, why: alter_users.AlterUserScramCredentialsResponse(
+        results=[
+            alter_users.AlterUserScramCredentialsResult(name, error, why)
+            for name in dict.fromkeys(
+                each.name for each in (*request.deletions, *request.upsertions)
+            )
+        ]
     ),
 }
 REFUSED: dict[int, tuple[Error, str | None]] = {
-    # as a Kafka broker without an authorizer
-    describe_acls.KEY: (Error.SECURITY_DISABLED, _NO_ACLS),
-    create_acls.KEY: (Error.SECURITY_DISABLED, _NO_ACLS),
-    delete_acls.KEY: (Error.SECURITY_DISABLED, _NO_ACLS),
     elect_leaders.KEY: (Error.ELECTION_NOT_NEEDED, None),  # the cluster places its leaders
     list_partition_reassignments.KEY: (Error.NONE, None),  # replicas move inside the cluster
-    describe_client_quotas.KEY: (Error.NONE, None),  # tokens have the quotas
 }
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from msgspec import structs
 
 from polynya.access.grants import Verb
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka import configs as known
 from polynya.front.kafka.admin import group_configs
@@ -97,7 +98,7 @@ async def _describe(
         result.error_code, listed = await group_configs.described(
             call, asked.resource_name, synonyms=request.include_synonyms
         )
-    elif kind == BROKER and not call.caller.may_administer():
+    elif kind == BROKER and not call.caller.may_administer(Operation.DESCRIBE_CONFIGS):
         result.error_code = Error.CLUSTER_AUTHORIZATION_FAILED
     elif kind == BROKER and asked.resource_name:  # "" are those of all brokers: none is set
         if asked.resource_name == str(call.context.brokers.own):
@@ -120,7 +121,7 @@ async def _describe(
 
 async def _topic(call: Call, name: str, result: DescribeConfigsResult) -> Topic | None:
     """Return a topic that the caller may describe."""
-    if not call.caller.may_describe(name):
+    if not call.caller.may_describe(name, Operation.DESCRIBE_CONFIGS):
         result.error_code = Error.TOPIC_AUTHORIZATION_FAILED
         return None
     topic = await call.context.topics.find(name)
@@ -273,7 +274,7 @@ async def _alter(
             "docs/kafka.md"
         )
         return Error.INVALID_REQUEST, why
-    if not call.caller.may(Verb.DELETE, name):
+    if not call.caller.may(Verb.DELETE, name, Operation.ALTER_CONFIGS):
         return Error.TOPIC_AUTHORIZATION_FAILED, f"the token does not allow 'delete' on '{name}'"
 
     def checked_change(before: dict[str, str]) -> dict[str, str]:

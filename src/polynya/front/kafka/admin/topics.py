@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from polynya.access.grants import Verb
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET
@@ -215,7 +216,7 @@ async def create_partitions(
 
 async def _grow(call: Call, asked: CreatePartitionsTopic, *, dry: bool) -> tuple[Error, str | None]:
     context = call.context
-    if not call.caller.may(Verb.CREATE, asked.name):
+    if not call.caller.may(Verb.CREATE, asked.name, Operation.ALTER):
         why = f"the token does not allow 'create' on topic '{asked.name}'"
         return Error.TOPIC_AUTHORIZATION_FAILED, why
     topic = context.topics.known(asked.name)

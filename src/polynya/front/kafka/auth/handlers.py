@@ -6,12 +6,14 @@ from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.front.kafka.auth.caller import (
     ADMINISTRATIVE,
     CHECKED,
+    CONSUMER_RATE,
     OPEN,
+    PRODUCER_RATE,
     TokenCaller,
     TooManyConnections,
 )
 from polynya.front.kafka.auth.sasl import MECHANISMS, Exchange, SaslFailed
-from polynya.front.kafka.call import Call, Connection
+from polynya.front.kafka.call import FETCH, PRODUCE, Call, Connection
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.request_memory import Holding
 from polynya.wire.kafka.generated.sasl_authenticate import (
@@ -22,6 +24,7 @@ from polynya.wire.kafka.generated.sasl_handshake import SaslHandshakeRequest, Sa
 
 _RAW_VERSION = 0  # after this version of SaslHandshake, SASL messages come without a header
 _LENGTH = 4
+_QUOTAS = {PRODUCE: PRODUCER_RATE, FETCH: CONSUMER_RATE}
 
 
 async def sasl_handshake(call: Call, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
@@ -112,15 +115,20 @@ def admit(call: Call, caller: TokenCaller) -> bool:
     if not caller.is_known:
         why = "closed a Kafka connection: a request came without authentication"
         caller.access.counters.denied += 1
-    elif key not in CHECKED | ADMINISTRATIVE and not caller.may_administer():
+    elif key not in CHECKED and key not in ADMINISTRATIVE and not caller.may_administer():
         why = "closed a Kafka connection: its request needs a token with 'admin'"
     if why:
         call.drop()
         connection.complain(why)
         connection.close()
         return False
+    now, wait = caller.access.now(), 0.0
     if caller.meter is not None:
-        _charge(call, caller, caller.meter.admit(caller.access.now(), len(call.data)))
+        wait = caller.meter.admit(now, len(call.data))
+    if key in _QUOTAS and (quota := caller.quota_of(_QUOTAS[key])) is not None:
+        # the bytes of a Fetch are those of its answer
+        wait = max(wait, quota.admit(now, len(call.data) if key == PRODUCE else 0))
+    _charge(call, caller, wait)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
@@ -46,10 +47,11 @@ async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsRespo
         return ListGroupsResponse(error_code=Error.COORDINATOR_NOT_AVAILABLE)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
+    sees_all = call.caller.may_list_groups()
     listed = [
         ListedGroup(each.group, each.protocol_type, each.state, _TYPES[each.kind])
         for each in found
-        if call.caller.may_use_group(each.group)
+        if (sees_all or call.caller.may_use_group(each.group, Operation.DESCRIBE))
         and (not states or each.state.lower() in states)
         and (not types or _TYPES[each.kind] in types)
     ]

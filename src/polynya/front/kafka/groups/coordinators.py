@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.limits import GROUP_ID_BYTES_MAX, TRANSACTIONAL_ID_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
@@ -16,6 +17,12 @@ from polynya.wire.kafka.generated.find_coordinator import (
 
 _BATCHED_SINCE = 4
 _GROUP, _TRANSACTION = 0, 1  # types of a coordinator's key
+_OPERATIONS = {  # of the calls whose operation on the group is not Read
+    calls.Describe: Operation.DESCRIBE,
+    calls.FetchOffsets: Operation.DESCRIBE,
+    calls.Drop: Operation.DELETE,
+    calls.DropPlaces: Operation.DELETE,
+}
 
 
 async def ask(call: Call, made: calls.Call) -> Answer:
@@ -24,7 +31,7 @@ async def ask(call: Call, made: calls.Call) -> Answer:
     assert not isinstance(made, calls.ListAll)
     if not is_group_id(made.group):
         return Outcomes([Error.INVALID_GROUP_ID])
-    if not call.caller.may_use_group(made.group):
+    if not call.caller.may_use_group(made.group, _OPERATIONS.get(type(made), Operation.READ)):
         return Outcomes([Error.GROUP_AUTHORIZATION_FAILED])
     try:
         return await call.context.groups.call(made)
@@ -64,7 +71,7 @@ def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
     if not is_group_id(key):
         why = f"a group's id has 1 to {GROUP_ID_BYTES_MAX} bytes"
         return Coordinator(key, -1, "", -1, Error.INVALID_GROUP_ID, why)
-    if not call.caller.may_use_group(key):
+    if not call.caller.may_use_group(key, Operation.DESCRIBE):
         why = f"the token does not allow 'subscribe' on group '{key}'"
         return Coordinator(key, -1, "", -1, Error.GROUP_AUTHORIZATION_FAILED, why)
     return _at(call, key, context.brokers.leader_of(context.groups.group_of(key)))
@@ -76,7 +83,7 @@ def _transaction_coordinator(call: Call, key: str) -> Coordinator:
     if not 0 < len(key.encode()) <= TRANSACTIONAL_ID_BYTES_MAX:
         error = Error.INVALID_REQUEST
         why = f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes"
-    elif not call.caller.may_use_transaction(key):
+    elif not call.caller.may_use_transaction(key, Operation.DESCRIBE):
         error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         why = f"the token does not allow 'append' on transactional id '{key}'"
     elif not context.transactions.is_ready:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from polynya.access.grants import Verb
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.groups.collected import CollectedOffsets
 from polynya.front.kafka.groups.coordinators import ask
 from polynya.stream.features.consumer_groups import calls
 from polynya.stream.features.consumer_groups.calls import Offsets, Outcomes
@@ -32,8 +33,7 @@ async def offset_commit(
     """Commit offsets: those of known partitions, together, in one log entry."""
     by_id = call.version >= _COMMIT_BY_ID_SINCE
     response = commit.OffsetCommitResponse()
-    entries: list[OffsetEntry] = []
-    waiting: list[commit.OffsetCommitResponsePartition] = []
+    offsets = CollectedOffsets[commit.OffsetCommitResponsePartition]()
     async for asked in in_turns(call, request.topics):
         answers = commit.OffsetCommitResponseTopic(asked.name, asked.topic_id)
         response.topics.append(answers)
@@ -41,21 +41,10 @@ async def offset_commit(
         for part in asked.partitions:
             answer = commit.OffsetCommitResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)
-            metadata = part.committed_metadata or ""
-            if topic is None:
-                continue
-            if not 0 <= part.partition_index < topic.partitions:
-                answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
-                answer.error_code = Error.OFFSET_METADATA_TOO_LARGE
-            else:
-                waiting.append(answer)
-                place = (topic.id, part.partition_index)
-                offset = (part.committed_offset, part.committed_leader_epoch)
-                entries.append(OffsetEntry(*place, *offset, metadata))
-    if entries:
-        errors = await _commit(call, request, entries)
-        for answer, error_code in zip(waiting, errors, strict=True):
+            offsets.collect(topic, part, answer)
+    if offsets.entries:
+        errors = await _commit(call, request, offsets.entries)
+        for answer, error_code in zip(offsets.answers, errors, strict=True):
             answer.error_code = error_code
     return response
 
@@ -75,15 +64,16 @@ async def _commit(
 
 
 async def topic_of_offsets(
-    call: Call, name: str, id_: bytes, *, by_id: bool
+    call: Call, name: str, id_: bytes, *, by_id: bool, operation: Operation = Operation.READ
 ) -> tuple[Topic | None, Error]:
-    """Return a topic that the caller may read, by its id or its name, or the error."""
+    """Return a topic that the caller may read (or that an ACL allows the operation on), by its id
+    or its name, or the error."""
     topics = call.context.topics
     try:
         topic = await (topics.find_id(id_) if by_id else topics.find(name))
     except PolynyaError:
         return None, Error.COORDINATOR_NOT_AVAILABLE
-    if not call.caller.may(Verb.READ, name if topic is None else topic.name):
+    if not call.caller.may(Verb.READ, name if topic is None else topic.name, operation):
         return None, Error.TOPIC_AUTHORIZATION_FAILED
     missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
     return topic, Error.NONE if topic is not None else missing
@@ -157,7 +147,9 @@ async def _fetched(
         response.topics = await _all(call, entries, unstable)
         return response
     async for each in in_turns(call, asked):
-        topic, error = await topic_of_offsets(call, each.name, each.topic_id, by_id=by_id)
+        topic, error = await topic_of_offsets(
+            call, each.name, each.topic_id, by_id=by_id, operation=Operation.DESCRIBE
+        )
         if error == Error.UNKNOWN_TOPIC_OR_PARTITION:
             error = Error.NONE  # as in Kafka: no offset
         parts = [
@@ -178,7 +170,9 @@ async def _all(
     for place in [*entries, *sorted(unstable - entries.keys())]:
         id_, number = place
         if id_ not in found:
-            topic, _error = await topic_of_offsets(call, "", id_, by_id=True)
+            topic, _error = await topic_of_offsets(
+                call, "", id_, by_id=True, operation=Operation.DESCRIBE
+            )
             if topic is None:
                 continue
             found[id_] = fetch.OffsetFetchResponseTopics(topic.name, id_)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from polynya.access.grants import Verb
+from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import TRANSACTIONAL_ID_BYTES_MAX
 from polynya.base.names import partition_of
@@ -53,7 +54,7 @@ async def describe_transactions(
     response = described.DescribeTransactionsResponse()
     wanted = []
     for id_ in request.transactional_ids:
-        error = refusal_here(call, id_)
+        error = refusal_here(call, id_, Operation.DESCRIBE)
         if error:
             response.transaction_states.append(described.TransactionState(error, id_))
         else:
@@ -123,7 +124,7 @@ async def list_transactions(
         if (
             not is_elsewhere_led(context.brokers, known.group)
             and matches(known.id)
-            and call.caller.may_use_transaction(known.id)
+            and call.caller.may_use_transaction(known.id, Operation.DESCRIBE)
         ):
             response.transaction_states.append(
                 listed.TransactionState(known.id, known.producer, STATES[known.state])
