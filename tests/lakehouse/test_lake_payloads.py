@@ -85,17 +85,33 @@ def test_columns_come_from_the_schemas_and_widen_with_each_id(lake: Lake) -> Non
     assert sorted(registry.calls) == ["/schemas/ids/1", "/schemas/ids/2"]
 
 
-def test_an_unknown_id_fails_its_range_by_name_and_is_read_when_it_is_known(lake: Lake) -> None:
+def test_records_of_an_unknown_id_are_set_aside_by_name_until_it_is_registered(lake: Lake) -> None:
     registry = lake.coordinator.registry
     registry.register(1, ORDER)
-    known = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": None}))
-    late = framed(17, avro(ORDER, {"id": 8, "price": 0.5, "note": None}))
-    lake.source.append_kafka("kafka/orders/0", batch_of(known))
-    lake.source.append_kafka("kafka/orders/1", batch_of(known, late))
-    with pytest.raises(TablesFailed, match=r"records 0 to 1 .*schema 17 is unknown") as failed:
+    known, late, never = (
+        framed(number, avro(ORDER, {"id": number, "price": 0.5, "note": None}))
+        for number in (1, 17, 18)
+    )
+    each = [known, late, late, known, never, known]
+    lake.source.append_kafka("kafka/orders/1", batch_of(*each))
+    with pytest.raises(TablesFailed) as failed:
         compact(lake.coordinator, [], lambda: lake.runner, quiet)
-    assert "kafka/orders/1" in str(failed.value)
-    assert column(rows_of(lake), "id") == [7]
+    assert "records 1 to 2 of stream 'kafka/orders/1'" in str(failed.value)
+    assert "schema 17 is unknown" in str(failed.value)
+    assert "record 4 of stream" in str(failed.value)
+    # the other records of the slice are there
+    assert column(rows_of(lake), "offset") == [0, 3, 5]
+    assert column(synced(lake), "id") == [1, 1, 1]
+    assert dead(lake) == []
+
+    registry.register(17, ORDER)
+    with pytest.raises(TablesFailed, match="schema 18 is unknown"):
+        compact(lake.coordinator, [], lambda: lake.runner, quiet)
+    rows = rows_of(lake)
+    assert column(rows, "offset") == [0, 1, 2, 3, 5]
+    assert column(rows, "id") == [1, 17, 17, 1, 1]
+    registry.register(18, ORDER)
+    assert column(synced(lake), "value") == each
     assert dead(lake) == []
 
 
