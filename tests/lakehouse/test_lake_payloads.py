@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,36 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from fastavro import parse_schema, schemaless_writer
 from worlds.lakehouse import Lake, quiet
-from worlds.schema_registry import framed
+from worlds.schema_registry import CLICK, COMMON, ORDER, SALE, WIDER, avro, batch_of, framed
 
 from polynya.lakehouse.jobs import prepare, worker
 from polynya.lakehouse.jobs.rewrites.redo import Redefined
 from polynya.lakehouse.jobs.worker import TablesFailed, compact
 from polynya.stream.parts import Encoding
-from polynya.wire.kafka.batches import Record, build_batch
-
-TIME = 1_700_000_000_000
-ORDER = {
-    "type": "record",
-    "name": "Order",
-    "namespace": "shop",
-    "fields": [
-        {"name": "id", "type": "int"},
-        {"name": "price", "type": "float"},
-        {"name": "note", "type": ["null", "string"], "default": None},
-    ],
-}
-WIDER = {
-    **ORDER,
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "price", "type": "double"},
-        {"name": "note", "type": ["null", "string"], "default": None},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-    ],
-}
 
 
 @pytest.fixture
@@ -54,16 +30,6 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def with_payload(lake: Lake, payload: str) -> None:
     coordinator = lake.coordinator
     coordinator.table = msgspec.structs.replace(coordinator.table, columns=[("", payload)])
-
-
-def avro(schema: Any, row: Any) -> bytes:
-    made = io.BytesIO()
-    schemaless_writer(made, parse_schema(schema), row)
-    return made.getvalue()
-
-
-def values(*each: bytes | None) -> tuple[int, bytes]:
-    return len(each), build_batch([Record(None, value, TIME) for value in each])
 
 
 def synced(lake: Lake) -> list[dict[str, Any]]:
@@ -97,7 +63,7 @@ def test_columns_come_from_the_schemas_and_widen_with_each_id(lake: Lake) -> Non
     registry = lake.coordinator.registry
     registry.register(1, ORDER)
     first = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": None}))
-    lake.source.append_kafka("kafka/orders/0", values(first, None, b"plain", b'{"id": 9}'))
+    lake.source.append_kafka("kafka/orders/0", batch_of(first, None, b"plain", b'{"id": 9}'))
     rows = synced(lake)
     assert column(rows, "value") == [first, None, b"plain", b'{"id": 9}']
     assert column(rows, "id") == [7, None, None, 9]
@@ -108,7 +74,7 @@ def test_columns_come_from_the_schemas_and_widen_with_each_id(lake: Lake) -> Non
     registry.register(2, WIDER)
     moment = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     row = {"id": 1 << 40, "price": 1e300, "note": "x", "at": moment}
-    lake.source.append_kafka("kafka/orders/0", values(framed(2, avro(WIDER, row)), first))
+    lake.source.append_kafka("kafka/orders/0", batch_of(framed(2, avro(WIDER, row)), first))
     rows = synced(lake)
     assert column(rows, "id") == [7, None, None, 9, 1 << 40, 7]
     assert column(rows, "price") == [0.5, None, None, None, 1e300, 0.5]
@@ -119,17 +85,33 @@ def test_columns_come_from_the_schemas_and_widen_with_each_id(lake: Lake) -> Non
     assert sorted(registry.calls) == ["/schemas/ids/1", "/schemas/ids/2"]
 
 
-def test_an_unknown_id_fails_its_range_by_name_and_is_read_when_it_is_known(lake: Lake) -> None:
+def test_records_of_an_unknown_id_are_set_aside_by_name_until_it_is_registered(lake: Lake) -> None:
     registry = lake.coordinator.registry
     registry.register(1, ORDER)
-    known = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": None}))
-    late = framed(17, avro(ORDER, {"id": 8, "price": 0.5, "note": None}))
-    lake.source.append_kafka("kafka/orders/0", values(known))
-    lake.source.append_kafka("kafka/orders/1", values(known, late))
-    with pytest.raises(TablesFailed, match=r"records 0 to 1 .*schema 17 is unknown") as failed:
+    known, late, never = (
+        framed(number, avro(ORDER, {"id": number, "price": 0.5, "note": None}))
+        for number in (1, 17, 18)
+    )
+    each = [known, late, late, known, never, known]
+    lake.source.append_kafka("kafka/orders/1", batch_of(*each))
+    with pytest.raises(TablesFailed) as failed:
         compact(lake.coordinator, [], lambda: lake.runner, quiet)
-    assert "kafka/orders/1" in str(failed.value)
-    assert column(rows_of(lake), "id") == [7]
+    assert "records 1 to 2 of stream 'kafka/orders/1'" in str(failed.value)
+    assert "schema 17 is unknown" in str(failed.value)
+    assert "record 4 of stream" in str(failed.value)
+    # the other records of the slice are there
+    assert column(rows_of(lake), "offset") == [0, 3, 5]
+    assert column(synced(lake), "id") == [1, 1, 1]
+    assert dead(lake) == []
+
+    registry.register(17, ORDER)
+    with pytest.raises(TablesFailed, match="schema 18 is unknown"):
+        compact(lake.coordinator, [], lambda: lake.runner, quiet)
+    rows = rows_of(lake)
+    assert column(rows, "offset") == [0, 1, 2, 3, 5]
+    assert column(rows, "id") == [1, 17, 17, 1, 1]
+    registry.register(18, ORDER)
+    assert column(synced(lake), "value") == each
     assert dead(lake) == []
 
 
@@ -145,7 +127,7 @@ def test_three_wire_formats_become_one_table(lake: Lake) -> None:
     click = b'{"id": 3, "at": "2024-01-02T03:04:05Z", "tags": ["a"], "free": 1.5}'
     lake.source.append_kafka(
         "kafka/shop/0",
-        values(
+        batch_of(
             framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": "n"})),
             framed(3, b"\0" + sale),
             framed(3, b"\x02\x02" + refund),
@@ -165,30 +147,6 @@ def test_three_wire_formats_become_one_table(lake: Lake) -> None:
     assert column(rows, "free") == [None] * 3 + [1.5, None]
 
 
-COMMON = 'syntax = "proto3"; package common; message Money { string currency = 1; }'
-SALE = """
-syntax = "proto3";
-package shop;
-import "common.proto";
-message Sale {
-  message Item { string name = 1; Size size = 2; }
-  enum Size { SMALL = 0; LARGE = 1; }
-  int32 id = 1;
-  Item item = 2;
-  common.Money price = 3;
-}
-message Refund { string reason = 1; }
-"""
-CLICK = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "integer"},
-        "at": {"type": "string", "format": "date-time"},
-        "tags": {"type": "array", "items": {"type": "string"}},
-    },
-}
-
-
 def test_bodies_that_do_not_decode_are_dead_letters(lake: Lake) -> None:
     registry = lake.coordinator.registry
     registry.register(1, ORDER)
@@ -204,7 +162,7 @@ def test_bodies_that_do_not_decode_are_dead_letters(lake: Lake) -> None:
         framed(1, good),
         b"\0\0\0\1",
     ]
-    lake.source.append_kafka("kafka/orders/0", values(*each))
+    lake.source.append_kafka("kafka/orders/0", batch_of(*each))
     rows = synced(lake)
     assert column(rows, "value") == each
     assert column(rows, "id") == [7, None, None, None, None, 7, None]
@@ -232,7 +190,7 @@ def test_a_replay_decodes_what_a_new_reading_of_the_schema_can(lake: Lake) -> No
     registry = lake.coordinator.registry
     registry.register(2, COMMON, "PROTOBUF")
     registry.register(3, SALE, "PROTOBUF")
-    lake.source.append_kafka("kafka/orders/0", values(framed(3, b"\0\x08\x05")))
+    lake.source.append_kafka("kafka/orders/0", batch_of(framed(3, b"\0\x08\x05")))
     assert column(synced(lake), "offset") == [0]
     assert [reason for _, reason, _, _ in dead(lake)] == ["bad_schema"]
     lake.coordinator._reader = registry.reader()  # another process
@@ -247,7 +205,7 @@ def test_values_without_ids_are_decoded_by_the_tables_schema(lake: Lake) -> None
     with_payload(lake, f"avro:{json.dumps(ORDER)}")
     body = avro(ORDER, {"id": 7, "price": 0.5, "note": "n"})
     lake.source.append("readings/a", [body, body[:-1]], encoding=Encoding.BYTES)
-    lake.source.append_kafka("kafka/r/0", values(body, None))
+    lake.source.append_kafka("kafka/r/0", batch_of(body, None))
     rows = synced(lake)
     assert column(rows, "id") == [7, None, 7, None]
     assert [reason for _, reason, _, _ in dead(lake)] == ["bad_body"]
@@ -274,7 +232,7 @@ def test_ids_that_no_sample_has_are_found_by_the_tasks(
     one = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": "n"}))
     moment = datetime(2023, 11, 14, tzinfo=UTC)
     two = framed(2, avro(WIDER, {"id": 8, "price": 0.5, "note": "n", "at": moment}))
-    lake.source.append_kafka("kafka/orders/0", values(one, two, framed(3, b"\2\2\x0a\x02ok")))
+    lake.source.append_kafka("kafka/orders/0", batch_of(one, two, framed(3, b"\2\2\x0a\x02ok")))
     lake.source.append("json/a", [b'{"more": 1}'])
     rows = synced(lake)
     assert column(rows, "id") == [None, 7, 8, None]
@@ -288,7 +246,7 @@ def test_a_registry_that_fails_stops_the_job_and_loses_nothing(lake: Lake) -> No
     registry = lake.coordinator.registry
     registry.register(1, ORDER)
     body = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": "n"}))
-    lake.source.append_kafka("kafka/orders/0", values(body))
+    lake.source.append_kafka("kafka/orders/0", batch_of(body))
     for status, told in ((503, "answered 503"), (401, "Check the URL and the permissions")):
         registry.status = status
         with pytest.raises(TablesFailed, match=told):

@@ -18,7 +18,7 @@ from pyiceberg.table import StaticTable
 from worlds.schema_registry import SchemaRegistry
 
 from polynya.lakehouse.jobs.output import Output
-from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, Task
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, Task, claimed
 from polynya.lakehouse.jobs.plan_objects import header_of, load_header, load_task
 from polynya.lakehouse.jobs.spark_tasks import input_rows
 from polynya.lakehouse.jobs.task import TaskResult, run_task
@@ -169,6 +169,7 @@ class MemoryCoordinator:
         self.abandoned: list[str] = []
         self.failures: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()
+        self.set_aside: list[tuple[Range, str]] = []
         self.registry = SchemaRegistry()
         self._reader = self.registry.reader()
 
@@ -176,7 +177,9 @@ class MemoryCoordinator:
         return self._reader
 
     def tables(self) -> list[TableRef]:
-        return [msgspec.structs.replace(self.table, store=self.store)]
+        payload = dict(self.table.columns).get("", "")
+        more = {"payload": payload, "ranges_aside": len(self.set_aside)}
+        return [msgspec.structs.replace(self.table, store=self.store, **more)]
 
     def plan(self, name: str, *, merge: bool = False) -> JobPlan | None:
         with self._lock:
@@ -234,14 +237,25 @@ class MemoryCoordinator:
     def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
         with self._lock:
             if self.open is not None and self.open[0] == job:
+                left = self.open[1]
                 for each in ranges:
                     self.failures[each.uid, each.record] += 1
-                aside = [key for key, count in self.failures.items() if count >= TRIES]
-                self.source.pending = [
-                    part for part in self.open[1] if (part.uid, part.record) not in aside
-                ] + self.source.pending
+                    if self.failures[each.uid, each.record] >= TRIES:
+                        kept = [part for one in left for part in parts_of(one, each, inside=False)]
+                        gone = [part for one in left for part in parts_of(one, each, inside=True)]
+                        self.set_aside += [(part, each.reason) for part in gone]
+                        left = kept
+                self.source.pending = left + self.source.pending
                 self.open = None
             return self.table
+
+    def reasons_aside(self, name: str) -> list[str]:
+        return [reason for _, reason in self.set_aside]
+
+    def retry(self, name: str) -> None:
+        self.failures.clear()
+        self.source.pending = [part for part, _ in self.set_aside] + self.source.pending
+        self.set_aside = []
 
     def ranges(self, streams: Sequence[tuple[str, int]]) -> list[StreamRanges | None]:
         """Return the server's response, derived from the appends."""
@@ -268,6 +282,22 @@ class MemoryCoordinator:
                 self.source.pending = self.open[1] + self.source.pending
                 self.open = None
             return self.table
+
+
+def parts_of(part: Range, failed: FailedRange, *, inside: bool) -> list[Range]:
+    """The claimed records of a range that failed, or the others."""
+    begin = part.record + part.skip
+    end = begin + claimed(part)
+    if part.uid != failed.uid:
+        return [] if inside else [part]
+    low = min(max(begin, failed.record), end)
+    high = max(min(end, failed.record + failed.records), low)
+    spans = [(low, high)] if inside else [(begin, low), (high, end)]
+    return [
+        msgspec.structs.replace(part, skip=first - part.record, take=last - first)
+        for first, last in spans
+        if first < last
+    ]
 
 
 class InlineRunner:

@@ -2,12 +2,68 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import httpx
+from fastavro import parse_schema, schemaless_writer
 
 from polynya.lakehouse.payloads.registry import SchemaReader
+from polynya.wire.kafka.batches import Record, build_batch
+
+TIME = 1_700_000_000_000
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "price", "type": "float"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ],
+}
+WIDER = {
+    **ORDER,
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "price", "type": "double"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+COMMON = 'syntax = "proto3"; package common; message Money { string currency = 1; }'
+SALE = """
+syntax = "proto3";
+package shop;
+import "common.proto";
+message Sale {
+  message Item { string name = 1; Size size = 2; }
+  enum Size { SMALL = 0; LARGE = 1; }
+  int32 id = 1;
+  Item item = 2;
+  common.Money price = 3;
+}
+message Refund { string reason = 1; }
+"""
+CLICK = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "at": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+def avro(schema: Any, row: Any) -> bytes:
+    made = io.BytesIO()
+    schemaless_writer(made, parse_schema(schema), row)
+    return made.getvalue()
+
+
+def batch_of(*each: bytes | None) -> tuple[int, bytes]:
+    return len(each), build_batch([Record(None, value, TIME) for value in each])
 
 
 def framed(number: int, body: bytes) -> bytes:

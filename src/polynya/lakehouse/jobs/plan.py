@@ -73,6 +73,9 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     merge_bytes: int = 0  # files from this size on are not merged again
     partitions: list[str] = []  # expressions of base/partitions.py
     transform: str = ""  # of a derived table: "sql:STATEMENT" or "python:MODULE:FUNCTION"
+    # in the list of tables: the payload, and the ranges that are set aside
+    payload: str = ""
+    ranges_aside: int = 0
 
 
 class JobPlan(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ or any other process."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -16,7 +16,7 @@ from polynya.lakehouse.decoding.kinds import typed
 from polynya.lakehouse.formats.parquet import File
 from polynya.lakehouse.jobs.culprits import Discarding, culprits, told
 from polynya.lakehouse.jobs.output import Output, file_name
-from polynya.lakehouse.jobs.plan import Job, Range, Task, claimed
+from polynya.lakehouse.jobs.plan import Job, Range, Task, Writer, claimed
 from polynya.lakehouse.jobs.rewrites.merge_files import merge_files
 from polynya.lakehouse.jobs.rewrites.redo_files import read_again
 from polynya.lakehouse.payloads.decode import (
@@ -24,11 +24,13 @@ from polynya.lakehouse.payloads.decode import (
     SchemaUnknown,
     decoded_payloads,
     laid,
+    unknown_runs,
 )
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import (
     Block,
     Kind,
+    Rows,
     Unreadable,
     absent,
     base_columns,
@@ -131,7 +133,7 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     failed: list[Unreadable] = []
     try:
         for block in read_blocks(blobs, task.ranges, task.shapes, failed):
-            if failed:
+            if failed and job.writers is None:
                 continue  # the others are only checked
             schema = Schema(columns, job.shapes[block.shape], discover=job.discover, full=job.full)
             try:
@@ -174,7 +176,9 @@ def _decoded(job: Job, block: Block, schema: Schema) -> tuple[Any, Any, Decoded]
 def _culprits(job: Job, block: Block, schema: Schema, fault: Exception) -> list[Unreadable]:
     """Return the ranges of a block that fail alone. Raises `fault` if none does, or if it is no
     fault of records."""
-    if isinstance(fault, PolynyaError | OSError) and not isinstance(fault, SchemaUnknown):
+    if isinstance(fault, SchemaUnknown):
+        return [found for rows in block.parts for found in _unknown(rows, job.writers or {})]
+    if isinstance(fault, PolynyaError | OSError):
         raise fault
     found = []
     for rows in block.parts:
@@ -184,6 +188,18 @@ def _culprits(job: Job, block: Block, schema: Schema, fault: Exception) -> list[
             found.append(Unreadable(rows.part, told(own)))
     if not found:
         raise fault
+    return found
+
+
+def _unknown(rows: Rows, writers: Mapping[int, Writer]) -> list[Unreadable]:
+    """Return the records of unknown schemas alone: the others of their slice are read by the next
+    job."""
+    part, records = rows.part, laid(rows.kind, rows.data, rows.ends, rows.absent)
+    found = []
+    for first, last, reason in unknown_runs(records, writers):
+        begin, end = int(rows.offsets[first]), int(rows.offsets[last]) + 1
+        own = msgspec.structs.replace(part, skip=begin - part.record, take=end - begin)
+        found.append(Unreadable(own, reason))
     return found
 
 

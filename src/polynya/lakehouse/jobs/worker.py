@@ -21,6 +21,7 @@ from polynya.lakehouse.jobs.commit import (
 from polynya.lakehouse.jobs.crew import Crew
 from polynya.lakehouse.jobs.culprits import told as told_fault
 from polynya.lakehouse.jobs.derive import derivation
+from polynya.lakehouse.jobs.late_schemas import retry_registered
 from polynya.lakehouse.jobs.lazy_runner import LazyRunner, RunnerFactory
 from polynya.lakehouse.jobs.plan import JobPlan, TableRef, store_settings
 from polynya.lakehouse.jobs.results import REBUILD, REPLAY, Progress, Rewrite, Runner
@@ -151,6 +152,7 @@ class Syncing:
     def _one(self, table: TableRef, progress: Progress, outcomes: list[JobOutcome]) -> None:
         """Run the jobs of a table, merge its files, and complete its Delta logs."""
         try:
+            retry_registered(self._coordinator, table)
             _compact_table(self._coordinator, table.name, self._runner, progress, outcomes)
             if outcomes:
                 self._merge_due(table.store, progress, outcomes)

@@ -228,8 +228,10 @@ def _loaded(text: str) -> Any:
     """Return a schema's JSON. A registry may have the name of a primitive type without quotes."""
     try:
         return json.loads(text)
-    except ValueError:
-        return text.strip()
+    except (ValueError, RecursionError) as fault:
+        if text.strip() in (*_SCALARS, "null"):
+            return text.strip()
+        raise BadSchema(f"the Avro schema is no JSON: {fault}"[:300]) from None
 
 
 def _marked(raw: Any) -> Any:

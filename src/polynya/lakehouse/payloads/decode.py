@@ -36,6 +36,7 @@ BAD_SCHEMA, BAD_BODY = "bad_schema", "bad_body"
 UNFRAMED = 0  # in place of an id: the schema of values without one
 _NO_ID = -(2**31) - 1  # below every id
 _DECODERS = 256  # of a process
+_RUNS_MAX = 16  # of records with unknown schemas in one slice: each is a failure of its table
 _HEADS, _HEAD_BYTES = 64, 16  # of the bodies of one schema in a sample: their messages
 
 Writers = Mapping[int, Writer]
@@ -108,6 +109,24 @@ def heads_in(records: Layout) -> Heads:
 def add_heads(heads: Heads, more: Heads) -> None:
     for number, found in more.items():
         heads.setdefault(number, set()).update(found)
+
+
+def unknown_runs(records: Layout, writers: Writers) -> list[tuple[int, int, str]]:
+    """Return the runs of records whose schema is unknown: the first row, the last one, and the
+    reason. Many runs are told as one."""
+    _, ids = _ids(records, writers)
+    unknown = [number for number, writer in writers.items() if writer.unknown]
+    rows = np.flatnonzero(np.isin(ids, unknown))
+    if not len(rows):
+        return []
+    begins = np.flatnonzero((np.diff(rows, prepend=-2) > 1) | (np.diff(ids[rows], prepend=-1) != 0))
+    ends = np.append(begins[1:], len(rows)) - 1
+    if len(begins) > _RUNS_MAX:
+        begins, ends = begins[:1], ends[-1:]
+    return [
+        (int(rows[begin]), int(rows[end]), writers[int(ids[rows[begin]])].unknown)
+        for begin, end in zip(begins, ends, strict=True)
+    ]
 
 
 def decoded_payloads(records: Layout, schema: Schema, writers: Writers) -> Decoded:

@@ -240,7 +240,8 @@ def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProf
         elif column.type == types.MAP:
             kinds = [types.STRUCT]
         count = sum(inner.types.get(kind, 0) for kind in kinds)
-        told.append(f"{column.name} {column.type} ({count:,} of {inner.total:,})")
+        share = f"{count:,} of {inner.total:,}" if inner.total else "declared, or by a schema"
+        told.append(f"{column.name} {column.type} ({share})")
     return told
 
 

@@ -74,6 +74,14 @@ class Coordinator(Protocol):
         """Return the ranges that are set aside: (uid, record). Raises NoSuchTable, Unavailable."""
         ...
 
+    def reasons_aside(self, name: str) -> list[str]:
+        """Return why ranges are set aside. Raises NoSuchTable, Unavailable."""
+        ...
+
+    def retry(self, name: str) -> None:
+        """Put the ranges that are set aside into the next job. Raises NoSuchTable, Unavailable."""
+        ...
+
     def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
         """Count failures of the job's ranges, and abandon it. Raises NoSuchTable, Unavailable."""
         ...
@@ -98,6 +106,7 @@ class _Failure(msgspec.Struct):
     state: str
     uid: int
     record: int
+    reason: str = ""
 
 
 class _Failures(msgspec.Struct):
@@ -243,9 +252,18 @@ class HttpCoordinator:
         return self._state(self._call("POST", self._url(name, "abandon"), body, allowed=(200, 409)))
 
     def aside(self, name: str) -> set[tuple[int, int]]:
+        return {(each.uid, each.record) for each in self._failures_aside(name)}
+
+    def reasons_aside(self, name: str) -> list[str]:
+        return [each.reason for each in self._failures_aside(name)]
+
+    def retry(self, name: str) -> None:
+        self._call("POST", f"{self._base}/v1/tables/{quote(name, safe='')}/retry")
+
+    def _failures_aside(self, name: str) -> list[_Failure]:
         answer = self._call("GET", f"{self._base}/v1/tables/{quote(name, safe='')}/failures")
         found = _decoded(answer, _Failures, "list of failures").failures
-        return {(each.uid, each.record) for each in found if each.state == "aside"}
+        return [each for each in found if each.state == "aside"]
 
     def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
         body = FailRequest(uid, job, ranges[:FAILED_MAX])
