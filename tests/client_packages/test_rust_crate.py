@@ -21,7 +21,7 @@ from survivor import NUMBERS, Guarded, survive
 CLIENT = ROOT / "clients" / "rust"
 OLDEST = (1, 85)  # `rust-version` in Cargo.toml
 PLAIN = ["--locked", "--no-default-features"]  # without TLS, whose library takes longest to compile
-NODE_TESTS = 8
+NODE_TESTS = 11
 
 pytestmark = pytest.mark.process
 

@@ -88,6 +88,10 @@ impl Client {
         Stream { transport: Arc::clone(&self.transport), name: name.to_owned(), content_type: Arc::default() }
     }
 
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
     /// Follow many streams on one connection: names, or one pattern (`runs/*`), or one prefix that ends with a slash.
     ///
     /// # Errors

@@ -199,6 +199,84 @@ async fn an_append_with_a_producers_numbers_is_stored_once() {
 }
 
 #[tokio::test]
+async fn appends_to_many_streams_have_an_outcome_each() {
+    let (values, bytes) = (created("json", "application/json").await, created("raw", "application/octet-stream").await);
+    let appends = [
+        StreamAppend::json(values.name(), &["a\nb"]).unwrap().producer("gate", 0, 0),
+        StreamAppend::bytes(bytes.name(), [0, 255]).close(),
+        StreamAppend::json(&fresh("none"), &[1]).unwrap(),
+        StreamAppend::json(values.name(), &[1]).unwrap().if_match(START),
+    ];
+    let outcomes = client().append_many(&appends).await.unwrap();
+    let codes: Vec<(u16, &str)> = outcomes.iter().map(|each| (each.status, each.code.as_str())).collect();
+    assert_eq!(codes[..3], [(200, ""), (204, ""), (404, "NOT_FOUND")]);
+    assert!(!codes[3].1.is_empty());
+    assert_eq!(all(values.read(ReadOptions::default())).await.unwrap(), [r#""a\nb""#]);
+    assert_eq!(kind(client().append_many(&[]).await), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn a_short_token_is_for_what_it_names() {
+    let (mine, other) = (created("mine", "application/json").await, created("other", "application/json").await);
+    let minted = client().mint_token(Scope::Stream(mine.name()), &["read"], Duration::from_secs(600)).await.unwrap();
+    assert!(!format!("{minted:?}").contains(&minted.token));
+    let page = Client::builder(&var("SERVER").unwrap()).token(minted.token).build().unwrap();
+    assert!(all(page.stream(mine.name()).read(ReadOptions::default())).await.unwrap().is_empty());
+    assert_eq!(kind(page.stream(mine.name()).append(&[1]).await), ErrorKind::AccessDenied);
+    assert_eq!(kind(all(page.stream(other.name()).read(ReadOptions::default())).await), ErrorKind::AccessDenied);
+}
+
+/// The code of docs/clients-rust.md.
+#[tokio::test]
+async fn the_page_does_what_it_says() -> Result<(), Error> {
+    let (server, token, name) = (var("SERVER").unwrap(), var("TOKEN").unwrap(), fresh("page"));
+    let client = Client::builder(&server).token(token).build()?;
+    let orders = client.stream(&name);
+    orders.create("application/json").await?;
+    let first = orders.append(&[json!({"item": 7}), json!({"item": 8})]).await?;
+    let mut reader = orders.read(ReadOptions::default());
+    while let Some(record) = reader.next().await? {
+        println!("{} at {}", record.json::<Value>()?["item"], record.offset);
+    }
+    assert_eq!(reader.offset(), first.offset);
+
+    let keyed = NewRecord::json(&json!({"item": 9}))?.key("ann").header("source", "web");
+    orders.send(Append::records(&[keyed]).if_match(&first.offset)).await?;
+
+    let mut tail = orders.tail(ReadOptions::default());
+    let record = tail.next().await?;
+    let mut other = orders.tail(ReadOptions::default().offset(tail.offset()).whole_records());
+    assert_eq!(
+        (record.unwrap().text(), other.next().await?.unwrap().text()),
+        (r#"{"item":7}"#.into(), r#"{"item":8}"#.into())
+    );
+    assert_eq!(other.next().await?.unwrap().key.unwrap(), "ann");
+
+    let mut many = client.tail_many(&["runs/*"], ManyOptions::default().from_now())?;
+    let places = many.offsets().clone(); // ManyOptions::default().offsets(&places) goes on there
+    let run = client.stream(&format!("runs/{}", name.replace('/', "-")));
+    assert!(places.is_empty() && !many.is_up_to_date());
+    run.create("application/json").await?;
+    run.append(&[1]).await?;
+    drop(many.next_event().await?);
+
+    let producer = orders.producer(ProducerOptions::default().id("till-1")).await?;
+    for item in 10..1010 {
+        producer.append(&json!({ "item": item })).await?;
+    }
+    let counts = producer.close().await?;
+    assert_eq!(counts.applied, 1000);
+
+    orders.close().await?;
+    match orders.append(&[1]).await {
+        Err(error) if error.kind() == ErrorKind::StreamClosed => println!("closed at {}", error.offset()),
+        Err(error) if error.outcome() == Outcome::Unknown => println!("read back: {error}"),
+        other => drop(other?),
+    }
+    Ok(())
+}
+
+#[tokio::test]
 #[ignore = "somebody has to kill the node meanwhile"]
 async fn survive() {
     let retry = Retry { pause: Duration::from_millis(20), pause_max: Duration::from_millis(200), ..Retry::default() };

@@ -175,6 +175,13 @@ test("an error event ends a tail or resumes it", async () => {
   await assert.rejects(all(stream(trimmed).tail()), Trimmed)
 })
 
+test("where events do not get through, long polls are tried", async () => {
+  const nothing = () => ({ headers: { "content-type": "text/event-stream" }, body: "" })
+  const play = played(page([], at(0, 0), UP), nothing(), nothing(), nothing(), page([1], at(1, 2), { ...UP, "stream-closed": "true" }))
+  assert.deepEqual(await all(stream(play).tail()), [1])
+  assert.match(play.asked.at(-1).url, /live=long-poll/)
+})
+
 test("a signal or close() ends a tail that waits", async () => {
   const hanging = async (url, init) => {
     if (!url.includes("live=")) return new Response("[]", { headers: page([], at(0, 0), UP).headers })
