@@ -102,6 +102,15 @@ def test_the_client_works_and_outlives_its_node(
 
 
 @pytest.mark.long
+def test_the_client_speaks_tls(crate: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Guarded(data, Faults(), "--tls-self").serving() as guarded:
+        env = environment(ROOT=str(data / "tls" / "self.crt"), **guarded.variables)
+        told = ran(["cargo", "test", "--locked", "--test", "node"], crate / "source", env)
+    assert f"{NODE_TESTS} passed; 0 failed; 1 ignored" in told
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [

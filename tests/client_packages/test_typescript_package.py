@@ -16,7 +16,7 @@ from package_cache import ROOT, built, ran
 from survivor import NUMBERS, Guarded, survive
 
 CLIENT = ROOT / "clients" / "typescript"
-SUITES = {"unit": 20, "node": 11}
+SUITES = {"unit": 21, "node": 11}
 
 pytestmark = pytest.mark.process
 
@@ -90,3 +90,11 @@ def test_the_client_works_and_outlives_its_node(
         command = [node(), "survive.mjs", guarded.proxy_url, "survivors/numbers", str(count)]
         env = environment(TOKEN=guarded.variables["TOKEN"])
         survive(guarded, command, package / "user", env)
+
+
+@pytest.mark.long
+def test_the_client_speaks_tls(package: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Guarded(data, Faults(), "--tls-self").serving() as guarded:
+        root = str(data / "tls" / "self.crt")
+        suite("node", package, NODE_EXTRA_CA_CERTS=root, **guarded.variables)

@@ -209,6 +209,13 @@ impl Stream {
         &self.name
     }
 
+    /// The stream with a content type that is known. This saves a request, which a token without `read` may not send.
+    #[must_use]
+    pub fn with_content_type(self, content_type: &str) -> Self {
+        self.learn(content_type);
+        self
+    }
+
     /// Create the stream with a content type, `application/json` for records of JSON. One that has it already is no error.
     ///
     /// # Errors

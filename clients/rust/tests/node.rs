@@ -7,8 +7,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use polynya::*;
 use serde_json::{Value, json};
 
+/// Settings for the node, whose certificate is in the file ROOT, if it has one.
+fn builder(server: &str) -> ClientBuilder {
+    let builder = Client::builder(server);
+    match var("ROOT") {
+        Ok(path) => builder.root_certificates(std::fs::read(path).unwrap()),
+        Err(_) => builder,
+    }
+}
+
 fn client() -> Client {
-    Client::builder(&var("SERVER").unwrap()).token(var("TOKEN").unwrap()).build().unwrap()
+    builder(&var("SERVER").unwrap()).token(var("TOKEN").unwrap()).build().unwrap()
 }
 
 fn fresh(kind: &str) -> String {
@@ -100,7 +109,7 @@ async fn refusals_have_kinds_codes_and_offsets() {
 async fn tokens_that_are_wrong_and_a_wrong_url_are_said() {
     let stream = created("guarded", "application/json").await;
     let server = var("SERVER").unwrap();
-    for builder in [Client::builder(&server), Client::builder(&server).token("polynya-nonsense")] {
+    for builder in [builder(&server), builder(&server).token("polynya-nonsense")] {
         let stranger = builder.build().unwrap();
         assert_eq!(kind(stranger.stream(stream.name()).append(&[1]).await), ErrorKind::AccessDenied);
         assert_eq!(
@@ -113,7 +122,7 @@ async fn tokens_that_are_wrong_and_a_wrong_url_are_said() {
         assert!(all(stranger.stream(stream.name()).read(ReadOptions::default())).await.unwrap().is_empty());
         assert_eq!(stranger.stream(stream.name()).append(&[1]).await.unwrap_err().code(), "FORBIDDEN");
     }
-    let elsewhere = Client::builder(&format!("{server}/elsewhere")).token(var("TOKEN").unwrap()).build().unwrap();
+    let elsewhere = builder(&format!("{server}/elsewhere")).token(var("TOKEN").unwrap()).build().unwrap();
     assert_eq!(elsewhere.stream("a").append(&[1]).await.unwrap_err().status(), 404);
     let refusing = var("REFUSING").unwrap();
     let nobody = Client::builder(&refusing).retry(Retry { total: Duration::ZERO, ..Retry::default() }).build().unwrap();
@@ -220,17 +229,22 @@ async fn a_short_token_is_for_what_it_names() {
     let (mine, other) = (created("mine", "application/json").await, created("other", "application/json").await);
     let minted = client().mint_token(Scope::Stream(mine.name()), &["read"], Duration::from_secs(600)).await.unwrap();
     assert!(!format!("{minted:?}").contains(&minted.token));
-    let page = Client::builder(&var("SERVER").unwrap()).token(minted.token).build().unwrap();
+    let page = builder(&var("SERVER").unwrap()).token(minted.token).build().unwrap();
     assert!(all(page.stream(mine.name()).read(ReadOptions::default())).await.unwrap().is_empty());
     assert_eq!(kind(page.stream(mine.name()).append(&[1]).await), ErrorKind::AccessDenied);
     assert_eq!(kind(all(page.stream(other.name()).read(ReadOptions::default())).await), ErrorKind::AccessDenied);
+    let blind = client().mint_token(Scope::Prefix("rs/"), &["append"], Duration::from_secs(60)).await.unwrap();
+    page.set_token(&blind.token).unwrap();
+    let written = page.stream(mine.name()).with_content_type("application/json");
+    written.producer(ProducerOptions::default()).await.unwrap().append(&1).await.unwrap().await.unwrap();
+    assert_eq!(all(mine.read(ReadOptions::default())).await.unwrap(), ["1"]);
 }
 
 /// The code of docs/clients-rust.md.
 #[tokio::test]
 async fn the_page_does_what_it_says() -> Result<(), Error> {
     let (server, token, name) = (var("SERVER").unwrap(), var("TOKEN").unwrap(), fresh("page"));
-    let client = Client::builder(&server).token(token).build()?;
+    let client = builder(&server).token(token).build()?;
     let orders = client.stream(&name);
     orders.create("application/json").await?;
     let first = orders.append(&[json!({"item": 7}), json!({"item": 8})]).await?;
@@ -280,7 +294,7 @@ async fn the_page_does_what_it_says() -> Result<(), Error> {
 #[ignore = "somebody has to kill the node meanwhile"]
 async fn survive() {
     let retry = Retry { pause: Duration::from_millis(20), pause_max: Duration::from_millis(200), ..Retry::default() };
-    let client = Client::builder(&var("SERVER").unwrap()).token(var("TOKEN").unwrap()).retry(retry).build().unwrap();
+    let client = builder(&var("SERVER").unwrap()).token(var("TOKEN").unwrap()).retry(retry).build().unwrap();
     let (name, count): (String, u64) = (var("STREAM").unwrap(), var("COUNT").unwrap().parse().unwrap());
     let (stream, other) = (client.stream(&name), client.stream(&format!("{name}-other")));
     stream.create("application/json").await.unwrap();

@@ -231,6 +231,18 @@ test("a producer sends batches again until they are stored, and ends with exact 
   await assert.rejects(producer.append(5), ProducerFailed)
 })
 
+test("records that wait for room keep their order", async () => {
+  const ours = (number) => stored(number + 1, { "producer-epoch": "0", "producer-seq": String(number) })
+  const play = played(...Array.from({ length: 8 }, (_, number) => ours(number)))
+  const producer = await stream(play).producer({ bufferBytes: 8 })
+  const long = "x".repeat(20)
+  const given = [1, long, 2, 3, long, 4].map((value) => producer.append(value)) // none is awaited
+  await Promise.all(given)
+  await producer.close()
+  const sent = play.asked.flatMap(({ body }) => JSON.parse(new TextDecoder().decode(body)))
+  assert.deepEqual([sent, producer.applied], [[1, long, 2, 3, long, 4], 6])
+})
+
 test("a named producer takes the next epoch and is told when it is fenced", async () => {
   const play = played(told(403, "PRODUCER_STALE", { "producer-epoch": "4" }), stored(1, { "producer-epoch": "5", "producer-seq": "0" }), told(403, "PRODUCER_STALE", { "producer-epoch": "6" }))
   const producer = await stream(play).producer({ id: "billing" })
