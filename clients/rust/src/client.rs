@@ -88,6 +88,10 @@ impl Client {
         Stream { transport: Arc::clone(&self.transport), name: name.to_owned(), content_type: Arc::default() }
     }
 
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
     /// Follow many streams on one connection: names, or one pattern (`runs/*`), or one prefix that ends with a slash.
     ///
     /// # Errors
@@ -203,6 +207,13 @@ impl Stream {
     /// The name of the stream.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The stream with a content type that is known. This saves a request, which a token without `read` may not send.
+    #[must_use]
+    pub fn with_content_type(self, content_type: &str) -> Self {
+        self.learn(content_type);
+        self
     }
 
     /// Create the stream with a content type, `application/json` for records of JSON. One that has it already is no error.

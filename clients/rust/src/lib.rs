@@ -31,6 +31,7 @@ mod played;
 mod producer;
 mod reader;
 mod record;
+mod requests;
 mod sse;
 mod text;
 
@@ -41,3 +42,8 @@ pub use live::{ManyEvent, ManyOptions, ManyReader};
 pub use producer::{Counts, Producer, ProducerOptions, Receipt};
 pub use reader::{Live, NOW, ReadOptions, Reader, START};
 pub use record::{NewRecord, Page, Record};
+pub use requests::{AppendOutcome, Scope, ShortToken, StreamAppend};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -268,6 +268,11 @@ class Watch {
     }, SILENCE_MS)
   }
 
+  /** Stop the clock while nobody reads. */
+  rest(): void {
+    clearTimeout(this.#timer)
+  }
+
   end(): void {
     clearTimeout(this.#timer)
     this.signal?.removeEventListener("abort", this.#onAbort)
@@ -304,6 +309,7 @@ class Opened implements OpenReply {
     try {
       const { done, value } = await this.#reader.read()
       if (done) this.watch.end()
+      else this.watch.rest()
       return done ? undefined : value
     } catch (error) {
       this.watch.end()
