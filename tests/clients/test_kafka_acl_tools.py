@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ GO_SECONDS = 280  # with an empty cache of Go
 FLAGS = ("--cores", "2", "--auth-required")
 ACLS, CONFIGS = "org.apache.kafka.tools.AclCommand", "kafka.admin.ConfigCommand"
 GROUPS = "org.apache.kafka.tools.GroupsCommand"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -182,7 +184,7 @@ def test_acls_of_kafkas_tools_hold_for_other_clients_and_after_a_restart(site: S
     assert site.produced("orders-1") == DENIED
 
 
-def test_configs_of_groups_by_kafkas_tools(site: Site) -> None:
+def test_configs_of_groups_and_the_quorum_by_kafkas_tools(site: Site) -> None:
     group = ("--entity-type", "groups", "--entity-name", "readers")
     site.tool(CONFIGS, "--alter", *group, "--add-config", "consumer.session.timeout.ms=50000")
     assert "consumer.session.timeout.ms=50000" in site.tool(CONFIGS, "--describe", *group)
@@ -199,6 +201,9 @@ def test_configs_of_groups_by_kafkas_tools(site: Site) -> None:
     listed = site.tool(GROUPS, "--list")
     assert ["readers", "Consumer", "consumer"] in [line.split() for line in listed.splitlines()]
     consumer.close()
+    quorum = site.tool(QUORUM, "describe", "--status")
+    assert re.search(r"^LeaderId: +0$", quorum, re.MULTILINE)
+    assert '"id": 0' in quorum
     site.tool(CONFIGS, "--alter", *group, "--delete-config", "consumer.session.timeout.ms")
     assert "consumer.session.timeout.ms=50000" not in site.tool(CONFIGS, "--describe", *group)
 
