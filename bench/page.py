@@ -58,6 +58,7 @@ PLANS = (
     Plan("wrk", "wrk --rounds 3", 150, ("wrk",)),
     Plan("nats", "nats", 150, ("nats-server",)),
     Plan("kafka_1", "kafka --rounds 3 --megabytes 150 --paced 10", 240, ("java", "mvn")),
+    Plan("transactions", "transactions --rounds 3 --seconds 8", 480, ("java", "mvn")),
     Plan("kafka_idle", "kafka_idle --seconds 20", 60),
     Plan("failover", "failover --seconds 6 kill term", 90),
     Plan("mixed", "mixed --seconds 8", 90),

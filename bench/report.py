@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from bench._results import Figures, load
+from bench._results import FOLDER, Figures, load
 from chaos.quiet import LOAD_MAX, OTHERS_MAX, Conditions
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +25,7 @@ NAMES = {
     "floor": "the floor: three Python nodes that do nothing but replicate",
     "nats": "NATS JetStream 2.15, R3, `sync_interval: always`",
     "kafka": "Apache Kafka 4.3.1, without fsync, as is its default",
+    "diskless": "Polynya, diskless topics",
     "one": "through one node",
     "three": "through all three nodes at random",
     "owners": "to the node that leads the stream",
@@ -35,6 +36,7 @@ SHORT = {
     "node-memory": "Durable Streams, Node (memory)",
     "ursula": "Ursula",
     "nats": "NATS",
+    "diskless": "its diskless topics",
     "kafka": "Kafka",
 }
 FIGURES: dict[str, tuple[str, str]] = {  # figure: (column, format)
@@ -58,6 +60,18 @@ FIGURES: dict[str, tuple[str, str]] = {  # figure: (column, format)
     "consumers_cpu_percent": ("CPU % of the consumers", ".2g"),
     "cpu_s": ("CPU s", ".1f"),
     "fsyncs_each": ("fsyncs each", ".2f"),
+    "one_commits_per_second": ("commits/s", ",.0f"),
+    "one_p50_ms": ("transaction p50 ms", ".1f"),
+    "one_p99_ms": ("transaction p99 ms", ".1f"),
+    "commit_p99_ms": ("commit p99 ms", ".1f"),
+    "stable_end_p50_ms": ("stable end p50 ms", ".1f"),
+    "stable_end_p99_ms": ("stable end p99 ms", ".1f"),
+    "spread_p99_ms": ("over 10 partitions p99 ms", ".0f"),
+    "many_commits_per_second": ("commits/s of 20", ",.0f"),
+    "many_p99_ms": ("p99 ms of 20", ".0f"),
+    "many_cpu_ms_each": ("CPU ms each of 20", ".2f"),
+    "plain_mib_per_second": ("plain MiB/s", ",.0f"),
+    "plain_fetch_mib_per_second": ("plain fetch MiB/s", ",.0f"),
     "memory_mib": ("memory MiB", ",.0f"),
     "rss_mib": ("memory MiB", ",.0f"),
     "cpu_ms_per_mib": ("CPU ms per MiB", ".2f"),
@@ -188,6 +202,21 @@ SCENARIOS = (
         (
             Check("polynya", "mib_per_second", ">=", 1.0, "kafka"),
             Check("polynya", "produce_cpu_ms_per_mib", "<=", 8.0),
+        ),
+    ),
+    Scenario(
+        "transactions",
+        "Kafka transactions",
+        "Three nodes, librdkafka. One producer with one record a transaction; one with 100 records over 10 partitions "
+        "each 100 ms; 20 with 10 transactions a second over 4 partitions. The stable end is timed from a commit's answer to a "
+        "reader of committed records. Kafka does not fsync.",
+        "its commits a second, 1.5 times its p99, and 50 ms for the stable end",
+        (
+            Check("polynya", "one_commits_per_second", ">=", 1.0, "kafka"),
+            Check("polynya", "one_p99_ms", "<=", 1.5, "kafka"),
+            Check("polynya", "spread_p99_ms", "<=", 1.5, "kafka"),
+            Check("polynya", "many_commits_per_second", ">=", 1.0, "kafka"),
+            Check("polynya", "stable_end_p99_ms", "<=", 50.0),
         ),
     ),
     Scenario(
@@ -324,6 +353,12 @@ def ratios(figures: dict[str, Figures]) -> Iterator[str]:
                     "cpu_s",
                     "cpu_ms_per_mib",
                     "read_mib_per_second",
+                    "one_commits_per_second",
+                    "one_p99_ms",
+                    "spread_p99_ms",
+                    "many_commits_per_second",
+                    "plain_mib_per_second",
+                    "plain_fetch_mib_per_second",
                 )
                 if key in row
             ]
@@ -349,7 +384,8 @@ to do: a load of at most {LOAD_MAX:g} per core before it, and at most {OTHERS_MA
 ![Server CPU of an append](images/bench-cpu.svg)
 
 """
-    return head + "\n".join(section(scenario) for scenario in SCENARIOS)
+    measured = [each for each in SCENARIOS if (FOLDER / f"{each.name}.json").exists()]
+    return head + "\n".join(map(section, measured))
 
 
 def chart(title: str, bars: Sequence[tuple[str, float, str]]) -> str:

@@ -27,7 +27,7 @@ SOURCE = ROOT / "src" / "polynya"
 ROOMS = {  # room: the rooms that it may import
     "cli": (
         "access admin backup base client cluster config cost files front lakehouse node "
-        "objectstore observability recovery stream system wire"
+        "objectstore observability recovery reducers stream system wire"
     ),
     "client": "base",
     "spark": "base client lakehouse objectstore wire",
@@ -35,12 +35,12 @@ ROOMS = {  # room: the rooms that it may import
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
     "admin": "access backup base cold config console cost engine files front jobs lakehouse local objectstore observability routing service stream system tiering transport wire",
     "cluster": "base config cost engine files front jobs objectstore observability raft replica routing service stream system tiering transport wal wire",
-    "front": "access base cost local routing service stream subscriptions wire",
+    "front": "access base cost local reducers registry routing service stream subscriptions wire",
     "subscriptions": "base jobs local routing stream wal",
     "tiering": (
         "backup base cold config diskless engine jobs objectstore observability service stream transport"
     ),
-    "service": "base cold engine jobs local routing stream transport wal",
+    "service": "base cold engine jobs local reducers routing stream transport wal wire",
     "routing": "base cold engine local replica stream transport wal",
     "local": "base cold stream",
     "engine": "backup base config files observability raft replica stream system transport wal wire",
@@ -50,6 +50,7 @@ ROOMS = {  # room: the rooms that it may import
     "diskless": "base cold objectstore stream wire",
     "lakehouse": "base files objectstore stream wire",
     "config": "base files objectstore",
+    "reducers": "base wire",
     "cost": "base files",
     "replica": "base raft stream",
     "system": "base files wal",
@@ -57,6 +58,7 @@ ROOMS = {  # room: the rooms that it may import
     "access": "base files",
     "objectstore": "base files",
     "raft": "base",
+    "registry": "base",
     "stream": "base",
     "transport": "base",
     "wal": "base files",
@@ -77,6 +79,7 @@ PURE = {
     "raft": PLAIN,
     "stream": f"{PLAIN} array google_crc32c",
     "replica": f"{PLAIN} array",
+    "registry": f"{PLAIN} base64 binascii fractions json urllib",
     "wire": f"{PLAIN} array base64 contextvars cramjam datetime decimal google_crc32c hashlib ipaddress time urllib zlib",
     **dict.fromkeys(
         (

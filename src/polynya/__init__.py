@@ -17,8 +17,9 @@ Every folder here is a room. From the top, each imports from lower lines only
 * `local`: the streams of this core: propose, read, tail and maintain.
 * `engine`: the turn loop of a core, its journal writer, leadership and snapshots.
 * `diskless`: appends of diskless streams, to the object store and then to the log.
-* `backup`, `cold` (packs), `console` (web), `lakehouse` (tables).
+* `backup`, `cold` (packs), `console` (web), `lakehouse` (tables), `reducers` (states of streams).
 * `replica` (a group's log joined to its state), `wire` (formats), `config`, `system`.
+* `registry`: schemas: subjects, versions, ids and their compatibility.
 * `raft`, `stream` (the state machine), `transport`, `wal`, `objectstore`, `access`, `cost`.
 * `base`, `files` (durable small files), `jobs` (the loop of background work), `observability`.
 

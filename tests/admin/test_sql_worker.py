@@ -13,8 +13,8 @@ import psutil
 import pytest
 from polling import wait_for
 
-from polynya.admin import sql_worker
-from polynya.admin.sql_worker import SqlWorker
+from polynya.admin.workers import sql_worker
+from polynya.admin.workers.sql_worker import SqlWorker
 from polynya.base.limits import SQL_QUESTIONS_PER_CORE_MAX
 from polynya.config.model import Config
 from polynya.config.sections import ColdConfig, SqlConfig

@@ -16,6 +16,8 @@ from free_ports import two_free_ports
 from polling import wait_until
 from product import Ran, RunningNode, environment, polynya, running_node
 
+from polynya.client import Client
+
 pytestmark = pytest.mark.process
 
 
@@ -127,6 +129,7 @@ def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:
         "wakes",
         "idle",
         "active",
+        "0",
     ]
     polynya("append", "jobs/a", '{"job": 1}', server=node.url)
     wake = json.loads(
@@ -142,6 +145,41 @@ def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:
     assert "Did you mean workers?" in polynya("sub", "show", "worker", server=node.url).err
     run("rm", "workers", "mailer")
     assert run("ls").out == ""
+
+
+def test_a_group_of_workers_is_one_name(node: RunningNode) -> None:
+    def run(*arguments: str, code: int = 0) -> Ran:
+        ran = polynya("sub", *arguments, server=node.url)
+        assert ran.code == code, ran
+        return ran
+
+    with Client(node.url) as client:
+        client.stream("mails/a").create()
+        with client.share("crew", "mails/*", lanes=3, max_attempts=2) as work:
+            client.stream("mails/a").append(1)
+            next(work)
+            row = run("ls", "crew").out.splitlines()[1].split()
+            assert (row[0], row[-4:]) == ("crew", ["active", "1", "3", "1"])
+            assert "has the lane" in run("reset", "crew", "--to", "earliest", code=1).err
+    assert [line.split()[0] for line in run("ls", "crew", "--lanes").out.splitlines()[1:]] == [
+        "crew.0",
+        "crew.1",
+        "crew.2",
+    ]
+    shown = run("show", "crew").out
+    assert "crew.2" in shown and "groups/crew/dead-letters" in shown
+    (group,) = [json.loads(line) for line in run("ls", "crew", "--json").out.splitlines()]
+    assert json.loads(run("show", "crew", "--json").out)["lanes"] == group["lanes"]
+    assert "Did you mean crew?" in run("show", "crews", code=1).err
+    run("reset", "crew", "--to", "latest")
+    moved = json.loads(run("reset", "crew", "--to", "earliest", "--json").out)
+    assert [(each["subscription"], each["to_lag"]) for each in moved["streams"]] == [
+        ("crew.0", 1),
+        ("crew.1", 1),
+        ("crew.2", 1),
+    ]
+    run("rm", "crew")
+    assert run("ls", "crew").out == ""
 
 
 def test_a_subscription_that_is_refused_leaves_no_stream(node: RunningNode) -> None:

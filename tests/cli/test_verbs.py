@@ -384,6 +384,19 @@ def test_ls_asks_page_after_page() -> None:
     assert [httpx.URL(said.path).params.get("after") for said in server.said] == ["", "b"]
 
 
+def test_ls_of_an_attribute_goes_on_over_pages_without_one() -> None:
+    pages = [
+        (200, {}, b'{"streams":[],"next":"b"}'),
+        (200, {}, b'{"streams":[{"name":"c"},{"name":"d"}],"next":"d"}'),
+    ]
+    with scripted(*pages) as server:
+        result = ran(server.url, "ls", "--attr", "owner=a b", "--limit", "1")
+        refused = ran(server.url, "ls", "--attr", "owner")
+    assert result.stdout == "c\n"
+    assert [httpx.URL(said.path).params.get("attr.owner") for said in server.said] == ["a b"] * 2
+    assert refused.exit_code == 2 and "expected NAME=VALUE" in refused.output
+
+
 def test_rm_with_force_passes_over_what_is_not_there() -> None:
     with scripted((404, {}, b""), (204, {}, b"")) as server:
         result = ran(server.url, "rm", "-f", "a", "b", "--json")

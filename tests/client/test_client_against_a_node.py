@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
+from polling import wait_until
 from product import RunningNode, running_node
 
 from polynya.client import (
@@ -641,6 +642,55 @@ def test_what_a_dead_worker_had_is_given_again_when_its_lease_is_over(client: Cl
         assert next(dead).value == 1
         with client.share("dead", "dead/a", lanes=1, lease_seconds=1.0) as heir:
             assert next(heir).value == 1
+
+
+def test_streams_stay_at_their_worker_until_it_leaves(client: Client) -> None:
+    streams = [client.stream(f"kept/{number}") for number in range(6)]
+    for stream in streams:
+        stream.create()
+    done: dict[str, list[tuple[str, int]]] = {stream.name: [] for stream in streams}
+
+    def work(jobs: Any) -> None:
+        for job in jobs:
+            done[job.stream].append((jobs.name, job.value))
+            if job.value < 0:
+                job.ack()
+                return
+
+    def appended(value: int) -> list[str]:
+        """Append to each stream, and return the worker that handled that, by stream."""
+        for stream in streams:
+            stream.append(value)
+        wait_until(
+            lambda: all(each and each[-1][1] == value for each in done.values()),
+            what=f"each stream's record {value}",
+        )
+        return [each[-1][0] for each in done.values()]
+
+    def share() -> Any:
+        return client.share("kept", "kept/*", lanes=4, by="stream")
+
+    with share() as first:
+        threads = [threading.Thread(target=work, args=(first,), daemon=True)]
+        threads[0].start()
+        assert set(appended(1)) == {first.name}
+        with share() as second:
+            threads.append(threading.Thread(target=work, args=(second,), daemon=True))
+            threads[1].start()
+            wait_until(
+                lambda: sorted(first.lanes + second.lanes) == [0, 1, 2, 3] and second.lanes,
+                what="a share of the lanes",
+            )
+            kept = appended(2)
+            assert set(kept) == {first.name, second.name}
+            assert [appended(value) for value in (3, 4)] == [kept, kept]
+            mine = kept.index(second.name)
+            streams[mine].append(-1)
+            threads[1].join()
+        assert set(appended(5)) == {first.name}
+        streams[0].append(-1)
+        threads[0].join()
+    assert client.disband("kept") == 4
 
 
 def test_a_name_with_dot_segments_is_refused_and_touches_no_other_stream(client: Client) -> None:

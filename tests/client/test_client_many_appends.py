@@ -7,8 +7,15 @@ import json
 import pytest
 from operations import LOST, ok, play
 
-from polynya.client import AnswerDamaged, AppendOutcome, OutcomeUnknown, Retry, StreamAppend
-from polynya.client.operations.many_appends import append_many
+from polynya.client import (
+    AnswerDamaged,
+    AppendOutcome,
+    ConditionFailed,
+    OutcomeUnknown,
+    Retry,
+    StreamAppend,
+)
+from polynya.client.operations.many_appends import append_all, append_many
 
 RETRY = Retry(seconds=10.0, pause_seconds=1.0, pause_seconds_max=4.0)
 TAIL = "0000000000000001_0000000000000002"
@@ -54,3 +61,22 @@ def test_bad_arguments_and_answers() -> None:
         next(append_many([StreamAppend(stream="a", records=[1], data=b"x")], RETRY))
     short = play(append_many([one, one], RETRY), [ok(200, b'[{"status":204}]')] * 99)
     assert isinstance(short.error, AnswerDamaged)
+
+
+def test_append_all_returns_outcomes_or_the_error_of_the_refused_one() -> None:
+    appends = [
+        StreamAppend(stream="{o}/a", records=[1], producer=("p", 0, 0)),
+        StreamAppend(stream="{o}/b", if_match=TAIL),
+    ]
+    applied = json.dumps([{"next_offset": TAIL, "incarnation": "7"}] * 2).encode()
+    played = play(append_all(appends, RETRY), [LOST, ok(200, applied)])
+    assert played.targets == ["/v1/append-all"] * 2, "one producer makes all repeatable"
+    assert played.result == [AppendOutcome(200, TAIL, "7")] * 2
+    error = {"code": "NONE_APPENDED", "reason": "PRECONDITION", "message": "m", "next_offset": TAIL}
+    refused = play(append_all(appends, RETRY), [ok(412, json.dumps({"error": error}).encode())])
+    assert isinstance(refused.error, ConditionFailed)
+    assert (refused.error.offset, refused.error.code) == (TAIL, "NONE_APPENDED")
+    lost = play(append_all(appends[1:], RETRY), [LOST])
+    assert isinstance(lost.error, OutcomeUnknown) and len(lost.asked) == 1
+    with pytest.raises(ValueError, match="1 to 64"):
+        next(append_all([], RETRY))

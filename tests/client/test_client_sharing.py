@@ -14,12 +14,12 @@ from operations import no, ok, play, token
 from polynya.client import Retry, StreamExists
 from polynya.client.attempts import Attempts
 from polynya.client.messages import Broken, Deliver, EffectResult, HttpRequest, HttpResponse, Pause
+from polynya.client.worker_settings import WorkerSettings
 from polynya.client.workers import (
     ACK_SECONDS,
     TURN_SECONDS,
     Job,
     Worker,
-    WorkerSettings,
     disband,
 )
 

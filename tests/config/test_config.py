@@ -147,8 +147,8 @@ def test_on_loopback_a_token_is_needed_when_that_is_said():
 
 
 def test_the_admin_port_beyond_loopback_has_tls():
-    assert "admin port has no TLS" in refusal({"--admin-listen": "0.0.0.0:4438"})
-    assert loaded(admin_listen="0.0.0.0:4438", tls_self="true").unsafe == []
+    assert "admin port has no TLS" in refusal({"--admin-listen": "0.0.0.0:4450"})
+    assert loaded(admin_listen="0.0.0.0:4450", tls_self="true").unsafe == []
     assert loaded(admin_listen="127.0.0.1:4450").unsafe == []
 
 
@@ -336,3 +336,18 @@ def test_http2_needs_its_library_only_where_it_is_demanded(monkeypatch):
     monkeypatch.setattr("polynya.config.model.find_spec", lambda name: None)
     assert not loaded().serves_http2
     assert "polynya[h2]" in refusal({"--http2": "on"})
+
+
+def test_two_listeners_of_a_node_have_two_ports():
+    base = {"--listen": "127.0.0.1:4811"}
+    assert "4812 is the node's admin port, the one after that of 'listen'" in refusal(
+        base | {"--kafka-listen": "127.0.0.1:4812"}
+    )
+    assert "text_listen (--text-listen): 4811 is the port of 'listen'" in refusal(
+        base | {"--text-listen": "127.0.0.1:4811"}
+    )
+    assert "kafka.listen (--kafka-listen): 4815 is the port of 'text_listen'" in refusal(
+        base | {"--text-listen": "on", "--kafka-listen": "0.0.0.0:4815", "--unsafe-no-auth": "true"}
+    )
+    loaded(listen="127.0.0.1:4811", text_listen="127.0.0.2:4811", kafka_listen="127.0.0.1:4813")
+    loaded(listen="127.0.0.1:0", text_listen="127.0.0.1:0", kafka_listen="127.0.0.1:0")

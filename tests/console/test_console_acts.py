@@ -325,6 +325,30 @@ def test_a_subscription_is_made_shown_with_its_lag_and_deleted(page: Page, node:
     node.wait_act("subscription.delete", target, "root", "204")
 
 
+def test_a_group_of_workers_is_one_row_with_its_lanes_below(page: Page, node: Guarded) -> None:
+    lane = {"type": "pull-wake", "pattern": "posts/*", "wake_stream": "groups/crew"}
+    with node.web() as web:
+        for stream in ("posts/a", "groups/crew"):
+            web.put(f"/v1/stream/{stream}", headers=JSON)
+        for number in range(2):
+            web.put(f"/v1/stream/__ds/subscriptions/crew.{number}", json=lane)
+        web.post("/v1/stream/posts/a", json=[1, 2, 3], headers=JSON)
+        report = {"worker": "w1", "lanes": 2}
+        web.post("/v1/stream/__ds/subscriptions/crew.0/workers", json=report)
+        go(page, "subscriptions")
+        cells = "[...document.querySelectorAll('tbody tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
+        page.wait(
+            f"{cells}.some((row) => row[0] === 'crew' && row[5] === '3' && row[6] === '2' && row[7] === 'w1')"
+        )
+        page.run("location.hash = '#/subscription/crew'")
+        page.wait(
+            f"{cells}.map((row) => [row[0], row[3], row[4]].join()).join(' ') === 'crew.0,w1,3 crew.1,w1,3'"
+        )
+        wait_text(page, "#content h2", "Lanes")
+        for number in range(2):
+            web.delete(f"/v1/stream/__ds/subscriptions/crew.{number}")
+
+
 def test_a_table_is_made_altered_and_dropped(page: Page, node: Guarded) -> None:
     go(page, "tables")
     act(page, "Create", name="tills", prefix="tills/", columns="price:double")

@@ -30,6 +30,8 @@ OF_FAULTS = {"polynya_stream_faulted"}  # of streams that are set aside
 # with a table as their label
 OF_TABLES = {metric.name for metric in METRICS if metric.name.startswith("polynya_table_")}
 OF_GROUPS = {"polynya_group_lag"}  # of Kafka's consumer groups that have committed
+# with a subscription as their label
+OF_WORK = {metric.name for metric in METRICS if metric.name.startswith("polynya_work_")}
 # of a cluster that has some
 OF_READERS = {
     "polynya_reader_lag_entries",
@@ -49,6 +51,6 @@ def test_every_metric_of_the_table_is_in_a_real_scrape(world: World) -> None:
     missing = {
         metric.name for metric in METRICS if f"\n{metric.name}" not in text.replace("\r", "")
     }
-    assert missing == OF_A_CLUSTER | OF_READERS | OF_FAULTS | OF_TABLES | OF_GROUPS, (
+    assert missing == OF_A_CLUSTER | OF_READERS | OF_FAULTS | OF_TABLES | OF_GROUPS | OF_WORK, (
         "those of a cluster, which this node is no part of, and of faults"
     )

@@ -262,6 +262,36 @@ def test_the_list_shows_them_when_asked() -> None:
     play(story)
 
 
+def test_the_list_can_be_of_those_with_an_attribute() -> None:
+    async def story(world: World) -> None:
+        for name, attrs in (
+            ("a", '{"owner":"shop","n":3,"on":true}'),
+            ("b", '{"owner":"\\u00e9","n":30}'),
+            ("c", "{}"),
+            ("d", '{"owner":{"owner":"shop"},"n":"3"}'),
+        ):
+            await world.put(f"docs/{name}", stream_attrs=attrs)
+
+        async def names(query: str) -> list[str]:
+            page = json.loads((await world.ask("GET", f"/v1/streams?{query}")).body)
+            return [each["name"][-1] for each in page["streams"]]
+
+        assert await names("attr.owner=shop") == ["a"]
+        assert await names("attr.owner=%C3%A9") == ["b"]
+        assert await names("attr.n=3") == ["a", "d"]
+        assert await names("attr.n=3&attr.on=true") == ["a"]
+        assert await names('attr.owner={"owner":"shop"}') == ["d"]
+        assert await names("attr.missing=x") == []
+        page = json.loads((await world.ask("GET", "/v1/streams?attr.n=30&limit=1")).body)
+        assert (page["streams"], page["next"]) == ([], "docs/a"), "a page without any goes on"
+        many = "&".join(f"attr.n{number}=1" for number in range(9))
+        for bad, code in (("attr.=x", "UNKNOWN_PARAMETER"), (many, "INVALID_PARAMETER")):
+            answer = await world.ask("GET", f"/v1/streams?{bad}")
+            assert (answer.status, answer.error) == (400, code)
+
+    play(story)
+
+
 def test_an_older_node_in_the_cluster_makes_them_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         await world.put(NAME)

@@ -23,7 +23,7 @@ from worlds.kafka import (
 
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.names import group_of, partition_name
-from polynya.front.kafka.brokers import Quorum, QuorumMember
+from polynya.front.kafka.admin.quorum_members import Quorum, QuorumMember
 from polynya.front.kafka.configs import (
     CONFIGS,
     InvalidConfig,

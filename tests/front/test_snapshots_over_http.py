@@ -578,7 +578,7 @@ def test_the_number_of_a_record_names_a_place() -> None:
             answer = await world.ask("PUT", f"{URL}/snapshot{query}", b"1")
             assert answer.error == "INVALID_OFFSET", query
         origin = await publish(world, places[5], stream_snapshot_origin="r")
-        assert origin.error == "NOT_SUPPORTED" and "Stream-Snapshot-Origin" in message(origin)
+        assert origin.error == "INVALID_HEADER" and "Stream-Snapshot-Origin" in message(origin)
 
     run(story)
 

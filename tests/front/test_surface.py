@@ -404,13 +404,16 @@ def test_a_port_without_streams() -> None:
 def test_every_refusal_has_a_code_and_every_code_a_meaning() -> None:
     elsewhere = {
         Code.ACTIVE,
+        Code.BACKUP_HOLDS,
         Code.DUPLICATE_SEQUENCE,
         Code.FENCED,
         Code.HELD,
         Code.TOO_MANY,
         Code.REFUSED,
+        Code.NONE_APPENDED,  # and of many appends: answered as the refused one
         Code.TXN_CONCURRENT,
         Code.TXN_ENDED,
+        Code.TXN_HELD,
         Code.TXN_STATE,
     }  # internal, and answered by subscriptions, by the cluster and to Kafka
     assert {code for code in Code if code >= Code.NOT_FOUND} - elsewhere == set(REFUSALS)

@@ -16,7 +16,7 @@ import pytest
 from long_tests import every_nth
 from product import environment
 
-from polynya.admin.sql_worker import NO_MEMORY_TO_LINK
+from polynya.admin.workers.sql_worker import NO_MEMORY_TO_LINK
 from polynya.lakehouse.sql.policy import BadQuery, Bounds, check_names, lock
 from polynya.lakehouse.sql.process import DATA_BYTES_EXTRA
 from polynya.lakehouse.sql.query import _check as check_statement

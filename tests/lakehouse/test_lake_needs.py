@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from polynya.admin.lake_worker import check_lake
+from polynya.admin.workers.lake_worker import check_lake
 from polynya.base.errors import ConfigError
 from polynya.cli.app import cli
 from polynya.cli.diagnostics.findings import FAIL, OK

@@ -8,7 +8,7 @@ from worlds.service import World
 
 from polynya.cluster.reconfiguration import GroupStatus
 from polynya.cluster.sole_status import SoleStatus
-from polynya.front.kafka.brokers import Quorum, QuorumMember
+from polynya.front.kafka.admin.quorum_members import Quorum, QuorumMember
 from polynya.node.kafka_quorum import MetaQuorum
 from polynya.raft import Configuration, PeerStatus
 

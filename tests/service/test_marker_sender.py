@@ -175,3 +175,20 @@ def test_the_sweep_sends_nothing_twice(group: Group) -> None:
     asyncio.run(group.sender.sweep())
     assert group.sent(2) == [1]
     assert group.sent(3) == [0, 1]
+
+
+def test_what_is_proposed_behind_acknowledgements_need_not_wait_for_them(group: Group) -> None:
+    woken: list[int] = []
+    markers = group.sender.markers
+    markers.wake = woken.append
+    group.commit(1)
+    group.answer(2, Reply(Code.OK))
+    assert not markers.is_acknowledging(1, [1])
+    for act in group.soon:
+        act()
+    assert woken == [1]
+    assert markers.is_acknowledging(1, [1])
+    assert not markers.is_acknowledging(1, [1, 2]), "the other target has not answered"
+    group.soon = []
+    group.log()
+    assert not markers.is_acknowledging(1, [1]), "it is applied"

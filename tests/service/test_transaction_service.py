@@ -11,8 +11,10 @@ from worlds.service import World
 from polynya.base.limits import MARKED_MAX
 from polynya.service.transactions.calls import TransactionRefused
 from polynya.service.transactions.coordinator import TransactionService
+from polynya.stream.command import Command
+from polynya.stream.features.markers.commands import TxnMarkers
 from polynya.stream.features.transactions.state import TransactionState
-from polynya.stream.replies import Code
+from polynya.stream.replies import Code, Done
 
 MINUTE = 60_000
 
@@ -111,6 +113,35 @@ def test_an_operator_aborts_and_lists() -> None:
         await world.settle()
         assert await listed(states=[TransactionState.COMPLETE_ABORT]) == ["a"]
         assert await transactions.init("a", MINUTE) == (first[0], 2)
+        await world.stop()
+
+    asyncio.run(story())
+
+
+def test_the_next_transaction_is_logged_right_behind_the_acknowledgement_of_the_one_before() -> (
+    None
+):
+    """It is asked for once: the core of the coordinator waits, and the log refuses none."""
+
+    async def story() -> None:
+        world = World().start()
+        transactions, streams = await begun(world)
+        pair = await transactions.init("a", MINUTE)
+        await transactions.add("a", pair, streams, [], version=2)
+        proposals, home = world.service.proposals, transactions.group_of("a")
+        propose_to, logged = proposals.propose_to, list[str]()
+
+        def propose(group: int, command: Command, done: Done) -> None:
+            if group == home and not isinstance(command, TxnMarkers):
+                logged.append(type(command).__name__)
+            propose_to(group, command, done)
+
+        proposals.propose_to = propose  # type: ignore[method-assign]
+        then = await transactions.end("a", pair, commit=True, version=2)
+        assert await transactions.add("a", then, streams, [], version=2) == 2
+        assert logged[0] == "TxnEnd"
+        assert logged[-2:] == ["AcknowledgeAll", "TxnAdd"]
+        assert logged.count("TxnAdd") == 1
         await world.stop()
 
     asyncio.run(story())

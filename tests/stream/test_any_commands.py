@@ -39,6 +39,7 @@ from polynya.stream.features.profiles.commands import (
 from polynya.stream.features.retention.commands import SetRetention, Trim
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
+    ForgetFailure,
     LinkSubscription,
     ResetLinks,
     SubscriptionConfig,
@@ -49,6 +50,7 @@ from polynya.stream.features.subscriptions.commands import (
     SubscriptionPutLimited,
     SubscriptionRetry,
     SubscriptionStreams,
+    SubscriptionWorker,
     UnlinkSubscription,
 )
 from polynya.stream.features.subscriptions.rules import Event
@@ -105,6 +107,7 @@ class Player:
                 self.link,
                 self.event,
                 self.acknowledge,
+                self.workers,
             ),
             *(
                 self.members,
@@ -429,6 +432,15 @@ class Player:
                     ),
                     HOME,
                 )
+
+    def workers(self) -> None:
+        home, worker = self.home, self.random.choice("uvw")
+        if home is not None:
+            until_ms = self.now_ms + self.random.choice([0, 5, 50])
+            report = (worker, 4, until_ms if until_ms > self.now_ms else 0, [])
+            self.apply(SubscriptionWorker(home.id, home.uid, self.now_ms, *report), HOME)
+            if self.chance(0.2):
+                self.apply(ForgetFailure(home.id, home.uid, self.name), HOME)
 
     def acknowledge(self) -> None:
         home, stream = self.home, self.stream

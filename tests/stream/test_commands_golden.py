@@ -12,6 +12,7 @@ from polynya.stream.command import Command, level_for, level_of, tag_of
 from polynya.stream.command_validation import describe_fault
 from polynya.stream.features.appends.commands import (
     Append,
+    AppendAll,
     AppendIf,
     Bundle,
     MirrorBatch,
@@ -88,6 +89,7 @@ from polynya.stream.features.segments.commands import Rollover
 from polynya.stream.features.settings.commands import MetaChange, MetaSet, SetLevel
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
+    ForgetFailure,
     LinkSubscription,
     ResetLinks,
     SubscriptionConfig,
@@ -98,6 +100,7 @@ from polynya.stream.features.subscriptions.commands import (
     SubscriptionPutLimited,
     SubscriptionRetry,
     SubscriptionStreams,
+    SubscriptionWorker,
     UnlinkSubscription,
 )
 from polynya.stream.features.tables.commands import (
@@ -130,6 +133,7 @@ from polynya.stream.features.transactions.commands import (
     TxnEnd,
     TxnExpire,
     TxnForget,
+    TxnHold,
     TxnInit,
 )
 from polynya.stream.parts import (
@@ -401,6 +405,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "9b31a173071103a3775f31a6646f63732f610840cd03f9a4626f6f6d",
     ),
     (ResetLinks("s", 7, [("docs/a", 8, 3, 9)]), "9432a173079194a6646f63732f61080309"),
+    (SubscriptionWorker("s", 7, 17, "w", 8, 1017, [3]), "9836a1730711a17708cd03f99103"),
+    (ForgetFailure("s", 7, "docs/a"), "9437a17307a6646f63732f61"),
     (TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
     (TableOpen(3, 12), "933d030c"),
     (TablePlanned(3, 1), "933e0301"),
@@ -495,6 +501,7 @@ GOLDEN: list[tuple[Command, str]] = [
     (TxnExpire("t", 3, 5, True), "9571a1740305c3"),
     (TxnAsk(7, 3, 5), "9474070305"),
     (TxnForget("t", 5), "9375a17405"),
+    (TxnHold("b", 7, 5), "947ca1620705"),
     (ConsumerGroupDrop("g"), "92cc84a167"),
     (DropOffsets("g", [(bytes(16), 3)]), "93cc85a1679192c41" + "00" * 16 + "003"),
     (ExpireOffsets("g", 5), "93cc86a16705"),
@@ -506,6 +513,15 @@ GOLDEN: list[tuple[Command, str]] = [
     (
         Bundle([Append("a", 2, "t", BATCH), Append("b", 3, "", None, close=True)]),
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
+    ),
+    (
+        AppendAll(
+            [
+                AppendIf("{a}/a", 2, "t", BATCH, record=3),
+                Append("{a}/b", 2, "", None, close=True),
+            ]
+        ),
+        "921a929a0fa57b617d2f6102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c200039902a57b617d2f6202a0c0c0c0c300",
     ),
     (
         Bundle([AppendIf("a", 2, "t", BATCH, record=3), Append("b", 3, "", None, close=True)]),
@@ -617,6 +633,7 @@ def test_levels_are_those_of_commands() -> None:
         NodePromote: 2,
         Bundle: 2,
         AppendIf: 4,
+        AppendAll: 4,
         SetAttributes: 4,
         CreateWithAttributes: 4,
         PublishSnapshot: 4,
@@ -667,8 +684,10 @@ def test_levels_are_those_of_commands() -> None:
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
         AcknowledgeAll: 4,
-        **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget), 4),
+        **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget, TxnHold), 4),
         ResetLinks: 4,
+        SubscriptionWorker: 4,
+        ForgetFailure: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 

@@ -4,6 +4,7 @@ have, and the limits."""
 from __future__ import annotations
 
 import pytest
+from group_machines import checked, codes, offsets
 
 from polynya.base import limits
 from polynya.stream.command import Command
@@ -19,7 +20,6 @@ from polynya.stream.features.consumer_groups.commands import (
     ForgetTopic,
     OffsetEntry,
 )
-from polynya.stream.features.consumer_groups.state import ConsumerGroups
 from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
@@ -45,29 +45,6 @@ def commit(
     generation: int, id_: str, offset: int, *, topic: bytes = T, now_ms: int = 10, part: int = 0
 ) -> CommitOffsets:
     return CommitOffsets("g", now_ms, generation, id_, [OffsetEntry(topic, part, offset, -1, "m")])
-
-
-def codes(machine: Machine, *commands: Command) -> list[int]:
-    return [machine.apply(command).code for command in commands]
-
-
-def offsets(machine: Machine) -> dict[tuple[bytes, int], int]:
-    group = machine.consumer_groups.get("g")
-    return {
-        (entry.topic, entry.partition): entry.offset
-        for entry, _ in (group.entries() if group else ())
-    }
-
-
-def checked(machine: Machine) -> Machine:
-    """The bytes are those of the groups, and a snapshot has all."""
-    known = machine.consumer_groups
-    assert known.bytes == ConsumerGroups(known.by_id.values()).bytes
-    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
-    assert again.consumer_groups.by_id == known.by_id
-    assert again.consumer_groups.bytes == known.bytes
-    assert snapshot_of(again) == snapshot_of(machine)
-    return machine
 
 
 def test_a_commit_is_judged_by_the_logged_generation() -> None:

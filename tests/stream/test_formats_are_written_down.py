@@ -116,6 +116,7 @@ def test_delta_is_in_the_page(kind: type) -> None:
     [
         subscriptions_model.Subscription,
         subscriptions_model.Failures,
+        subscriptions_model.Roster,
         subscriptions_model.Tombstone,
         subscriptions_model.Registration,
         subscriptions_model.Link,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from polynya.stream.command import Command
+from group_machines import codes
+
 from polynya.stream.features.topics.commands import TopicDrop, TopicGone, TopicPut, TopicReady
 from polynya.stream.features.topics.state import TopicState
 from polynya.stream.machine import Machine
@@ -10,10 +11,6 @@ from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import machine_from, snapshot_of
 
 FIRST, SECOND = bytes([1]) * 16, bytes([2]) * 16
-
-
-def codes(machine: Machine, *commands: Command) -> list[int]:
-    return [machine.apply(command).code for command in commands]
 
 
 def put(id_: bytes, partitions: int = 3) -> TopicPut:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from group_machines import checked, codes, offsets
 
 from polynya.base.limits import ENDED_MS
 from polynya.stream.command import Command
@@ -21,7 +22,6 @@ from polynya.stream.features.consumer_groups.commands import (
 )
 from polynya.stream.features.consumer_groups.state import (
     ConsumerGroup,
-    ConsumerGroups,
     PendingOffsets,
 )
 from polynya.stream.features.consumer_groups.transactions import settle_offsets
@@ -58,33 +58,10 @@ def put(generation: int, *ids: str) -> ConsumerGroupPut:
     return ConsumerGroupPut("g", 10, generation, "consumer", "range", "", members)
 
 
-def codes(machine: Machine, *commands: Command) -> list[int]:
-    return [machine.apply(command).code for command in commands]
-
-
 def end(
     machine: Machine, number: int = 1, *, commit: bool = True, producer: int = P, now_ms: int = 20
 ) -> None:
     settle_offsets(machine, "g", producer, number, commit=commit, now_ms=now_ms)
-
-
-def offsets(machine: Machine) -> dict[tuple[bytes, int], int]:
-    group = machine.consumer_groups.get("g")
-    return {
-        (entry.topic, entry.partition): entry.offset
-        for entry, _ in (group.entries() if group else ())
-    }
-
-
-def checked(machine: Machine) -> Machine:
-    """The bytes are those of the groups, and a snapshot has all."""
-    known = machine.consumer_groups
-    assert known.bytes == ConsumerGroups(known.by_id.values()).bytes
-    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
-    assert again.consumer_groups.by_id == known.by_id
-    assert again.consumer_groups.bytes == known.bytes
-    assert snapshot_of(again) == snapshot_of(machine)
-    return machine
 
 
 def group_of(machine: Machine) -> ConsumerGroup:

@@ -4,9 +4,9 @@ table of states has its stories."""
 from __future__ import annotations
 
 import pytest
+from group_machines import codes
 
 from polynya.base.limits import MARKED_MAX, TRANSACTION_IDLE_MS
-from polynya.stream.command import Command
 from polynya.stream.command_validation import fault_of
 from polynya.stream.features.forks.commands import Acknowledge
 from polynya.stream.features.transactions import rules
@@ -39,10 +39,6 @@ def add(id_: str, producer: int, epoch: int = 0, *, now_ms: int = 0) -> TxnAdd:
 
 def end(id_: str, producer: int, epoch: int = 0, *, now_ms: int = 0) -> TxnEnd:
     return TxnEnd(id_, producer, epoch, True, 2, now_ms)
-
-
-def codes(machine: Machine, *commands: Command) -> list[int]:
-    return [machine.apply(command).code for command in commands]
 
 
 def acknowledge(machine: Machine) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from test_retries import PULL, begun, claimed, code, story
+from test_retries import PULL, begun, claimed, code, given_back, story
 from worlds.subscriptions import Shell
 
 from polynya.base.errors import UpgradePending
@@ -171,3 +171,25 @@ async def test_an_older_cluster_refuses_it(node: Shell) -> None:
     await begun(node, PULL, b"1")
     with patch.object(LocalGroups, "level", 3), pytest.raises(UpgradePending):
         await reset(node, "latest")
+
+
+@story
+async def test_a_reset_ends_the_pause_after_a_failed_record(node: Shell) -> None:
+    """Check a wake that waits for the end of the pause, and an idle subscription."""
+    one, two = await begun(node, PULL, b"1", b"2")
+    failed = {"stream": "test/a", "offset": one, "after_ms": 60_000, "error": "boom"}
+    assert (await given_back(node, await claimed(node), **failed))[0] == 200
+    assert (await reset(node, "earliest"))[0] == 200
+    claim = await claimed(node)
+    assert claim["failure"] is None
+    assert (await given_back(node, claim, **failed))[0] == 200
+    trimmed = await node.world.service.trim(TrimQuery("test/a", *parse_token(two) or ()))
+    assert not isinstance(trimmed, Refusal)
+    refused = await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})
+    assert code(refused) == (409, "NO_PENDING_WORK")
+    shown = (await node.ask("GET", "subscriptions/s"))[1]
+    assert (shown["state"], shown["failure"]["attempts"]) == ("idle", 1)
+    assert (await reset(node, "latest"))[0] == 200
+    assert (await node.ask("GET", "subscriptions/s"))[1]["failure"] is None
+    await node.world.append("test/a", b"3", json=True)
+    assert (await claimed(node))["failure"] is None

@@ -21,7 +21,8 @@ from polynya.base.offsets import format_token, parse_token
 from polynya.client import Retry
 from polynya.client.attempts import Attempts
 from polynya.client.messages import Deliver, EffectResult, HttpRequest, HttpResponse, Send
-from polynya.client.workers import Job, Worker, WorkerSettings
+from polynya.client.worker_settings import WorkerSettings
+from polynya.client.workers import Job, Worker
 from polynya.local.local import LocalGroups
 
 PULL = {"type": "pull-wake", "pattern": "test/*", "wake_stream": "wake/pool"}
@@ -246,9 +247,12 @@ class Client:
 
     async def work(self, plan: WorkerSettings, handle: Callable[[Job], None]) -> None:
         """Let a worker of its own process handle the work that there is."""
-        operation = Worker(plan, "w", Retry(), attempts=Attempts()).work(wait=False)
-        effect = next(operation)
-        while True:
+        await self.run(Worker(plan, "w", Retry(), attempts=Attempts()), handle)
+
+    async def run(self, worker: Worker, handle: Callable[[Job], None]) -> None:
+        operation = worker.work(wait=False)
+        effect = next(operation, None)
+        while effect is not None:
             answer = None
             if isinstance(effect, Deliver):
                 assert isinstance(effect.value, Job)
@@ -256,7 +260,7 @@ class Client:
             elif isinstance(effect, Send):
                 answer = await self.answer(effect.request)
             try:
-                effect = operation.send(EffectResult(0.0, 0.0, answer))
+                effect = operation.send(EffectResult(self.node.world.clock.ms / 1000, 0.0, answer))
             except StopIteration:
                 return
 

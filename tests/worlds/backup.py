@@ -11,14 +11,17 @@ from worlds.cold import CLUSTER, GROUPS, Tier
 
 from polynya.backup.group_file import Header, hot_pieces, pack_header
 from polynya.backup.manifest import Manifest
-from polynya.backup.source import About, Captured, Lost
+from polynya.backup.source import About, Captured, GroupCommits, Lost
 from polynya.backup.writer import BackupProgress, BackupWriter
 from polynya.config.model import Config
 from polynya.engine.storage import Storage, open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.recovery.from_backup import FromBackup, renaming
 from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreResult, RestoreTarget, States
+from polynya.stream.features.transactions.commands import TxnHold
+from polynya.stream.features.transactions.state import TransactionState
 from polynya.stream.machine import Machine
+from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import snapshot_of
 
 ALL = range(GROUPS + 1)
@@ -58,6 +61,7 @@ class FakeSource:
         self.captured: list[int] = []
         self.copied: list[str] = []
         self.before_capture: Callable[[int], None] = lambda group: None
+        self.before_commits: Callable[[int, int | None], None] = lambda group, hold_ms: None
         self.lost: set[str] = set()
         self._held: dict[str, bytes] = {}
         self._part_bytes = part_bytes
@@ -65,7 +69,24 @@ class FakeSource:
     async def about(self) -> About:
         return About(CLUSTER, 1, GROUPS, "9.9", True)
 
-    async def capture(self, group: int) -> Captured:
+    async def commits(self, group: int, backup: str, hold_ms: int | None = None) -> GroupCommits:
+        """Answer like `polynya.admin.backup_routes`."""
+        self.before_commits(group, hold_ms)
+        machine = self.tier.world.machines()[group]
+        known, now = machine.transactions, self.tier.world.now
+        if hold_ms is not None:
+            reply = machine.apply(TxnHold(backup, now + hold_ms if hold_ms else 0, now))
+            if reply.code == Code.BACKUP_HOLDS:
+                return GroupCommits(group, len(known), backup=reply.detail)
+        deciding = [
+            each.id
+            for each in known.active.values()
+            if each.state == TransactionState.PREPARE_COMMIT
+        ]
+        round_, count = ("", 0) if known.hold is None else (known.hold.backup, known.hold.commits)
+        return GroupCommits(group, len(known), deciding, round_, count)
+
+    async def capture(self, group: int, backup: str = "") -> Captured:
         self.before_capture(group)
         machine = self.tier.world.machines()[group]
         token = f"{group}-{len(self.captured)}"

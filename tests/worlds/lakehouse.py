@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
+from worlds.schema_registry import SchemaRegistry
 
 from polynya.lakehouse.jobs.output import Output
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, Task
@@ -22,6 +23,7 @@ from polynya.lakehouse.jobs.plan_objects import header_of, load_header, load_tas
 from polynya.lakehouse.jobs.spark_tasks import input_rows
 from polynya.lakehouse.jobs.task import TaskResult, run_task
 from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.payloads.registry import SchemaReader
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs
 from polynya.lakehouse.server.coordinator import NoSuchTable, StreamRanges
 from polynya.objectstore import StoreSettings
@@ -167,6 +169,11 @@ class MemoryCoordinator:
         self.abandoned: list[str] = []
         self.failures: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()
+        self.registry = SchemaRegistry()
+        self._reader = self.registry.reader()
+
+    def schemas(self, url: str) -> SchemaReader:
+        return self._reader
 
     def tables(self) -> list[TableRef]:
         return [msgspec.structs.replace(self.table, store=self.store)]

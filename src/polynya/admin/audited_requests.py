@@ -67,6 +67,17 @@ def bucket_act(request: Request) -> str:
     return "bucket.profile" if request.segments[1:] == (PROFILE,) else "bucket.retention"
 
 
+def reducer_act(request: Request) -> str:
+    """Return the audit name of a change of a reducer itself. Faults come from workers."""
+    if len(request.segments) != 1:
+        return ""
+    return {"PUT": "reducer.put", "DELETE": "reducer.delete"}.get(request.method, "")
+
+
+def module_act(request: Request) -> str:
+    return "reducer.module" if request.method == "PUT" else ""
+
+
 def cluster_act(request: Request) -> str:
     return act_of(request.segments) if request.method == "POST" else ""
 

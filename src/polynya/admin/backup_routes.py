@@ -15,8 +15,9 @@ import msgspec
 
 from polynya import __version__
 from polynya.backup.group_file import Header, pack_header
-from polynya.backup.source import PART_BYTES, Captured
+from polynya.backup.source import PART_BYTES, Captured, GroupCommits
 from polynya.base.errors import NotLeader, Unavailable
+from polynya.base.limits import BACKUP_ROUND_CHARACTERS_MAX, HOLD_MS_MAX
 from polynya.config.core_start import CoreStart
 from polynya.engine.snapshots.capture import captured
 from polynya.front.http.protocol.errors import Failure
@@ -24,20 +25,37 @@ from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
 from polynya.service.assembly import CoreRuntime
 from polynya.service.node_service import NodeService
+from polynya.stream.features.transactions.commands import TxnHold
+from polynya.stream.features.transactions.state import TransactionState
+from polynya.stream.replies import Code
 from polynya.tiering.tier import Tier
 
 CAPTURE = 52  # message kinds between cores
 PART = 53
+COMMITS = 88
 CAPTURES_MAX = 4  # per core; each holds up to a group's state and its hot bytes
 KEPT_SECONDS = 60.0  # after the last request for it
+NAMED = 5  # transactional ids in an answer
 PIECES = 16_384  # pieces of a capture counted before yielding to the loop
 LISTED = 1000  # objects in one response
 READ_BYTES_MAX = 8 << 20
 _BYTES = "application/octet-stream"
 
 
+_Round = Annotated[str, msgspec.Meta(max_length=BACKUP_ROUND_CHARACTERS_MAX)]
+
+
 class CaptureRequest(msgspec.Struct, forbid_unknown_fields=True):
     group: Annotated[int, msgspec.Meta(ge=0)]
+    backup: _Round = ""  # all groups are captured together, in this round
+
+
+class CommitsRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`hold_ms`: hold commits for so long; 0: count them; None: only tell."""
+
+    group: Annotated[int, msgspec.Meta(ge=0)]
+    backup: Annotated[str, msgspec.Meta(min_length=1, max_length=BACKUP_ROUND_CHARACTERS_MAX)]
+    hold_ms: Annotated[int, msgspec.Meta(ge=0, le=HOLD_MS_MAX)] | None = None
 
 
 class PartRequest(msgspec.Struct):
@@ -55,8 +73,8 @@ class CapturedPart(msgspec.Struct, array_like=True):
 class _Held:
     """A captured file as references to the machine's pieces, without copies."""
 
-    def __init__(self, group: int) -> None:
-        self.group = group
+    def __init__(self, group: int, backup: str) -> None:
+        self.group, self.backup = group, backup
         self._pieces: Sequence[bytes] = ()
         self._begins = [0]
 
@@ -93,6 +111,7 @@ class Backups:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._service.rpc.serve(CAPTURE, CaptureRequest, Captured, self._capture)
         self._service.rpc.serve(PART, PartRequest, CapturedPart, self._part)
+        self._service.rpc.serve(COMMITS, CommitsRequest, GroupCommits, self._commits)
 
     async def handle(self, request: Request) -> Response:
         """Answer a request; `request.segments` follow `/v1/admin/backup`. Raise `Failure` or
@@ -101,6 +120,7 @@ class Backups:
             (): ("GET", self._answer_about),
             ("capture",): ("POST", self._answer_capture),
             ("part",): ("GET", self._answer_part),
+            ("commits",): ("POST", self._answer_commits),
             ("objects",): ("GET", self._answer_objects),
             ("object",): ("GET", self._answer_object),
         }
@@ -126,8 +146,7 @@ class Backups:
 
     async def _answer_capture(self, request: Request) -> Response:
         asked = read_json(request.body or b"{}", CaptureRequest)
-        if asked.group > self._start.groups:
-            raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
+        self._check(asked.group)
         return Response(
             200,
             msgspec.json.encode(
@@ -142,10 +161,9 @@ class Backups:
         machine = service.local.led.get(number)
         if machine is None:
             raise NotLeader(0)
-        if len(self._held) >= CAPTURES_MAX:
-            raise Unavailable("other backups are in progress; retry in a minute")
+        self._check_room(question.backup)
         token = token_hex(8)
-        held = self._held[token] = _Held(number)  # reserves the slot
+        held = self._held[token] = _Held(number, question.backup)  # reserves the slot
         self._keep(token)
         try:
             found = await captured(
@@ -183,10 +201,51 @@ class Backups:
             found.hot_bytes,
         )
 
-    async def _answer_part(self, request: Request) -> Response:
-        group, offset = _number(request, "group"), _number(request, "offset")
+    def _check(self, group: int) -> None:
         if group > self._start.groups:
             raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
+
+    def _check_room(self, backup: str) -> None:
+        """Refuse a capture beyond the limit; a round needs one of each group, and is one."""
+        rounds = {held.backup for held in self._held.values() if held.backup}
+        single = sum(not held.backup for held in self._held.values())
+        if single + len(rounds - {backup}) + 1 > CAPTURES_MAX:
+            raise Unavailable("other backups are in progress; retry in a minute")
+
+    async def _answer_commits(self, request: Request) -> Response:
+        asked = read_json(request.body or b"{}", CommitsRequest)
+        self._check(asked.group)
+        found = await self._service.rpc.at_home(asked.group, COMMITS, asked, self._commits)
+        return Response(200, msgspec.json.encode(found))
+
+    async def _commits(self, question: CommitsRequest) -> GroupCommits:
+        """Hold, count or tell the commits of a group that is led here; keep its captures."""
+        service, number = self._service, question.group
+        await service.local.linearize(number)
+        machine = service.local.led.get(number)
+        if machine is None:
+            raise NotLeader(0)
+        for token in [each for each, held in self._held.items() if held.backup == question.backup]:
+            self._keep(token)
+        if question.hold_ms is not None:
+            now_ms = service.now_ms()
+            until_ms = now_ms + question.hold_ms if question.hold_ms else 0
+            reply = await service.call(number, TxnHold(question.backup, until_ms, now_ms))
+            if reply.code == Code.BACKUP_HOLDS:
+                return GroupCommits(number, len(machine.transactions), backup=reply.detail)
+            await service.local.linearize(number)
+        known = machine.transactions
+        deciding = (
+            each.id
+            for each in known.active.values()
+            if each.state == TransactionState.PREPARE_COMMIT
+        )
+        backup, commits = ("", 0) if known.hold is None else (known.hold.backup, known.hold.commits)
+        return GroupCommits(number, len(known), list(islice(deciding, NAMED)), backup, commits)
+
+    async def _answer_part(self, request: Request) -> Response:
+        group, offset = _number(request, "group"), _number(request, "offset")
+        self._check(group)
         question = PartRequest(group, request.query.get("token", ""), offset)
         part: CapturedPart = await self._service.rpc.at_home(group, PART, question, self._part)
         if part.data is None:

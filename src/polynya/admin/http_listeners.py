@@ -32,7 +32,7 @@ from polynya.admin.routes import (
     store_ref,
     table_handler,
 )
-from polynya.admin.sql_worker import SqlWorker
+from polynya.admin.workers.sql_worker import SqlWorker
 from polynya.config import core_start
 from polynya.config.core_start import CoreStart
 from polynya.config.model import split_listen
@@ -71,6 +71,12 @@ from polynya.front.http.protocol.exchange import Protection
 from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
+from polynya.front.http.reducers.routes import MODULES, ReducerRoutes
+from polynya.front.http.reducers.routes import PATH as REDUCERS
+from polynya.front.http.registry.log import RegistryLog
+from polynya.front.http.registry.routes import MOUNT as REGISTRY
+from polynya.front.http.registry.routes import ROOT as REGISTRY_ROOT
+from polynya.front.http.registry.routes import RegistryRoutes
 from polynya.front.http.server import HttpFront
 from polynya.service.assembly import CoreRuntime
 from polynya.service.live import LiveStreams
@@ -98,6 +104,7 @@ class HttpListeners:
         object_store = start.config.cold.backend != "none"
         self._profiles = ProfileRoute(service, object_store=object_store)
         self._buckets = BucketRoutes(service, object_store=object_store)
+        self._reducers = ReducerRoutes(service)
         self._behind = behind
         self._health = health
         self._keeper = keeper
@@ -113,6 +120,7 @@ class HttpListeners:
             profiles=node_profiles(start.config),
             compaction=engine.compaction.find,
         )
+        self._registry = RegistryRoutes(RegistryLog(service, self._topics.topics))
         self._tables = self._audited(audited_requests.table_act, table_handler(behind.tables.user))
         self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
         tokens = TokenRoutes(keeper.tokens, keeper.known)
@@ -165,6 +173,9 @@ class HttpListeners:
             RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
             BUCKETS: self._buckets.list,
             TOPICS: self._topics.list,
+            REDUCERS: self._reducers.list,
+            MODULES: self._audited(audited_requests.module_act, self._reducers.modules),
+            REGISTRY_ROOT: self._registry.handle,
             SHORT_TOKENS: ShortTokenRoute(known.counters if known is not None else None).handle,
             **console_handlers(),
         }
@@ -247,6 +258,8 @@ class HttpListeners:
             **(self._acts() if self._keeper.access is not None else self._acts_elsewhere()),
             BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
+            REDUCERS + "/": self._audited(audited_requests.reducer_act, self._reducers.handle),
+            REGISTRY: self._registry.handle,
             SEGMENTS: self._segments.handle,
             COMPACTION: self._compaction.handle,
             MIRROR: MirrorRoutes(self._service, self._topics.topics).handle,

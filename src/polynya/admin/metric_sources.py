@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.standalone import StandaloneEngine
@@ -138,6 +139,12 @@ SUBSCRIPTIONS = {
     "polynya_leases_expired_total": "expired",
     "polynya_subscription_faults_total": "faults",
 }
+WORK = {
+    "lag_records": "lag",
+    "lanes": "lanes",
+    "leased_lanes": "leased",
+    "attempts": "attempts",
+}
 CACHE = {
     "polynya_cache_hits_total": "hits",
     "polynya_cache_misses_total": "misses",
@@ -156,6 +163,13 @@ HTTP = {
     "polynya_http_sse_total": "live_opened",
     "polynya_http_sse_cut_total": "live_cut",
 }
+
+
+class FoundFigures(Protocol):
+    """Figures as measured last, by name: objects with the attributes of `WORK`."""
+
+    @property
+    def found(self) -> Mapping[str, object]: ...
 
 
 def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]:
@@ -181,6 +195,19 @@ def of_group_lags(lags: GroupLags) -> Callable[[], Samples]:
         return {
             label("polynya_group_lag", group=group, topic=topic): lag
             for (group, topic), lag in lags.found.items()
+        }
+
+    return read
+
+
+def of_work(lags: FoundFigures) -> Callable[[], Samples]:
+    """The figures of the subscriptions whose home is on this core, by group or id."""
+
+    def read() -> Samples:
+        return {
+            label(f"polynya_work_{metric}", subscription=name): getattr(figures, attribute)
+            for name, figures in lags.found.items()
+            for metric, attribute in WORK.items()
         }
 
     return read

@@ -76,6 +76,7 @@ def parse(data: bytes, group: int) -> GroupFile:
     if len(state) != header.state_bytes or crc32c(state) != header.state_crc:
         raise CorruptData("the checksum of the state is wrong")
     hot: dict[int, bytes] = {}
+    count = 0
     while end < len(data):
         if end + _HOT.size > len(data):
             raise CorruptData("the file ends inside a batch")
@@ -83,10 +84,13 @@ def parse(data: bytes, group: int) -> GroupFile:
         payload = data[end + _HOT.size : end + _HOT.size + length]
         if len(payload) != length or crc32c(payload) != crc:
             raise CorruptData(f"the checksum of the batch at byte {end} is wrong")
-        hot[place] = payload
+        # the marker of a transaction is one batch in all of its streams, at one place
+        if hot.setdefault(place, payload) != payload:
+            raise CorruptData(f"two batches differ at place {place}")
+        count += 1
         end += _HOT.size + length
-    if len(hot) != header.hot:
-        raise CorruptData(f"the file has {len(hot)} batches; its header says {header.hot}")
+    if count != header.hot:
+        raise CorruptData(f"the file has {count} batches; its header says {header.hot}")
     return GroupFile(header, state, hot)
 
 

@@ -60,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int
     files: list[FileEntry]
     objects: ListEntry
+    # no transaction committed between two captures; earlier writers did not see to that
+    whole_transactions: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def next_history(self) -> int:

@@ -43,13 +43,30 @@ class Captured(msgspec.Struct, frozen=True):
     hot_bytes: int
 
 
+class GroupCommits(msgspec.Struct, frozen=True):
+    """The transactions that a group coordinates, as a backup sees them."""
+
+    group: int
+    ids: int  # transactional ids
+    deciding: list[str] = []  # some whose commit has not reached all participants
+    backup: str = ""  # the round of a backup that counts, or holds, commits …
+    commits: int = 0  # … and their number since it began
+
+
 class BackupSource(Protocol):
     """The interface to the cluster. All methods raise Unavailable, or an error that makes a retry
     pointless."""
 
     async def about(self) -> About: ...
 
-    async def capture(self, group: int) -> Captured: ...
+    async def capture(self, group: int, backup: str = "") -> Captured:
+        """Capture a group. `backup`: the round in which all groups are captured together."""
+        ...
+
+    async def commits(self, group: int, backup: str, hold_ms: int | None = None) -> GroupCommits:
+        """Return the commits of a group. `hold_ms`: log first that this round holds them for so long;
+        0: that it counts them, and holds none. If another round holds them, nothing changes."""
+        ...
 
     async def part(self, captured: Captured, offset: int) -> bytes:
         """Return at most PART_BYTES of a captured file. Raises Lost."""

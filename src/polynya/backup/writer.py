@@ -1,7 +1,8 @@
 """Take a backup: the groups' files, then the objects that they name, then the manifest
 (docs/formats/backup.md).
 
-The cluster keeps running. An object that a group named when its file was taken may be deleted
+The cluster keeps running. Commits of transactions are held for a moment while all groups are
+captured, unless there are none. An object that a group named when its file was taken may be deleted
 before it is copied (merged, trimmed). Then that group is taken again. Objects already in the
 repository are not copied again, even if an interrupted backup wrote them.
 """
@@ -20,6 +21,7 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from polynya.backup import manifest as manifests
+from polynya.backup.commit_hold import CommitHold, NotHeld
 from polynya.backup.group_file import HEADER_BYTES, parse_header
 from polynya.backup.manifest import (
     PART_BYTES,
@@ -42,6 +44,8 @@ from polynya.wire.pack import damaged_slices
 from polynya.wire.page import read_page
 
 TRIES = 8  # attempts for one group, and for all of them
+ROUND_SECONDS = 5.0  # between two rounds that hold commits
+KEEP_SECONDS = 20.0  # between two requests that keep captures
 READ_BYTES = 8 << 20
 COPIED_BYTES = 64 << 20  # bytes of objects in memory at once; one larger object may exceed it
 TABLES = "tables/"
@@ -120,6 +124,7 @@ class BackupWriter:
         began_ms = now_ms()
         about = await self._source.about()
         backup = manifests.new_id(began_ms, token_bytes(4))
+        self._hold = CommitHold(self._source, backup, about.groups)
         await self._look_at_the_shelf()
         await self._agree(about, manifests.folder_of(backup))
         await self._look_again(about, manifests.folder_of(backup))
@@ -134,6 +139,7 @@ class BackupWriter:
             ended_ms=now_ms(),
             files=[self._files[group] for group in range(about.groups + 1)],
             objects=await self._write_list(f"{manifests.folder_of(backup)}/objects"),
+            whole_transactions=True,
         )
         await self._put(
             f"{manifests.folder_of(backup)}/{manifests.MANIFEST}", [manifests.encode(manifest)]
@@ -183,14 +189,59 @@ class BackupWriter:
             )
 
     async def _agree(self, about: About, folder: str) -> None:
-        """Take groups and copy objects until they are consistent."""
+        """Take groups and copy objects until they are consistent: no commit of a transaction is
+        between two of them. Only if some are decided all the time, they are held."""
+        if await self._hold.count() and await self._gather(about, folder, {}):
+            return
+        reason = ""
+        for number in range(TRIES):
+            if number:
+                await asyncio.sleep(ROUND_SECONDS)
+            try:
+                held = await self._capture_together(about)
+            except NotHeld as refused:
+                reason = str(refused)
+                continue
+            reason = "transactions commit faster than the groups can be captured"
+            keeper = asyncio.create_task(self._keep())
+            try:
+                if held and await self._gather(about, folder, held):
+                    return
+            finally:
+                keeper.cancel()
+        raise Unavailable(f"{reason}: try again")
+
+    async def _capture_together(self, about: About) -> dict[int, Captured]:
+        """Capture all groups while commits are held. Return nothing if one was decided though.
+        Raises NotHeld."""
+        self._progress.doing = "holding commits"
+        await self._hold.hold()
+        is_whole = False
+        try:
+            groups = range(about.groups + 1)
+            name = self._hold.round
+            found = await asyncio.gather(*(self._source.capture(each, name) for each in groups))
+        finally:
+            is_whole = await self._hold.release()
+        return dict(zip(groups, found, strict=True)) if is_whole else {}
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            with suppress(Unavailable):
+                await self._hold.keep()
+
+    async def _gather(self, about: About, folder: str, held: dict[int, Captured]) -> bool:
+        """Take groups and copy objects, beginning with the captures that are held. Return False if a
+        transaction committed between two captures."""
         again: Iterable[int] = range(about.groups + 1)
         for _ in range(TRIES):
-            for group in again:
-                await self._group(group, folder)
+            alone = [await self._group(group, folder, held.pop(group, None)) for group in again]
+            if any(alone) and not await self._hold.is_untouched():
+                return False
             missing = await self._copy(about)
             if not missing:
-                return
+                return True
             again = sorted(
                 group for group, named in self._named.items() if not named.held.isdisjoint(missing)
             )
@@ -198,11 +249,14 @@ class BackupWriter:
 
     # --- groups -----------------------------------------------------------------------------------
 
-    async def _group(self, group: int, folder: str) -> None:
+    async def _group(self, group: int, folder: str, held: Captured | None) -> bool:
+        """Write the file of a group. Return whether it was captured alone: there is no capture `held`,
+        or it is lost."""
         for _ in range(TRIES):
             number = self._taken[group] = self._taken.get(group, -1) + 1
             self._progress.doing = f"group {group}"
-            captured = await self._source.capture(group)
+            captured = held or await self._source.capture(group)
+            is_alone, held = held is None, None
             name = f"{folder}/groups/{group:05d}-{number:02d}"
             try:
                 crc, named = await self._fetch(captured, name)
@@ -222,7 +276,7 @@ class BackupWriter:
             )
             self._named[group] = named
             self._progress.groups = len(self._files)
-            return
+            return is_alone
         raise Unavailable(
             f"the state of group {group} could not be fetched: its leader keeps changing; try again"
         )

@@ -12,6 +12,7 @@ from polynya.base.errors import ConfigError
 
 LEVEL = 4  # the highest level of this release; 1 is that of the first release with clusters
 CONDITIONS_LEVEL = 4  # of appends on a condition
+ATOMIC_LEVEL = 4  # of appends to many streams at once
 MIRROR_LEVEL = 4  # of batches of another Kafka at their own offsets
 RECEIPT_LEVEL = 4  # of the checksums in the receipts of producers
 ENTRY_LEVEL = 3  # of index entries of version 2

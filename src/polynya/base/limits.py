@@ -112,6 +112,15 @@ SNAPSHOTS_KEPT_MIN = 2  # … and as many at least, unless a retention says more
 SNAPSHOT_ORIGINS_MAX = 4  # of the snapshots of a stream: clients, and reducers
 SNAPSHOTS_SUPERSEDED_MAX = 64  # of an origin, each for SNAPSHOT_GRACE_MS: state in memory
 SNAPSHOT_GRACE_MS = 600_000  # a superseded snapshot can be read: its reader has ten minutes
+REDUCERS_MAX = 64  # bindings of a cluster: each publish judges the patterns of all
+REDUCER_FAULTS_MAX = 256  # streams on which a reducer is faulted, which the meta group remembers
+REDUCER_STATE_BYTES_MAX = 32 * MIB  # the state of a reducer: one append of the companion
+REDUCER_BATCH_BYTES = 1 * MIB  # of records that a reducer applies at a time
+REDUCER_SECONDS_MIN = 10  # between two publishes: a 64th of the grace of superseded snapshots
+REDUCER_MEMORY_BYTES_MAX = 1024 * MIB  # of a module
+REDUCER_FUEL_MAX = 10**13  # of a module, for a MiB of records
+REDUCER_TAIL_BYTES_MAX = 64 * MIB  # records that a query of a state applies behind the snapshot
+MODULE_BYTES_MAX = 4 * MIB  # a module of a reducer
 BOOTSTRAP_BYTES_MAX = 8 * MIB  # the records behind a snapshot in one answer; reads get the rest
 ATTRS_LISTED_MAX = 100  # streams of a page of the list with their attributes
 SEGMENT_WAITING_BYTES_MAX = 32 * MIB  # appends of a core that wait for a rollover
@@ -210,6 +219,8 @@ TRANSACTIONAL_ID_BYTES_MAX = 1 * KIB  # as of a consumer group: each state snaps
 TRANSACTION_IDLE_MS = 15 * 60 * 1000
 # a participant asks for the outcome of what is open for longer: no timeout is as long
 ORPHAN_MS = 16 * 60 * 1000
+HOLD_MS_MAX = 10_000  # of commits, for a backup; one whose backup dies expires
+BACKUP_ROUND_CHARACTERS_MAX = 64  # of its name: each state snapshot has it
 TRANSACTIONAL_ID_KEPT_MS = 7 * 24 * 3600 * 1000  # an idle id, as Kafka's default
 KAFKA_FORWARD_BYTES_MAX = 1 * MIB  # Produce at the wrong broker: a larger one goes to the leader
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
@@ -260,6 +271,13 @@ SUBSCRIPTION_ID_BYTES_MAX = 256
 SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; responses contain them
 SUBSCRIPTION_ATTEMPTS_MAX = 1000  # the largest `max_attempts`: at a minute each, most of a day
 SUBSCRIPTION_PAUSE_MS_MAX = 86_400_000  # before a retry: a day, as the whole subscription waits
+# pending streams of a subscription and group that its lag counts: each is a lookup
+SUBSCRIPTION_LAGS_MAX = 10_000
+SUBSCRIPTION_ROWS_MAX = 100  # of a page of groups: each has up to 64 lanes
+SUBSCRIPTION_LANES_MAX = 64  # lanes that workers share: each is a subscription
+# workers that share the lanes of a subscription; those beyond the lanes only wait
+SUBSCRIPTION_WORKERS_MAX = 256
+SUBSCRIPTION_WORKER_BYTES_MAX = 256  # a name there: all of them are in one record of the state
 SUBSCRIPTION_BODY_BYTES_MAX = 2 * MIB  # one request: all explicit links at maximum length fit
 # default profiles of buckets: every core reads all of them while streams are created
 BUCKET_PROFILES_MAX = 10_000
@@ -299,3 +317,12 @@ LOG_CURSORS_MAX = 65_536  # … and cursors
 LOG_NAME_BYTES_MAX = 255  # embedded log: a topic's or cursor's name in UTF-8
 LOG_WRITE_BYTES = 8 * MIB  # embedded log: appends of several threads that share one write
 LOG_INDEX_CACHE_BYTES = 32 * MIB  # embedded log: indexes of sealed segments kept in memory
+
+# schema registry: a core that serves it keeps all schemas of the topic `_schemas` in memory
+SCHEMA_BYTES_MAX = 1 * MIB  # the text of one schema
+SCHEMA_BODY_BYTES_MAX = 4 * MIB  # a request with a schema, whose text JSON escapes
+SCHEMA_DEPTH_MAX = 64  # levels of types in types: each is a call of the parser
+SCHEMA_REFERENCES_MAX = 100  # of one schema, those of its references included
+SUBJECT_BYTES_MAX = 512  # the name of a subject: each key of the topic has it
+REGISTRY_BYTES_MAX = 128 * MIB  # names and texts of all schemas, which each core may keep
+REGISTRY_VERSIONS_MAX = 200_000  # of all subjects: each takes about 1 KiB beside its text

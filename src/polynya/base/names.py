@@ -39,6 +39,7 @@ RESERVED_LATER = frozenset(
         "append-batch",
     ]
 )
+RESERVED_LAST = frozenset(["state"])  # at the end of a name of several segments
 REPLICATED, LEASED, DISKLESS = "replicated", "leased", "diskless"
 PROFILES = (REPLICATED, LEASED, DISKLESS)  # of streams
 KAFKA_BUCKET = "kafka"
@@ -117,6 +118,8 @@ def canonical_name(path: str) -> str:
     for segment in segments[1:]:
         if segment in RESERVED_LATER or segment.startswith("$"):
             raise BadName(f"'{segment}' is a reserved segment of a stream path")
+    if len(segments) > 1 and segments[-1] in RESERVED_LAST:
+        raise BadName(f"'{segments[-1]}' is reserved as the last segment of a stream path")
     written_out = path.startswith(DEFAULT_BUCKET + "/")
     name = (
         path

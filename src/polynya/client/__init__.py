@@ -49,6 +49,7 @@ from polynya.client.errors import (
 from polynya.client.messages import Retry
 from polynya.client.operations.attributes import Attributes
 from polynya.client.operations.many_appends import AppendOutcome, StreamAppend
+from polynya.client.operations.reducers import ReducerFault, ReducerInfo
 from polynya.client.operations.snapshots import Bootstrap, Snapshot, SnapshotInfo
 from polynya.client.operations.tokens import ShortToken
 from polynya.client.producing import Batching
@@ -109,6 +110,8 @@ __all__ = [
     "Reader",
     "Receipt",
     "Record",
+    "ReducerFault",
+    "ReducerInfo",
     "Refused",
     "ResultColumn",
     "Retry",

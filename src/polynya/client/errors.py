@@ -192,6 +192,8 @@ class _Told(msgspec.Struct):
     code: str = ""
     message: str = ""
     request_id: str = ""
+    reason: str = ""  # of `NONE_APPENDED`: the code that the refused append has alone
+    next_offset: str = ""
 
 
 class _Body(msgspec.Struct):
@@ -204,12 +206,12 @@ def refused(answer: HttpResponse, what: str) -> Refused:
     told = said(answer)
     code = told.code or _code_of(answer)
     message = _WORDS.get(code, told.message) if not answer.body else told.message
-    error = _BY_CODE.get(code, Refused)(
+    error = _BY_CODE.get(told.reason or code, Refused)(
         f"{what}: {message}", code=code, status=answer.status, request_id=told.request_id
     )
     headers = answer.headers
     if isinstance(error, StreamClosed | ConditionFailed):
-        error.offset = headers.get("stream-next-offset", "")
+        error.offset = headers.get("stream-next-offset", told.next_offset)
     elif isinstance(error, Trimmed):
         error.retained_offset = headers.get("stream-retained-offset", "")
     elif isinstance(error, ProducerFenced):

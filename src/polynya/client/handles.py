@@ -156,6 +156,11 @@ class Membership:
         return self._worker.name
 
     @property
+    def lanes(self) -> list[int]:
+        """The lanes that the worker keeps now; all of the group's unless `by="stream"`."""
+        return self._worker.lanes
+
+    @property
     def leases_lost(self) -> int:
         """The number of leases that expired while their records were handled."""
         return self._worker.turns_lost

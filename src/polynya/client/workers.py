@@ -15,24 +15,22 @@ once a second, and at the end of a turn.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Generator, Iterable
-from typing import Any, Literal, TypeAlias, TypeVar
-from urllib.parse import quote
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, TypeVar
 from zlib import crc32
 
 import msgspec
 
 from polynya.base.limits import (
-    SUBSCRIPTION_ATTEMPTS_MAX,
     SUBSCRIPTION_PAUSE_MS_MAX,
-    SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTION_TEXT_BYTES_MAX,
 )
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.offsets import parse_token
 from polynya.client import errors, verbs
-from polynya.client.attempts import PROCESS_ATTEMPTS, Attempts, pause_before
+from polynya.client.attempts import BEATS_PER_LEASE, PROCESS_ATTEMPTS, Attempts, pause_before
 from polynya.client.calls import call
+from polynya.client.lanes import Beat, KeptLanes
 from polynya.client.messages import (
     Deliver,
     Effect,
@@ -45,81 +43,13 @@ from polynya.client.messages import (
 )
 from polynya.client.reading import ReadPosition
 from polynya.client.values import JSON_TYPE, NOW, Json, Page, Record
+from polynya.client.worker_settings import LANES_MAX, WorkerSettings, lane_target, wake_stream
 
 Result = TypeVar("Result")
-By: TypeAlias = Literal["record", "stream"]
-LANES_MAX = 64
 TURN_SECONDS = 5.0  # then the lease is released for other workers, or to serve another lane
 ACK_SECONDS = 1.0  # interval between cursor updates
 HANDLE_SECONDS = 600.0  # how long a lease is renewed for one record
 LETTER_BYTES_MAX = 1024 * 1024  # a larger record is not copied to the dead-letter stream
-
-
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all workers of a group share. Raises ValueError when they are invalid."""
-
-    group: str
-    sources: tuple[str, ...]
-    lanes: int = 8
-    by: By = "record"
-    lease_seconds: float = 30.0
-    max_attempts: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.group or "/" in self.group:
-            raise ValueError("a group needs a name without slashes")
-        if not self.sources or sum("*" in source for source in self.sources) > 1:
-            raise ValueError(
-                "a group needs at least one stream, and at most one pattern ('*' is one segment, "
-                "'**' any number)"
-            )
-        if len(self.sources) > SUBSCRIPTION_STREAMS_MAX:
-            raise ValueError(
-                f"a group can name at most {SUBSCRIPTION_STREAMS_MAX} streams; use a pattern for "
-                "more"
-            )
-        if not 1 <= self.lanes <= LANES_MAX:
-            raise ValueError(f"a group needs 1 to {LANES_MAX} lanes")
-        if self.by not in ("record", "stream"):
-            raise ValueError("by= must be 'record' or 'stream'")
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= (
-            SUBSCRIPTION_ATTEMPTS_MAX
-        ):
-            raise ValueError(f"max_attempts= must be 1 to {SUBSCRIPTION_ATTEMPTS_MAX}")
-
-    @property
-    def dead_letter_stream(self) -> str | None:
-        """The stream for records that failed `max_attempts` times."""
-        return None if self.max_attempts is None else f"{self.wake_stream}/dead-letters"
-
-    @property
-    def wake_stream(self) -> str:
-        """The stream on which the server announces work."""
-        return wake_stream(self.group)
-
-    def lane_of(self, stream: str, record: int) -> int:
-        """Return the lane of a record. `record` is its number in the stream."""
-        return (crc32(stream.encode()) + (record if self.by == "record" else 0)) % self.lanes
-
-    def subscription(self) -> bytes:
-        pattern = next((source for source in self.sources if "*" in source), None)
-        shape: dict[str, Json] = {
-            "type": "pull-wake",
-            "wake_stream": self.wake_stream,
-            "lease_ttl_ms": int(self.lease_seconds * 1000),
-            "description": f"{self.lanes} lanes by {self.by}",
-            "streams": [source for source in self.sources if "*" not in source],
-            **({"pattern": pattern} if pattern else {}),
-            **(
-                {
-                    "max_attempts": self.max_attempts,
-                    "dead_letter_stream": self.dead_letter_stream,
-                }
-                if self.max_attempts is not None
-                else {}
-            ),
-        }
-        return msgspec.json.encode(shape)
 
 
 class LeasedStream(msgspec.Struct):
@@ -158,6 +88,7 @@ class _GivenBack(msgspec.Struct):
 
 class _Wake(msgspec.Struct):
     subscription_id: str = ""
+    type: str = ""
 
 
 class Lease:
@@ -221,9 +152,10 @@ class Lease:
             min(self.seconds, 30.0),
         )
 
-    def beat(self) -> HttpRequest:
-        """Return a request that renews the lease while a record is handled."""
-        return self.ack(acks=False)
+    def beat(self) -> Beat:
+        """Return a request that renews the lease while a record is handled, and what takes its
+        outcome."""
+        return self.ack(acks=False), self.beaten
 
     def beaten(self, what: object) -> None:
         """Process the response to a `beat`."""
@@ -472,6 +404,21 @@ class Worker:
         self.name = name
         self.lease: Lease | None = None
         self.turns_lost = 0
+        self._now: float | None = None
+        self._lane: int | None = None  # the one that it is at work on
+        self._kept = KeptLanes(
+            lane_target(plan.group, 0), name, plan.lanes, is_sticky=plan.by == "stream"
+        )
+
+    @property
+    def lanes(self) -> list[int]:
+        """The lanes that it keeps."""
+        return self._kept.lanes
+
+    @property
+    def beat_seconds(self) -> float:
+        """The time between two heartbeats."""
+        return self._plan.lease_seconds / BEATS_PER_LEASE
 
     def join(self) -> Operation[None]:
         """Create the group if it is missing; it receives the records appended from now on. Raises
@@ -501,13 +448,15 @@ class Worker:
     def work(self, *, wait: bool) -> Operation[None]:
         """Yield jobs. Without `wait`, end when no lane has unclaimed work."""
         yield from self.join()
+        self._now = None
         first = crc32(self.name.encode()) % self._plan.lanes  # spread the workers over the lanes
         lanes = [(first + lane) % self._plan.lanes for lane in range(self._plan.lanes)]
         asked: Iterable[int] = lanes
         while True:
+            self._now = yield from self._kept.renew(self._now, self._retry)
             busy = False
             for lane in asked:
-                busy |= yield from self._turn(lane)
+                busy |= self._kept.has(lane) and (yield from self._turn(lane))
             if busy:
                 asked = lanes
             elif wait:
@@ -518,16 +467,16 @@ class Worker:
 
     def _turn(self, lane: int) -> Operation[bool]:
         """Serve a lane once. Return True if it had work."""
+        self._lane = lane
         lease = yield from self._claim(lane)
-        if lease is None:
-            return False
-        self.lease = lease
-        try:
-            yield from Turn(self._plan, lane, lease, self._retry, self._attempts).work()
-        except errors.LeaseLost:
-            self.turns_lost += 1
-        self.lease = None
-        return True
+        if lease is not None:
+            self.lease = lease
+            try:
+                yield from Turn(self._plan, lane, lease, self._retry, self._attempts).work()
+            except errors.LeaseLost:
+                self.turns_lost += 1
+        self.lease = self._lane = None
+        return lease is not None
 
     def _claim(self, lane: int) -> Generator[Effect, EffectResult, Lease | None]:
         """Claim a lane. The worker's name is unique, so the claim number distinguishes a retry from
@@ -537,7 +486,7 @@ class Worker:
         body = msgspec.json.encode({"worker": self.name, "claim_id": str(self._claims)})
         request = HttpRequest("POST", f"{target}/claim", {"content-type": JSON_TYPE}, body)
         try:
-            claim, now = yield from _timed(
+            claim, self._now = yield from _timed(
                 call(
                     request,
                     self._retry,
@@ -550,7 +499,18 @@ class Worker:
             if refused.code in ("NO_PENDING_WORK", "ALREADY_CLAIMED"):
                 return None
             raise
-        return Lease(target, claim, now)
+        return Lease(target, claim, self._now)
+
+    def beats(self, now: float) -> Iterator[Beat]:
+        """Yield the requests of a heartbeat, each with what takes its outcome. A worker that is at
+        one record for too long is no longer alive."""
+        lease = self.lease_to_keep(now)
+        if lease is not None:
+            yield lease.beat()
+        is_stuck = lease is None and self.lease is not None and self.lease.job is not None
+        if self._kept.are_shared and not is_stuck:
+            lane = self._lane
+            yield self._kept.beat([] if lane is None else [lane], now)
 
     def lease_to_keep(self, now: float) -> Lease | None:
         """Return the lease to renew now, if a record is being handled and not for too long."""
@@ -559,19 +519,24 @@ class Worker:
         return lease if since is not None and now - since < self._handle_seconds else None
 
     def _wait(self) -> Operation[set[int]]:
-        """Long-poll the wake stream; return the lanes that it names."""
+        """Long-poll the wake stream; return the lanes that it names, or none if workers came or
+        went."""
         place = self._wakes
-        page = yield from place.get(self._retry, "long-poll")
+        page, self._now = yield from _timed(place.get(self._retry, "long-poll"))
         place.move(page)
-        lanes = set()
+        lanes, have_changed = set(), False
         for raw in page.raws:
             try:
-                _, _, lane = msgspec.json.decode(raw, type=_Wake).subscription_id.rpartition(".")
+                wake = msgspec.json.decode(raw, type=_Wake)
             except UNREADABLE:
                 continue
+            have_changed |= wake.type == "workers"
+            _, _, lane = wake.subscription_id.rpartition(".")
             if lane.isdecimal():
                 lanes.add(int(lane))
-        return lanes
+        if have_changed:
+            self._kept.look_again()
+        return set() if have_changed else lanes
 
     def farewell(self, error: BaseException | None = None) -> HttpRequest | None:
         """Return the request that acknowledges the handled records and releases the lease, if the
@@ -586,6 +551,10 @@ class Worker:
             return lease.ack(done=True)
         self._attempts.forget(self._plan.group, job.stream)  # the server counts them now
         return lease.retry(job)
+
+    def leave(self) -> HttpRequest | None:
+        """Return the request that gives the worker's lanes to the others."""
+        return self._kept.report(leaves=True) if self._kept.are_shared else None
 
 
 def disband(group: str, retry: Retry) -> Operation[int]:
@@ -610,14 +579,6 @@ def disband(group: str, retry: Retry) -> Operation[int]:
         count += 1
     yield from verbs.delete(wake_stream(group), retry, missing_ok=True)
     return count
-
-
-def wake_stream(group: str) -> str:
-    return f"groups/{group}"
-
-
-def lane_target(group: str, lane: int) -> str:
-    return f"/v1/stream/__ds/subscriptions/{quote(f'{group}.{lane}', safe='')}"
 
 
 def _numbered(page: Page) -> list[tuple[Record, int]]:

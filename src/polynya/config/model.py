@@ -3,6 +3,7 @@ origin."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import ipaddress
 import os
@@ -22,6 +23,7 @@ from polynya.base.errors import ConfigError
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import DISKLESS, REPLICATED
 from polynya.config.cluster_settings import ClusterConfig, cluster_problems, nodes_text
+from polynya.config.ports import port_problems
 from polynya.config.sections import (
     AuthConfig,
     CatalogConfig,
@@ -31,6 +33,7 @@ from polynya.config.sections import (
     KafkaConfig,
     LakeConfig,
     LogConfig,
+    ReduceConfig,
     SegmentsConfig,
     SqlConfig,
     TlsConfig,
@@ -74,6 +77,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaConfig = KafkaConfig()
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
+    reduce: ReduceConfig = ReduceConfig()
     sql: SqlConfig = SqlConfig()
     default_profile: str = REPLICATED
     diskless: DisklessConfig = DisklessConfig()
@@ -462,6 +466,7 @@ def _build(values: dict[str, Any]) -> Config:
         "kafka": KafkaConfig,
         "log": LogConfig,
         "lake": LakeConfig,
+        "reduce": ReduceConfig,
         "sql": SqlConfig,
         "diskless": DisklessConfig,
         "segments": SegmentsConfig,
@@ -604,6 +609,18 @@ def _kafka_listen(config: Config) -> str:
     return "" if config.kafka.listen in (None, "off") else str(config.kafka.listen)
 
 
+def _other_places(config: Config) -> dict[str, tuple[str, int]]:
+    """Return host and port of the settings beside `listen`. Raises ValueError: no address."""
+    places = {}
+    if config.admin_listen:
+        places["admin_listen"] = split_listen(config.admin_listen)
+    if config.text_place is not None:
+        places["text_listen"] = config.text_place
+    if _kafka_listen(config):
+        places["kafka.listen"] = split_listen(_kafka_listen(config))
+    return places
+
+
 def _is_local_url(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
@@ -618,11 +635,18 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
     yield from _access_problems(config, origins)
     yield from _cluster_problems(config, origins)
     yield from _kafka_problems(config, origins)
+    with contextlib.suppress(ValueError):  # what is no address is named above
+        yield from port_problems(split_listen(config.listen), _other_places(config), origins)
     cold = config.cold
     if config.lake.interval and cold.backend in ("none", "memory"):
         yield (
             f"lake.interval ({origins['lake.interval']}): tables need an object store that others "
             f"can read; cold.backend is {cold.backend}"
+        )
+    if config.reduce.workers and config.needs_token and not config.reduce.token_file:
+        yield (
+            f"reduce.workers ({origins['reduce.workers']}): requests need a token; set "
+            "reduce.token_file to a file with one that has the verb 'admin'"
         )
     if cold.backend == "s3" and not cold.s3_bucket:
         yield (

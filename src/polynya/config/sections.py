@@ -66,6 +66,11 @@ class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
     merge_size: int = 128 << 20
 
 
+class ReduceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    workers: int = 0
+    token_file: str = ""
+
+
 class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     acts: bool = True
 

@@ -11,6 +11,7 @@ from polynya.base import levels
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.cold import FaultedStreams
 from polynya.local.appends import Appends
+from polynya.local.atomic_appends import AtomicAppends
 from polynya.local.dependencies import Agreement, Proposer
 from polynya.local.feeds import Feeds
 from polynya.local.hooks import KEEPS_JUDGEMENTS, Hooks, after_applied, proposed
@@ -80,7 +81,12 @@ class LocalGroups:
         )
         self.streams = LocalStreams(self, self._names, groups=groups, history=history)
         self.reads = LocalReads(self, history=history)
-        self._hooks = Hooks(self, self.lifecycle, self.profiles, self.trims, self.rehydration)
+        together = AtomicAppends(
+            machines, proposer, self.lifecycle, self.profiles, self.faulted, self.memory, now_ms
+        )
+        self._hooks = Hooks(
+            self, self.lifecycle, self.profiles, self.trims, self.rehydration, together
+        )
         for machine in machines.values():
             machine.tails.watched = self.feeds.sinks
 

@@ -18,9 +18,10 @@ from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.listeners import Listeners, connection_shares, text_listeners
 from polynya.admin.node_figures import NodeFigures
+from polynya.admin.reducers.watcher import ReducerWatcher
 from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
-from polynya.admin.table_watcher import TableWatcher
+from polynya.admin.workers.table_watcher import TableWatcher
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cluster.join import cluster_of, locations_of, transport_of
 from polynya.cluster.map_cache import NodeHosts
@@ -96,14 +97,20 @@ class Assembly:
         retention = self._start.config.kafka.offsets_retention
         self._engine.group_coordinator.retention_ms = round(retention * 1000)
         self._spawn([self._keeper.run(), self._engine.group_coordinator.run()])
-        self._spawn([self._group_lags.run(), self._costs.run(), self._health.recent.run(wall_ms)])
+        self._spawn([self._group_lags.run(), self._subscriptions.lags.run(), self._costs.run()])
+        self._spawn([self._health.recent.run(wall_ms)])
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)
+        self.service.reducers.runs_modules = self._start.config.reduce.workers > 0
+        reducers = ReducerWatcher(
+            self.service.reducers, lambda: META_GROUP in self._engine.local.led
+        )
+        self._health.registry.add(reducers.samples)
         self._listeners = self._listeners_of(behind)
         self._cluster.follow_traffic(self._listeners, self._costs.history)
         await self._listeners.open()
-        self._spawn([watcher.run(), self._otlp.run()])
+        self._spawn([watcher.run(), reducers.run(), self._otlp.run()])
         await self._subscriptions.start(lost_task)
 
     async def meet(self) -> None:
@@ -200,6 +207,7 @@ class Assembly:
             lambda: {"polynya_batches_repaired_total": engine.repairer.repaired},
             self._keeper.samples,
             metric_sources.of_group_lags(self._group_lags),
+            metric_sources.of_work(self._subscriptions.lags),
             metric_sources.of_transactions(engine.transaction_jobs),
         ):
             health.registry.add(samples)

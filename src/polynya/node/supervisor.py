@@ -24,7 +24,8 @@ from pathlib import Path
 import msgspec
 
 from polynya.admin.audit import AuditFile, act
-from polynya.admin.lake_worker import check_lake, lake_command, lake_environment
+from polynya.admin.reducers.child import reduce_command, reduce_environment
+from polynya.admin.workers.lake_worker import check_lake, lake_command, lake_environment
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.config.core_start import (
     ADMIN,
@@ -297,6 +298,10 @@ class _Node:
             ]
             if self._start.config.lake.interval > 0:
                 keepers.append(tasks.create_task(self._keep_lake()))
+            keepers += [
+                tasks.create_task(self._keep_reducers(number))
+                for number in range(self._start.config.reduce.workers)
+            ]
             if self._start.identity.provisional:
                 keepers.append(tasks.create_task(self._hear_all()))
             tasks.create_task(self._take_down(keepers))
@@ -495,27 +500,43 @@ class _Node:
             print(banner(self._start, self._notice), end="", flush=True)
 
     async def _keep_lake(self) -> None:
-        """Keep the lake worker running, which keeps the tables fresh. Its death never stops the
-        node."""
+        """Keep the lake worker running, which keeps the tables fresh."""
+        # needs no token and no trusted certificate
+        url = f"http://{spelled(*self._start.listeners[ADMIN])}"
+        command = lake_command(self._start.config, url, os.getpid())
+        await self._keep_worker(
+            "lake", command, lake_environment(self._start.config, url, os.environ)
+        )
+
+    async def _keep_reducers(self, number: int) -> None:
+        """Keep a worker of reducers running, which publishes their states."""
+        environment = reduce_environment(self._start, self._start.listeners[HTTP], os.environ)
+        await self._keep_worker(f"reduce {number}", reduce_command(os.getpid()), environment)
+
+    async def _keep_worker(
+        self, name: str, command: list[str], environment: dict[str, str]
+    ) -> None:
+        """Keep a worker running once the node serves. Its death never stops the node."""
         served, stopping = (
             asyncio.ensure_future(event.wait()) for event in (self._served, self._stopping)
         )
         await asyncio.wait((served, stopping), return_when=asyncio.FIRST_COMPLETED)
         served.cancel()
         stopping.cancel()
-        # needs no token and no trusted certificate
-        url = f"http://{spelled(*self._start.listeners[ADMIN])}"
         while not self._stopping.is_set():
             process = await asyncio.create_subprocess_exec(
-                *lake_command(self._start.config, url, os.getpid()),
+                *command,
                 stdin=DEVNULL,
                 stdout=sys.stderr.fileno(),
-                env=lake_environment(self._start.config, url, os.environ),
+                env=environment,
                 start_new_session=True,
             )
-            code = await self._wait("lake", process)
+            code = await self._wait(name, process)
             if not self._stopping.is_set():
-                log.error("the lake worker ended: restarting it", extra={"how": how_it_ended(code)})
+                log.error(
+                    f"the {name.split(maxsplit=1)[0]} worker ended: restarting it",
+                    extra={"how": how_it_ended(code)},
+                )
                 await self._pause(LAKE_RESTART_SECONDS)
 
 

@@ -129,11 +129,36 @@ ALERTS = (
         wait="1h",
     ),
     Alert(
+        "ReducerStopped",
+        "polynya_reducer_stopped > 0",
+        "Reducer {{ $labels.reducer }} computed two states of the same records, and is stopped",
+    ),
+    Alert(
+        "ReducerFaulted",
+        "polynya_reducer_faults > 0",
+        "Reducer {{ $labels.reducer }} cannot take the records of {{ $value }} streams: see polynya "
+        "reduce ls",
+        wait="10m",
+    ),
+    Alert(
         "GroupBehind",
         "min_over_time(polynya_group_lag[30m]) > 0 and delta(polynya_group_lag[30m]) >= 0",
         "Consumer group {{ $labels.group }} is {{ $value }} records behind in topic {{ "
         "$labels.topic }}, and does not catch up",
         wait="10m",
+    ),
+    Alert(
+        "WorkBehind",
+        "min_over_time(polynya_work_lag_records[30m]) > 0 and "
+        "delta(polynya_work_lag_records[30m]) >= 0",
+        "The workers of {{ $labels.subscription }} are {{ $value }} records behind, and do not catch up",
+        wait="10m",
+    ),
+    Alert(
+        "WorkFails",
+        "polynya_work_attempts >= 10",
+        "A record of {{ $labels.subscription }} failed {{ $value }} times, and holds up what is behind it",
+        wait="5m",
     ),
     Alert(
         "StableEndStands",

@@ -14,6 +14,7 @@ from polynya.base.histogram import Histogram
 from polynya.observability.definitions.latencies import LATENCIES
 from polynya.observability.definitions.node import JOURNAL, NODE
 from polynya.observability.definitions.objects import CACHE, DISKLESS, OBJECTS, UPKEEP
+from polynya.observability.definitions.reducers import REDUCERS
 from polynya.observability.definitions.serving import SERVING
 from polynya.observability.definitions.streams import DUTIES, STREAMS
 from polynya.observability.definitions.tables import TABLES
@@ -34,6 +35,7 @@ SECTIONS = (
     ("Upkeep of packs and states", UPKEEP),
     ("Duties", DUTIES),
     ("Tables and SQL", TABLES),
+    ("Reducers", REDUCERS),
     ("Cache", CACHE),
     ("Latencies", LATENCIES),
 )

@@ -34,6 +34,7 @@ class FromBackup:
                 "backend"
             )
         self._repository, self._manifest, self._rename = repository, manifest, rename
+        self.has_whole_transactions = manifest.whole_transactions is True
 
     async def state(self, group: int) -> RestoredState:
         entry = self._manifest.files[group]

@@ -40,6 +40,7 @@ class FromStore:
     ) -> None:
         """`deltas`: those that fit the copies, of each group the newest first."""
         self.whole = whole
+        self.has_whole_transactions = False  # the copies are of different times
         self.lost: dict[int, list[StreamLoss]] = {}  # by group
         self.warnings: list[str] = []
         self.packs = 0  # packs that were read because some copy of their groups does not name them

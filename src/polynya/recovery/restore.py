@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -37,11 +39,14 @@ from polynya.stream.machine import Machine
 from polynya.stream.snapshots.encode import Image, machine_from, snapshot_of, write_image
 from polynya.stream.snapshots.restore_history import StreamLoss, Survey, reborn
 from polynya.stream.snapshots.store_recovery import whole_again
+from polynya.stream.snapshots.torn_transactions import CommitSurvey
 from polynya.system.data_dir import lock_folder
 from polynya.wal import Journal, SnapshotStore
 
 TERM, INDEX = 1, 1  # of every group's snapshot in the new history; the same on all nodes
 COPY_BYTES = 4 << 20  # of payload in one write
+TORN_NAMED = 20  # transactions that may have lost a part
+GROUPS_NAMED = 8
 
 
 class RestoreOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +189,10 @@ class RestoredState(msgspec.Struct, frozen=True):
 
 class States(Protocol):
     """The source of the restored states. All methods may raise CorruptData, ConfigError,
-    StoreUnavailable."""
+    StoreUnavailable. `has_whole_transactions`: no state has a part of one alone."""
+
+    @property
+    def has_whole_transactions(self) -> bool: ...
 
     async def state(self, group: int) -> RestoredState:
         """Return a new copy of the state, which the caller may change. It may be called several
@@ -215,13 +223,16 @@ class Restorer:
     async def run(self) -> RestoreResult:
         """Restore all folders. Raises CorruptData, ConfigError, StoreUnavailable; the next restore
         then starts over."""
-        groups = range(self._identity.groups + 1)
+        groups, commits = range(self._identity.groups + 1), CommitSurvey()
         for target in self._targets:
             await asyncio.to_thread(target.begin)
         for group in groups:  # references between groups, before anything is written
             self.done.doing = f"looking at group {group}"
             state = await self._states.state(group)
             self._survey.add(state.image, state.term)
+            commits.add(state.image, state.log_ms)
+        if not self._states.has_whole_transactions:
+            self._name_torn(commits)
         for group in groups if self._survey.forks else ():
             self._survey.add_origins((await self._states.state(group)).image)
         if self._store is not None:
@@ -243,6 +254,20 @@ class Restorer:
         for target in self._targets:
             await asyncio.to_thread(target.finish)
         return self.done
+
+    def _name_torn(self, commits: CommitSurvey) -> None:
+        """Warn of the transactions of which a part may be lost, the last ones by name."""
+        torn = commits.torn()
+        for each in islice(torn, TORN_NAMED):
+            self.done.warnings.append(
+                f"the transaction {each.number} of {each.id or 'an unknown id'} (producer "
+                f"{each.producer}) committed at {_time(each.decided_ms)}, after the copies of "
+                f"the groups {', '.join(map(str, each.groups[:GROUPS_NAMED]))}: if it wrote there, "
+                "that part may be lost"
+            )
+        more = sum(1 for _ in torn)
+        if more:
+            self.done.warnings.append(f"{more} earlier transactions may have lost parts, too")
 
     async def _tables_that_go_on(self) -> frozenset[int]:
         """Return all tables, or none with warnings. Tables that share streams depend on each
@@ -334,6 +359,11 @@ def address_of(store: StoreSettings) -> str:
     if store.backend == "local":
         return f"file://{Path(store.root).absolute()}/"
     return "/".join(filter(None, (f"s3://{store.s3_bucket}", store.root))) + "/"
+
+
+def _time(ms: int) -> str:
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def _is_there(store: ObjectStore, key: str) -> bool:

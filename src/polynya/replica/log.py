@@ -14,8 +14,9 @@ from polynya.stream.registry import AnyCommand
 # the largest append plus its record lengths; also the limit of messages between nodes
 ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
-# of `Append`, `Produce`, `MirrorBatch`, `AppendIf`, `Bundle` and `TxnProduce`
-_PAYLOAD_TAGS = frozenset((2, 8, 12, 15, 99, 119))
+_HEADS_OF_MANY = (_BUNDLE_HEAD, bytes((0x92, 26)))  # of `Bundle` and `AppendAll`
+# of `Append`, `Produce`, `MirrorBatch`, `AppendIf`, `AppendAll`, `Bundle` and `TxnProduce`
+_PAYLOAD_TAGS = frozenset((2, 8, 12, 15, 26, 99, 119))
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
 _parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack.Decoder(
@@ -71,15 +72,15 @@ def has_payload(data: bytes) -> bool:
 
 def count_of(data: bytes) -> int:
     """Return the number of commands in an entry."""
-    if not data.startswith(_BUNDLE_HEAD):
+    if not data.startswith(_HEADS_OF_MANY):
         return 1
     return int.from_bytes(data[3:5], "big") if data[2] == 0xDC else data[2] & 0x0F
 
 
 def decode_part(data: bytes, number: int) -> Command | None:
-    """Return a bundle's command of this number, or a single command for number 0; else None. Raises
-    msgspec.ValidationError."""
-    if data.startswith(_BUNDLE_HEAD):
+    """Return the command of this number in a bundle or an `AppendAll`, or a single command for
+    number 0; else None. Raises msgspec.ValidationError."""
+    if data.startswith(_HEADS_OF_MANY):
         parts = _parts.decode(data)[1]
         return _decoder.decode(parts[number]) if number < len(parts) else None
     return None if number else _decoder.decode(data)

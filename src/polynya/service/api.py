@@ -16,6 +16,7 @@ from polynya.local.api import (
 )
 from polynya.routing.handle import StreamHandle
 from polynya.service.bucket_profiles import BucketProfiles
+from polynya.service.reducers.registry import Reducers
 from polynya.stream.command import Command
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply
@@ -33,6 +34,11 @@ class Service(Protocol):
     @property
     def bucket_profiles(self) -> BucketProfiles:
         """The default profiles of buckets, as this core knows them."""
+        ...
+
+    @property
+    def reducers(self) -> Reducers:
+        """The reducers, as this core knows them."""
         ...
 
     @property

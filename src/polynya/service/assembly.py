@@ -121,7 +121,7 @@ class CoreRuntime:
         self.compaction = CompactionFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
-        self.transactions = TransactionService(self.service)
+        self.transactions = TransactionService(self.service, self.outbox_sender.markers)
         self.transaction_jobs = TransactionJobs(self.service)
         of_transactions = (self.transactions, self.transaction_jobs)
         self.kafka_transactions = KafkaTransactions.of(self.service, *of_transactions, locations)

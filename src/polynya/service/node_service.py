@@ -27,6 +27,7 @@ from polynya.routing.proposals import Proposals, ReceivedProposals, SoleRouter, 
 from polynya.routing.rpc import CoreTransport, NoTransport, Rpc
 from polynya.routing.tails import serve_tails
 from polynya.service.bucket_profiles import BucketProfiles
+from polynya.service.reducers.registry import Reducers
 from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.tables.rules import Lag
@@ -66,11 +67,11 @@ class NodeService:
         self.reads = StreamReads(local, rpc, answers, transport)
         self.meta_group = MetaGroup(rpc, answers, self.proposals.call)
         self.bucket_profiles = BucketProfiles(self.meta_group)
+        self.reducers = Reducers(self.meta_group)
         self._answers = answers
         local.reads.parents = ForkSources(local.reads, rpc, answers)
         # what the fronts call, bound once: the hot path goes straight to a part
         self.now_ms = local.now_ms
-        self.history = local.history
         self.group_of, self._groups = stream_groups.of, stream_groups.known
         self.propose = self.proposals.propose
         self.call = self.proposals.call
@@ -100,6 +101,10 @@ class NodeService:
     @property
     def level(self) -> int:
         return self.local.level
+
+    @property
+    def history(self) -> int:
+        return self.local.history
 
     def expect_diskless(self, name: str) -> None:
         self.proposals.expect_diskless(name)

@@ -34,7 +34,7 @@ class OutboxSender:
         self._terms: dict[int, int] = {}  # of the groups that were pumped
         self._sending: set[tuple[int, int]] = set()
         self._pumped: dict[int, int] = {}  # group → message counter at the last scan of its outbox
-        self._markers = MarkerSender(service, lambda *sent: self._sending.discard(sent))
+        self.markers = MarkerSender(service, lambda *sent: self._sending.discard(sent))
         self._began_ms = service.now_ms()
         self.failures = 0
         # group → last message up to which pack releases may be sent; all without an object store
@@ -57,7 +57,7 @@ class OutboxSender:
         if group in self._service.local.led and self._terms.get(group) == self._term(group):
             return
         if self._pumped.pop(group, None) is not None:
-            self._markers.drop(group)
+            self.markers.drop(group)
 
     async def sweep(self) -> None:
         """Retry failed messages, and decide the pins whose coordinator is gone."""
@@ -95,7 +95,7 @@ class OutboxSender:
                 else:
                     self._send(group, message, target, command)
         for message, target, marked in sorted(markers, key=lambda each: each[0]):
-            self._markers.send(group, message, target, marked)
+            self.markers.send(group, message, target, marked)
 
     def _may_go(self, group: int, message: int, command: Command) -> bool:
         """Report whether a message may be sent. A pack release waits for the state snapshot that a

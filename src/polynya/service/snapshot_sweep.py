@@ -34,7 +34,8 @@ async def sweep_snapshots(service: NodeService) -> int:
                     break
     buckets = await service.buckets() if found else {}
     for group, stream in found:
-        kept, bound = rule_of(retention_of(stream) or buckets.get(bucket_of(stream.name)))
+        retention = retention_of(stream) or buckets.get(bucket_of(stream.name))
+        kept, bound = await rule_of(service.reducers, stream.name, retention)
         now_ms = service.now_ms()
         command = DropSnapshot(stream.name, stream.uid, "", OVERDUE, kept, bound, now_ms)
         await service.call(group, command)

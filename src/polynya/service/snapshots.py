@@ -19,6 +19,7 @@ from polynya.base.limits import SNAPSHOTS_KEPT_MIN
 from polynya.base.names import bucket_of, companion_of, spelled_name
 from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
 from polynya.service.api import Service
+from polynya.service.reducers.registry import Reducers
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create
@@ -28,7 +29,6 @@ from polynya.stream.parts import Batch, Encoding, Mark, Retention
 from polynya.stream.replies import Code, Reply
 
 ANY_BYTE = -1  # of the record of an offset
-CLIENTS = ""  # the origin of the snapshots that clients publish
 _TYPE = "application/octet-stream"
 
 
@@ -196,16 +196,19 @@ async def _companion(service: Service, name: str, *, diskless: bool) -> int | Re
 async def _rule(service: Service, info: StreamInfo) -> tuple[int, list[str] | None]:
     """Return how many snapshots of an origin are kept, and the origins whose oldest one trims the
     stream; None: it is not trimmed."""
-    return rule_of(info.retention or (await service.buckets()).get(bucket_of(info.name)))
+    retention = info.retention or (await service.buckets()).get(bucket_of(info.name))
+    return await rule_of(service.reducers, info.name, retention)
 
 
-def rule_of(retention: Retention | None) -> tuple[int, list[str] | None]:
-    """Return what a retention says of snapshots: how many of an origin are kept, and the origins
-    whose oldest one trims the stream; None: it is not trimmed."""
+async def rule_of(
+    reducers: Reducers, name: str, retention: Retention | None
+) -> tuple[int, list[str] | None]:
+    """Return what a retention and the reducers of a stream say of its snapshots: how many of an
+    origin are kept, and the origins whose oldest one trims the stream; None: it is not trimmed."""
     rule = None if retention is None else retention.snapshots
-    if rule is None:
-        return SNAPSHOTS_KEPT_MIN, None
-    return rule.kept, [CLIENTS] if rule.trims else None
+    trims = rule is not None and bool(rule.trims)
+    kept = SNAPSHOTS_KEPT_MIN if rule is None else rule.kept
+    return kept, await reducers.bound_of(name, clients=trims)
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:

@@ -12,6 +12,7 @@ import msgspec
 from polynya.base.errors import PolynyaError
 from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
+from polynya.base.payloads import RECORD, BadPayload, fields_of, parse_payload, with_payload
 from polynya.local.api import StreamInfo
 from polynya.routing import messages
 from polynya.service.node_service import NodeService
@@ -60,10 +61,12 @@ class Tables:
         columns: Sequence[tuple[str, str]] = (),
         partitions: Sequence[str] = (),
         transform: str = "",
+        payload: str = "",
     ) -> tuple[Table, bool]:
         """Create a table, with `transform` a derived one. Return it, and True if it is new."""
         _check_name(name)
         check_columns(columns)
+        columns = with_payload(columns, checked_payload(payload))
         _check_transform(transform, hold=hold, columns=columns)
         parts = checked_partitions(partitions, None if transform else columns)
         service = self._service
@@ -99,13 +102,15 @@ class Tables:
         new_name: str | None = None,
         hold: bool | None = None,
         columns: Sequence[tuple[str, str]] = (),
+        payload: str | None = None,
     ) -> Table:
-        """Rename a table, set whether it holds records, or declare more columns. A declared type
-        stays declared."""
+        """Rename a table, set whether it holds records, declare more columns, or change its payload
+        ("": none). A declared type stays declared."""
         table, service = await self.find(name), self._service
         _check_name(new_name or name)
         _check_transform(table.transform, hold=bool(hold), columns=columns)
-        held, declared = table.hold, dict(table.columns)
+        held, declared = table.hold, dict(fields_of(table.columns))
+        before = dict(table.columns).get(RECORD, "")
         for field, kind in columns:
             if declared.setdefault(field, kind) != kind:
                 raise TableRefused(
@@ -115,11 +120,13 @@ class Tables:
                     "changes; rebuild the table, or declare another field",
                 )
         check_columns(list(declared.items()))
+        after = before if payload is None else checked_payload(payload)
+        _check_transform(table.transform, hold=False, columns=with_payload((), after))
         command = TableAlter(
             table.uid,
             new_name or name,
             held if hold is None else hold,
-            list(declared.items()),
+            with_payload(list(declared.items()), after),
             service.now_ms(),
         )
         reply = await service.call(META_GROUP, command)
@@ -266,6 +273,14 @@ def check_columns(columns: Sequence[tuple[str, str]]) -> None:
             if wrong
             else f"{len(columns)} columns are declared; at most {COLUMNS_MAX} can be",
         )
+
+
+def checked_payload(text: str) -> str:
+    """Return a payload in its canonical spelling; "" for none. Raises TableRefused."""
+    try:
+        return str(parse_payload(text)) if text else ""
+    except BadPayload as bad:
+        raise TableRefused(400, "TABLE_PAYLOAD", str(bad)) from None
 
 
 def checked_partitions(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from polynya.stream.command import COMMANDS, RULES, Command
-from polynya.stream.features.appends import conditions, kafka, mirror
+from polynya.stream.features.appends import conditions, kafka, mirror, together
 from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.attributes import rules as attributes
 from polynya.stream.features.compaction import rules as compaction
@@ -28,7 +28,7 @@ from polynya.stream.features.retention import rules as retention
 from polynya.stream.features.retention import trimming
 from polynya.stream.features.segments import rules as segments
 from polynya.stream.features.settings import rules as settings
-from polynya.stream.features.subscriptions import links
+from polynya.stream.features.subscriptions import links, workers
 from polynya.stream.features.subscriptions import rules as subscriptions
 from polynya.stream.features.tables import failures, watches
 from polynya.stream.features.tables import lifetimes as table_lifetimes
@@ -41,6 +41,7 @@ FEATURES = (
     conditions,
     kafka,
     mirror,
+    together,
     markers,
     decisions,
     attributes,
@@ -59,6 +60,7 @@ FEATURES = (
     eviction,
     subscriptions,
     links,
+    workers,
     tables,
     failures,
     table_lifetimes,

@@ -72,6 +72,10 @@ class Code(enum.IntEnum):
     TXN_ENDED = 63  # the stream has ended the transaction of this number, or a later one
     TXN_STATE = 64  # the state of the transaction, or of its producer, does not allow it
     TXN_CONCURRENT = 65  # the transaction is about to end: wait for it, then repeat
+    TXN_HELD = 72  # a backup holds commits for a moment: repeat
+    BACKUP_HOLDS = 73  # another backup holds commits; `detail`: its round
+    # one of many appends is refused, so none was applied; `detail`: its number, and its reply
+    NONE_APPENDED = 75
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import structs
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.levels import WORK_QUEUE_LEVEL
 from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
 from polynya.base.offsets import parse_token
@@ -25,12 +26,17 @@ from polynya.stream.features.subscriptions.commands import (
     SubscriptionLinked,
     UnlinkSubscription,
 )
-from polynya.stream.features.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.features.subscriptions.links import (
+    lag_of,
+    named_links,
+    oldest_links,
+    page_of_links,
+)
 from polynya.stream.features.subscriptions.state import LinkInfo, Subscription
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions import messages
-from polynya.subscriptions.messages import LinksQuery
+from polynya.subscriptions.messages import LagsQuery, LinksQuery
 
 
 class BadAck(Exception):
@@ -63,6 +69,7 @@ class SubscriptionLinks:
     def __init__(self, service: CoreService) -> None:
         self._service = service
         service.rpc.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
+        service.rpc.serve(messages.LAGS, LagsQuery, list[int], self._answer_lags)
 
     async def tell(self, home: int, subscription: Subscription) -> bool:
         """Register the subscription's present streams in every group, then confirm that to its
@@ -207,6 +214,24 @@ class SubscriptionLinks:
             )
         if faults:
             raise faults[0]
+
+    async def lags(self, ids: list[str]) -> dict[str, int]:
+        """Return how many records these subscriptions have not acknowledged, by id: empty until all
+        nodes can say. Groups without a leader are left out."""
+        if not ids or self._service.local.level < WORK_QUEUE_LEVEL:
+            return {}
+
+        def question(groups: list[int]) -> LagsQuery:
+            return LagsQuery(ids, tuple(groups))
+
+        parts = await self._service.rpc.of_groups(
+            self._groups, messages.LAGS, question, self._answer_lags, missing=[]
+        )
+        return {key: sum(lags) for key, *lags in zip(ids, *parts, strict=True)}
+
+    async def _answer_lags(self, question: LagsQuery) -> list[int]:
+        machines = [self._service.local.here(group) for group in question.groups]
+        return [sum(lag_of(machine, key) for machine in machines) for key in question.ids]
 
     @property
     def _groups(self) -> range:

@@ -13,6 +13,7 @@ OPERATE = 40  # message kinds between cores
 LINKS = 41
 NEWS = 42
 LIST = 43
+LAGS = 44
 
 
 class Operation(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -92,7 +93,18 @@ class Reset(Operation, tag=8, frozen=True, gc=False):
     is_dry: bool = False
 
 
-AnyOperation = Put | Get | DeleteSubscription | Members | ClaimWork | Work | RetryWork | Reset
+class ShareLanes(Operation, tag=9, frozen=True, gc=False):
+    """A worker's report that it is alive, or that it leaves. It is at work on its `busy` lanes."""
+
+    worker: str
+    lanes: int
+    busy: list[int]
+    leaves: bool = False
+
+
+AnyOperation = (
+    Put | Get | DeleteSubscription | Members | ClaimWork | Work | RetryWork | Reset | ShareLanes
+)
 
 
 class OperationResult(msgspec.Struct, array_like=True, gc=False):
@@ -123,17 +135,30 @@ class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class ListRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A query for the subscriptions of some home groups, by id: those after `after` that begin with
-    `prefix`. The response holds their shapes."""
+    `prefix`. The response holds their shapes. `by_name`: the names count, of which lanes of a group
+    have one."""
 
     prefix: str
     after: str
     limit: int
+    groups: tuple[int, ...] = ()
+    by_name: bool = False
+
+
+class LagsQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A query for the lags of subscriptions in some groups, in the order of their ids."""
+
+    ids: list[str]
     groups: tuple[int, ...] = ()
 
 
 Over = list[tuple[str, int]]
 Links = list[LinkInfo]
 Shapes = list[dict[str, Any]]
+
+
+NO_SUBSCRIPTION = "there is no such subscription"
+NO_PULL_WAKE = "the subscription is not of type pull-wake"
 
 
 def refuse(status: int, code: str, message: str = "", **more: Any) -> OperationResult:

@@ -27,6 +27,8 @@ from polynya.stream.features.subscriptions.state import Subscription, holder_of,
 from polynya.stream.replies import Code, Reply
 from polynya.subscriptions.links import BadAck
 from polynya.subscriptions.messages import (
+    NO_PULL_WAKE,
+    NO_SUBSCRIPTION,
     AnyOperation,
     ClaimWork,
     DeleteSubscription,
@@ -36,20 +38,22 @@ from polynya.subscriptions.messages import (
     Put,
     Reset,
     RetryWork,
+    ShareLanes,
     Work,
     refuse,
 )
 from polynya.subscriptions.resets import Resets
+from polynya.subscriptions.rosters import Rosters
 from polynya.subscriptions.shapes import dead_letter, failure_shape, link_shape, subscription_shape
 from polynya.subscriptions.wakes import Wakes, passed_failure, pause_before
 from polynya.subscriptions.webhooks import Rejected
 from polynya.wal import DiskFull
 
-_NOT_FOUND = refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is no such subscription")
+_NOT_FOUND = refuse(404, "SUBSCRIPTION_NOT_FOUND", NO_SUBSCRIPTION)
 _FENCED = refuse(
     409, "FENCED", "the wake is stale: its generation or wake_id is not the current one"
 )
-_NOT_PULL = refuse(400, "INVALID_REQUEST", "the subscription is not of type pull-wake")
+_NOT_PULL = refuse(400, "INVALID_REQUEST", NO_PULL_WAKE)
 _FULL = refuse(507, "DISK_FULL", "the journal's disk is full")
 
 
@@ -71,6 +75,7 @@ class Operations:
             Work: self._work,
             RetryWork: self._retry,
             Reset: self._reset,
+            ShareLanes: Rosters(wakes).run,
         }
 
     async def run(self, operation: AnyOperation) -> OperationResult:

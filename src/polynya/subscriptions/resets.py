@@ -9,6 +9,7 @@ from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_RESETS_MA
 from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token, parse_token
 from polynya.local.api import Page, Position, ReadQuery, Refusal
+from polynya.stream.features.subscriptions.commands import ForgetFailure
 from polynya.stream.features.subscriptions.rules import PULL_WAKE, Event
 from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription, worker_of
 from polynya.stream.replies import Code
@@ -124,15 +125,23 @@ class Resets:
         return False
 
     async def _end_wake(self, subscription: Subscription, cursors: list[Cursor]) -> None:
-        """Fence the holder of the present wake, and forget a failed record whose cursor moves."""
+        """Forget a failed record whose cursor moves, with its pause, and fence the holder of the
+        present wake."""
         fence = (subscription.generation, subscription.wake_id)
-        failed = subscription.failures.stream
-        text = failed if any(name == failed for name, _, _, _ in cursors) else ""
+        await self._forget_failure(subscription, cursors)
         if subscription.state == State.IDLE:
             return
         is_waiting = subscription.state == State.WAKING and subscription.config.kind == PULL_WAKE
-        event = Event.NOTHING if is_waiting else Event.DONE
-        await self._wakes.event(subscription, event, fence, text=text)
+        await self._wakes.event(subscription, Event.NOTHING if is_waiting else Event.DONE, fence)
+        await self._forget_failure(subscription, cursors)  # one that its holder reported meanwhile
+
+    async def _forget_failure(self, subscription: Subscription, cursors: list[Cursor]) -> None:
+        failures = subscription.failures
+        if failures.attempts and any(name == failures.stream for name, _, _, _ in cursors):
+            await self._service.call(
+                self._wakes.home_of(subscription.id),
+                ForgetFailure(subscription.id, subscription.uid, failures.stream),
+            )
 
 
 def _is_at_work(subscription: Subscription) -> bool:

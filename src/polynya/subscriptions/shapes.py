@@ -22,6 +22,7 @@ from polynya.stream.features.subscriptions.state import (
     worker_of,
 )
 from polynya.stream.parts import Batch, Encoding
+from polynya.subscriptions.lane_groups import lane_of
 from polynya.subscriptions.messages import RetryWork
 
 ROOT = "/v1/stream/__ds"
@@ -69,7 +70,7 @@ def subscription_shape(
 
 def listed_shape(subscription: Subscription) -> dict[str, Any]:
     """Return an entry of the subscription list; it omits the links."""
-    config = subscription.config
+    config, lane = subscription.config, lane_of(subscription)
     return {
         "id": subscription.id,
         "type": "webhook" if config.kind == WEBHOOK else "pull-wake",
@@ -88,7 +89,20 @@ def listed_shape(subscription: Subscription) -> dict[str, Any]:
         "max_attempts": subscription.failures.max_attempts or None,
         "dead_letter_stream": spelled_name(subscription.failures.dead_letter) or None,
         "failure": failure_shape(subscription.failures),
+        "workers": workers_shape(subscription),
+        "group": None if lane is None else lane[0],
+        "lane": None if lane is None else lane[1],
     }
+
+
+def workers_shape(subscription: Subscription) -> list[dict[str, Any]]:
+    """Return the workers that share lanes, as GET shows them. One whose time is over may be among
+    them until another one reports."""
+    roster = subscription.roster
+    return [
+        {"worker": worker, "lanes": roster.lanes_of(worker), "until": _time(until_ms)}
+        for worker, until_ms in roster.workers.items()
+    ]
 
 
 def failure_shape(failures: Failures) -> dict[str, Any] | None:
@@ -148,6 +162,12 @@ def wake_event(subscription: Subscription, now_ms: int) -> Append:
         "generation": subscription.generation,
         "ts": now_ms,
     }
+    return _json_append(subscription.config.wake_stream, event, now_ms)
+
+
+def workers_event(subscription: Subscription, now_ms: int) -> Append:
+    """Return the append that says that workers have to report: one is new, or lanes have moved."""
+    event = {"type": "workers", "subscription_id": subscription.id, "ts": now_ms}
     return _json_append(subscription.config.wake_stream, event, now_ms)
 
 

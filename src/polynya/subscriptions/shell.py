@@ -15,8 +15,9 @@ from polynya.jobs import repeat
 from polynya.stream.features.subscriptions.commands import UnlinkSubscription
 from polynya.stream.features.subscriptions.links import pending_watches
 from polynya.stream.machine import Machine
-from polynya.subscriptions import messages
+from polynya.subscriptions import lane_groups, messages
 from polynya.subscriptions.keys import Keys
+from polynya.subscriptions.lags import WorkLags
 from polynya.subscriptions.links import CoreService, SubscriptionLinks
 from polynya.subscriptions.messages import (
     AnyOperation,
@@ -28,6 +29,7 @@ from polynya.subscriptions.messages import (
     Reset,
     RetryWork,
     Shapes,
+    ShareLanes,
 )
 from polynya.subscriptions.operations import Operations
 from polynya.subscriptions.shapes import listed_shape
@@ -48,6 +50,7 @@ class Subscriptions:
         self._links = SubscriptionLinks(service)
         webhooks = Webhooks(allow_loopback=allow_loopback)
         self.webhook_seconds = webhooks.seconds
+        self.lags = WorkLags(service, self._links)
         self._wakes = Wakes(service, self._links, self._keys, webhooks)
         self._operations = Operations(self._wakes)
         self._news: dict[
@@ -90,13 +93,13 @@ class Subscriptions:
     async def operate(self, operation: AnyOperation) -> OperationResult:
         """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and
         `OutcomeUnknown`."""
-        needs_level = isinstance(operation, RetryWork | Reset) or (
+        needs_level = isinstance(operation, RetryWork | Reset | ShareLanes) or (
             isinstance(operation, Put) and operation.max_attempts > 0
         )
         if needs_level and self._service.local.level < WORK_QUEUE_LEVEL:
             raise UpgradePending(
-                f"retries, dead letters and resets need level {WORK_QUEUE_LEVEL}; some nodes run an older "
-                "release. Finish the upgrade."
+                "retries, dead letters, resets and workers with lanes need level "
+                f"{WORK_QUEUE_LEVEL}; some nodes run an older release. Finish the upgrade."
             )
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
         answer: OperationResult = await self._service.rpc.at_home(
@@ -133,6 +136,27 @@ class Subscriptions:
         shown = found[:limit]
         return OperationResult(
             200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None}
+        )
+
+    async def listed_by_name(self, prefix: str, after: str, limit: int) -> OperationResult:
+        """Return a page of all subscriptions by name, with their lags; the lanes of a group are one
+        row. Otherwise as `listed`."""
+        service = self._service
+
+        def question(groups: list[int]) -> ListRequest:
+            return ListRequest(prefix, after, limit + 1, tuple(groups), by_name=True)
+
+        parts = await service.rpc.of_groups(
+            range(1, service.groups + 1), messages.LIST, question, self._list
+        )
+        found = [shape for part in parts for shape in part]
+        names = sorted({shape.get("group") or shape["id"] for shape in found})
+        shown = set(names[:limit])
+        found = [shape for shape in found if (shape.get("group") or shape["id"]) in shown]
+        lags = await self._links.lags([shape["id"] for shape in found])
+        after = names[limit - 1] if len(names) > limit else ""
+        return OperationResult(
+            200, {"subscriptions": lane_groups.rows(found, lags), "next": after or None}
         )
 
     def pump(self) -> None:
@@ -183,8 +207,17 @@ class Subscriptions:
             for machine in map(local.here, question.groups)
             for key, home in machine.subscriptions.homes.items()
         }
-        keys = (key for key in homes if key > question.after and key.startswith(question.prefix))
-        return [listed_shape(homes[key]) for key in nsmallest(question.limit, keys)]
+        names = {
+            key: lane_groups.name_of(home) if question.by_name else key
+            for key, home in homes.items()
+        }
+        asked = {
+            name
+            for name in names.values()
+            if name > question.after and name.startswith(question.prefix)
+        }
+        shown = set(nsmallest(question.limit, asked))
+        return [listed_shape(homes[key]) for key, name in sorted(names.items()) if name in shown]
 
     def _forget(self, key: str, uid: int) -> None:
         """Remove the registration of a deleted incarnation that a crash has left."""

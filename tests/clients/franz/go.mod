@@ -2,7 +2,10 @@ module polynya/franz
 
 go 1.26.0
 
-require github.com/twmb/franz-go v1.22.2
+require (
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/sr v1.8.0
+)
 
 require (
 	github.com/klauspost/compress v1.20.3 // indirect

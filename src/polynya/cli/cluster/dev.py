@@ -16,7 +16,7 @@ from typing import Any
 import click
 import msgspec
 
-from polynya.admin.lake_worker import check_lake
+from polynya.admin.workers.lake_worker import check_lake
 from polynya.base.errors import ConfigError
 from polynya.base.names import DISKLESS, REPLICATED
 from polynya.cli.cluster import dev_folder, dev_nodes

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-from polynya.admin.lake_worker import check_lake
+from polynya.admin.workers.lake_worker import check_lake
 from polynya.base.errors import ConfigError
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding

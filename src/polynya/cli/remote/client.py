@@ -369,9 +369,11 @@ class Client:
         after: str = "",
         limit: int = NAMES_LOOKED_AT,
         consistency: str = "leader",
+        attributes: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Return one page of the listing."""
+        """Return one page of the listing: of the streams that have the attributes."""
         params: dict[str, str | int] = {"prefix": prefix, "after": after, "limit": limit}
+        params |= {f"attr.{name}": text for name, text in (attributes or {}).items()}
         if consistency != "leader":
             params["consistency"] = consistency
         page: dict[str, Any] = self.call("GET", "/v1/streams", params=params).json()
@@ -448,7 +450,10 @@ def _told(answer: httpx.Response) -> tuple[str, str, str]:
     """Return (code, message, request id) of an error response of any form. The body has been
     read."""
     try:
-        error = answer.json()["error"]
+        body = answer.json()
+        if "error" not in body:  # of the schema registry
+            return str(body["error_code"]), str(body["message"]), ""
+        error = body["error"]
         return str(error.get("code", "")), str(error["message"]), str(error.get("request_id", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         text = answer.text.strip()[:300]

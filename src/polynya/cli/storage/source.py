@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polynya.backup.source import About, Captured, Lost
+from polynya.backup.source import About, Captured, GroupCommits, Lost
 from polynya.base.errors import Unavailable
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits
@@ -39,9 +39,15 @@ class HttpSource:
     async def about(self) -> About:
         return msgspec.json.decode((await self._ask("GET", "")).content, type=About)
 
-    async def capture(self, group: int) -> Captured:
-        answer = await self._ask("POST", "/capture", body={"group": group})
+    async def capture(self, group: int, backup: str = "") -> Captured:
+        body = {"group": group, "backup": backup} if backup else {"group": group}
+        answer = await self._ask("POST", "/capture", body=body)
         return msgspec.json.decode(answer.content, type=Captured)
+
+    async def commits(self, group: int, backup: str, hold_ms: int | None = None) -> GroupCommits:
+        body = {"group": group, "backup": backup, "hold_ms": hold_ms}
+        answer = await self._ask("POST", "/commits", body=body)
+        return msgspec.json.decode(answer.content, type=GroupCommits)
 
     async def part(self, captured: Captured, offset: int) -> bytes:
         answer = await self._ask(

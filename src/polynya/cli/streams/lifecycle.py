@@ -152,11 +152,22 @@ def _segments_path(stream: str) -> str:
 @click.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_stream)
 @options.value("--limit", type=options.Number(1), help="List at most this many streams.")
+@options.value(
+    "--attr NAME=VALUE",
+    "attributes",
+    multiple=True,
+    help="List only streams with this attribute. Repeat it for several, all of which must hold.",
+)
 @options.consistency
 @options.as_json
 @server_option
-def ls_command(
-    client: Client, prefix: str, limit: int | None, consistency: str, as_json: bool
+def ls_command(  # noqa: PLR0913 - of the command line
+    client: Client,
+    prefix: str,
+    limit: int | None,
+    attributes: tuple[str, ...],
+    consistency: str,
+    as_json: bool,
 ) -> None:
     """List the streams whose names start with PREFIX, by bucket and name; with --json one object
     per line.
@@ -164,24 +175,40 @@ def ls_command(
     \b
     polynya ls
     polynya ls flights/ --json | jq -r .name
+    polynya ls --attr owner=shop
     """
     count = 0
+    wanted_ones = dict(map(_attribute, attributes))
     after = ""
     while limit is None or count < limit:
-        wanted = NAMES_LOOKED_AT if limit is None else min(NAMES_LOOKED_AT, limit - count)
-        page = client.names(prefix, after=after, limit=wanted, consistency=consistency)
-        for row in page["streams"]:
+        room = NAMES_LOOKED_AT if limit is None else limit - count
+        page = client.names(
+            prefix,
+            after=after,
+            limit=NAMES_LOOKED_AT if wanted_ones else min(NAMES_LOOKED_AT, room),
+            consistency=consistency,
+            attributes=wanted_ones,
+        )
+        rows = page["streams"][:room]
+        for row in rows:
             output.json_line(row) if as_json else click.echo(output.visible(row["name"]))
-        count += len(page["streams"])
+        count += len(rows)
         after = page.get("next") or ""
         if not after:
             break
     if not count:
         output.notice(
-            f"no streams under '{prefix}'"
-            if prefix
+            f"no streams under '{prefix}'" + (" have these attributes" if wanted_ones else "")
+            if prefix or wanted_ones
             else "no streams yet: 'polynya create NAME' creates one"
         )
+
+
+def _attribute(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not (found and name):
+        raise click.UsageError(f"--attr is '{text}'; expected NAME=VALUE, such as owner=shop")
+    return name, value
 
 
 @click.command("fork")

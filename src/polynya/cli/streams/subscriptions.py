@@ -143,30 +143,38 @@ def sub_create_command(
 @sub_command.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_subscription)
 @options.value("--limit", type=options.Number(1), help="List at most this many.")
+@click.option(
+    "--lanes", is_flag=True, help="List the lanes of a group of workers as rows of their own."
+)
 @options.as_json
 @server_option
-def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) -> None:
-    """List the subscriptions whose ids start with PREFIX; with --json one object per line.
+def sub_ls_command(
+    client: Client, prefix: str, limit: int | None, lanes: bool, as_json: bool
+) -> None:
+    """List the subscriptions whose names start with PREFIX; with --json one object per line.
+
+    The lanes of a group of workers are one row. Its lag, in records, and the failed attempts at the
+    record that comes next are those of its worst lane.
 
     \b
     polynya sub ls
-    polynya sub ls --json | jq -r 'select(.status == "failed") | .id'
+    polynya sub ls --json | jq -r 'select(.lag > 1000) | .id'
     """
     rows: list[dict[str, Any]] = []
     after = ""
     while limit is None or len(rows) < limit:
         wanted = PAGE if limit is None else min(PAGE, limit - len(rows))
-        page = client.call(
-            "GET", ROOT, params={"prefix": prefix, "after": after, "limit": wanted}
-        ).json()
-        rows += page["subscriptions"]
-        after = page["next"] or ""
+        params: dict[str, str | int] = {"prefix": prefix, "after": after, "limit": wanted}
+        page = client.call("GET", ROOT, params=params if lanes else {**params, "groups": "true"})
+        rows += page.json()["subscriptions"]
+        after = page.json()["next"] or ""
         if not after:
             break
     nothing = "no subscriptions yet: 'polynya sub create' creates one"
+    heads = ("id", "type", "watches", "wakes", "state", "status")
     output.listing(
         rows,
-        ("id", "type", "watches", "wakes", "state", "status"),
+        heads if lanes else (*heads, "lag", "attempts", "lanes", "workers"),
         lambda row: (
             row["id"],
             row["type"],
@@ -174,6 +182,7 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
             _woken(row),
             row["state"],
             row["status"],
+            *(() if lanes else _work(row)),
         ),
         f"no subscriptions under '{prefix}'" if prefix else nothing,
         as_json=as_json,
@@ -190,12 +199,16 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
 @server_option
 def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None:  # noqa: A002
     """Show the subscription ID: its state, its current worker, and the acknowledged offset and the
-    lag in records of each stream.
+    lag in records of each stream. If ID is a group of workers, show its lanes.
 
     \b
     polynya sub show workers
     polynya sub show workers --json | jq '.streams[] | .lag'
     """
+    group = _group(client, id)
+    if group is not None:
+        _show_group(group, as_json=as_json)
+        return
     shown = _asked(client, id, min(limit, PAGE))
     links, after = shown["streams"], shown.get("streams_after")
     while after and len(links) < limit:
@@ -215,6 +228,7 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
     info += [
         ("failure", _failure(shown.get("failure"))),
         ("wakes", _woken(shown)),
+        ("workers", _keepers(shown)),
         ("lease", f"{shown['lease_ttl_ms'] / 1000:g} s"),
     ]
     output.properties((name, value) for name, value in info if value not in (None, ""))
@@ -260,24 +274,35 @@ def sub_reset_command(
     as_json: bool,
 ) -> None:
     """Set the cursors of the subscription ID, forward or back. Workers get the records from there
-    on, also those that they have handled.
+    on, also those that they have handled. If ID is a group of workers, set those of all its lanes.
 
     \b
     polynya sub reset workers --to 2h --dry-run
     polynya sub reset workers --to earliest --stream jobs
     """
     body = {"to": to, "streams": list(streams), "force": force, "dry_run": dry_run}
-    _asked(client, id, 1)
-    answer = client.call("POST", f"{_path(id)}/reset", body=body).json()
+    group = _group(client, id)
+    if group is None:
+        _asked(client, id, 1)
+    keys = [id] if group is None else [lane["id"] for lane in group["lanes"]]
+    if not dry_run and len(keys) > 1:  # a lane that refuses stops it before any has moved
+        _reset(client, keys, {**body, "dry_run": True})
+        if not force:
+            _check_idle(group or {})
+    answer = _reset(client, keys, body)
     if as_json:
         output.json_line(answer)
         return
     moved = answer["streams"]
     if moved:
+        lane = ("lane",) if len(keys) > 1 else ()
         output.table(
-            ("stream", "from", "to", "lag"),
+            (*lane, "stream", "from", "to", "lag"),
             [
-                (each["path"], each["from_offset"], each["to_offset"], str(each["to_lag"]))
+                (
+                    *([each["subscription"]] if lane else []),
+                    *(each["path"], each["from_offset"], each["to_offset"], str(each["to_lag"])),
+                )
                 for each in moved
             ],
         )
@@ -292,12 +317,16 @@ def sub_reset_command(
 @options.as_json
 @server_option
 def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
-    """Delete the subscriptions IDS; missing ones are not an error. Their streams stay.
+    """Delete the subscriptions IDS; missing ones are not an error. Their streams stay. Of a group
+    of workers all lanes are deleted.
 
     \b
     polynya sub rm mailer
     """
     for key in ids:
+        group = _group(client, key)
+        for lane in [] if group is None else group["lanes"]:
+            client.call("DELETE", _path(lane["id"]))
         client.call("DELETE", _path(key))
         output.outcome({"id": key, "deleted": True}, f"deleted subscription {key}", as_json=as_json)
 
@@ -339,9 +368,9 @@ def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
         shown: dict[str, Any] = client.call("GET", _path(key), params={"limit": limit}).json()
     except exits.Refused as refused:
         if refused.code == "SUBSCRIPTION_NOT_FOUND":
+            params: dict[str, str | int] = {"limit": PAGE, "groups": "true"}
             known = [
-                row["id"]
-                for row in client.call("GET", ROOT, params={"limit": PAGE}).json()["subscriptions"]
+                row["id"] for row in client.call("GET", ROOT, params=params).json()["subscriptions"]
             ]
             near = difflib.get_close_matches(key, known, n=3)
             refused.hint = (
@@ -351,6 +380,93 @@ def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
             )
         raise
     return shown
+
+
+def _group(client: Client, name: str) -> dict[str, Any] | None:
+    """Return the group of workers with this name; None if a subscription has it, or nothing."""
+    params: dict[str, str | int] = {"prefix": name, "limit": 1, "groups": "true"}
+    try:
+        found = client.call("GET", ROOT, params=params).json()["subscriptions"]
+    except exits.Ended:
+        return None  # the token may see this subscription only, or the server has no groups
+    if any(row["id"] == name and row["group"] is None for row in found):
+        return None
+    return next((row for row in found if row["group"] == name), None)
+
+
+def _show_group(group: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        output.json_line(group)
+        return
+    info = [(name, group.get(name)) for name in (*_FACTS, "max_attempts", "lag", "attempts")]
+    info += [
+        ("dead_letters", group["dead_letter_stream"]),
+        ("wakes", _woken(group)),
+        ("workers", ", ".join(group["workers"])),
+        ("lease", f"{group['lease_ttl_ms'] / 1000:g} s"),
+    ]
+    output.properties((name, value) for name, value in info if value not in (None, ""))
+    click.echo()
+    output.table(
+        ("lane", "state", "status", "worker", "kept by", "lag", "failure"),
+        [
+            (
+                lane["id"],
+                lane["state"],
+                lane["status"],
+                lane["current_holder"] or "",
+                lane["keeper"] or "",
+                _number(lane["lag"]),
+                _failure(lane["failure"]),
+            )
+            for lane in group["lanes"]
+        ],
+    )
+
+
+def _reset(client: Client, keys: list[str], body: dict[str, Any]) -> dict[str, Any]:
+    """Reset these subscriptions, and return the answer for all of them."""
+    answers = [client.call("POST", f"{_path(key)}/reset", body=body).json() for key in keys]
+    if len(keys) == 1:
+        return answers[0]  # type: ignore[no-any-return]
+    return {
+        "dry_run": body["dry_run"],
+        "streams": [
+            {"subscription": key, **each}
+            for key, answer in zip(keys, answers, strict=True)
+            for each in answer["streams"]
+        ],
+        "unchanged": sum(answer["unchanged"] for answer in answers),
+    }
+
+
+def _check_idle(group: dict[str, Any]) -> None:
+    """Raise `exits.Refused` if a worker has a lane of a group."""
+    busy = [lane for lane in group["lanes"] if lane["state"] == "leased"]
+    if busy:
+        raise exits.Refused(
+            f"the worker {busy[0]['current_holder']} has the lane {busy[0]['id']}, and would "
+            "acknowledge what it has read; nothing was reset",
+            hint="Stop the workers first, or pass --force to take the work away.",
+        )
+
+
+def _work(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a row that say how the work goes."""
+    lanes = str(len(row["lanes"]) or "")
+    return _number(row["lag"]), str(row["attempts"] or ""), lanes, str(len(row["workers"]) or "")
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _keepers(shown: dict[str, Any]) -> str:
+    """Describe the workers that share lanes: `w1 (0, 1), w2 (2)`."""
+    return ", ".join(
+        f"{each['worker']} ({', '.join(map(str, each['lanes']))})"
+        for each in shown.get("workers", ())
+    )
 
 
 def _path(key: str) -> str:

@@ -71,6 +71,19 @@ schema_option = options.value(
         "schema, or a Parquet file. --column overrides it."
     ),
 )
+payload_option = options.value(
+    "--payload",
+    type=click.Choice(("registry", "avro", "protobuf", "none")),
+    help=(
+        "Decode values by the schemas of a registry (Confluent's wire format), or all values by "
+        "the Avro or Protobuf schema of --schema."
+    ),
+)
+registry_option = options.value(
+    "--registry URL",
+    help="The schema registry of --payload registry. Default: that of the server.",
+)
+SCHEMA_PAYLOADS = ("avro", "protobuf")  # those with the schema of --schema
 SKIPPED_TOLD = 10  # fields of a schema file that a notice names
 
 
@@ -116,6 +129,8 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_table)
 @columns_option
 @schema_option
+@payload_option
+@registry_option
 @options.flag(
     "--hold/--no-hold",
     default=None,
@@ -128,10 +143,12 @@ def alter_command(
     name: str,
     columns: tuple[str, ...],
     schema: tuple[Path, str] | None,
+    payload: str | None,
+    registry: str | None,
     hold: bool | None,
     as_json: bool,
 ) -> None:
-    """Declare more columns of the table NAME, or change whether it holds records.
+    """Declare more columns of the table NAME, or change its payload or whether it holds records.
 
     The next job adds the columns; rows of earlier jobs have null in them. A declared type never
     changes.
@@ -140,11 +157,15 @@ def alter_command(
     polynya table alter flights --column delay:long --column gate.closed:timestamptz
     polynya table alter flights --schema flights.avsc --hold
     """
-    if not columns and schema is None and hold is None:
+    chosen = payload_text(payload, registry, schema)
+    if not columns and schema is None and hold is None and chosen is None:
         raise exits.Misused(
-            "nothing to change: pass --column FIELD:TYPE, --schema FILE, --hold or --no-hold"
+            "nothing to change: pass --column FIELD:TYPE, --schema FILE, --payload, --hold or "
+            "--no-hold"
         )
-    wanted: dict[str, Any] = {"columns": declared_columns(columns, schema)}
+    declaring = None if payload in SCHEMA_PAYLOADS else schema
+    wanted: dict[str, Any] = {"columns": declared_columns(columns, declaring)}
+    wanted |= {} if chosen is None else {"payload": chosen}
     wanted |= {} if hold is None else {"hold": hold}
     _alter(client, name, wanted, f"table {name} altered", as_json=as_json)
 
@@ -190,13 +211,11 @@ def declared_columns(columns: tuple[str, ...], schema: tuple[Path, str] | None) 
     found: dict[str, str] = {}
     if schema is not None:
         with explained():
-            from polynya.lakehouse.schema.files import FILE_BYTES_MAX, declared_in
+            from polynya.lakehouse.schema.files import declared_in
 
             path, message = schema
-            if path.stat().st_size > FILE_BYTES_MAX:
-                raise exits.Misused(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
             try:
-                told = declared_in(path.read_bytes(), message)
+                told = declared_in(_read_schema(path), message)
             except ConfigError as fault:
                 raise ConfigError(f"{path}: {fault}") from None
         found = dict(told.columns)
@@ -207,6 +226,41 @@ def declared_columns(columns: tuple[str, ...], schema: tuple[Path, str] | None) 
                 f"{', …' if len(told.skipped) > SKIPPED_TOLD else ''}"
             )
     return found | dict(map(declared, columns))
+
+
+def payload_text(
+    payload: str | None, registry: str | None, schema: tuple[Path, str] | None
+) -> str | None:
+    """Return the payload of --payload, --registry and --schema; None: they name none. Raises
+    `exits.Misused`."""
+    if registry is not None and payload not in (None, "registry"):
+        raise exits.Misused(f"--registry is for --payload registry; --payload is {payload}")
+    if payload in SCHEMA_PAYLOADS:
+        if schema is None:
+            raise exits.Misused(
+                f"--payload {payload} needs the schema of the values: --schema FILE"
+            )
+        with explained():
+            from polynya.lakehouse.payloads.definition import payload_in
+
+            path, message = schema
+            try:
+                return str(payload_in(str(payload), _read_schema(path), message))
+            except ConfigError as fault:
+                raise ConfigError(f"{path}: {fault}") from None
+    if payload == "none":
+        return ""
+    if payload is None and registry is None:
+        return None
+    return f"registry:{registry}" if registry else "registry"
+
+
+def _read_schema(path: Path) -> bytes:
+    from polynya.lakehouse.schema.files import FILE_BYTES_MAX
+
+    if path.stat().st_size > FILE_BYTES_MAX:
+        raise exits.Misused(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
+    return path.read_bytes()
 
 
 def declared(column: str) -> tuple[str, str]:

@@ -43,6 +43,8 @@ SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server r
 )
 @changes.columns_option
 @changes.schema_option
+@changes.payload_option
+@changes.registry_option
 @changes.partitions_option
 @options.flag("--hold", help="Retention and expiry wait until the table has a stream's records.")
 @changes.sql_option
@@ -56,6 +58,8 @@ def table_create_command(
     hold: bool,
     columns: tuple[str, ...],
     schema: tuple[Path, str] | None,
+    payload: str | None,
+    registry: str | None,
     partitions: tuple[str, ...],
     statement: Path | None,
     function: str | None,
@@ -70,22 +74,26 @@ def table_create_command(
     polynya table create flights --prefix flights/
     polynya table create sensors --prefix sensors --column id:long --column at:timestamptz --hold
     polynya table create rides --prefix rides/ --partition 'day(timestamp)' --partition stream
+    polynya table create orders --prefix kafka/orders/ --payload registry
     polynya table create fares --from rides/ --sql fares.sql
     """
 
+    chosen = changes.payload_text(payload, registry, schema)
     if statement is not None or function is not None:
-        if hold or columns or schema is not None:
+        if hold or columns or schema is not None or chosen:
             raise exits.Misused(
                 "a derived table has the columns of its transform and holds no records: leave out "
-                "--column, --schema and --hold"
+                "--column, --schema, --payload and --hold"
             )
         source = changes.transform_of(statement, function)
         changes.derive(client, name, prefix, source, partitions, as_json=as_json)
         return
     wanted: dict[str, Any] = {"prefix": prefix}
     wanted |= {"hold": True} if hold else {}
-    types = changes.declared_columns(columns, schema)
+    declaring = None if payload in changes.SCHEMA_PAYLOADS else schema
+    types = changes.declared_columns(columns, declaring)
     wanted |= {"columns": types} if types else {}
+    wanted |= {"payload": chosen} if chosen else {}
     wanted |= {"partitions": partitions} if partitions else {}
     answer = client.call("PUT", shared.path_of(name), body=wanted)
     told = answer.json()
@@ -163,6 +171,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         if without is None
         else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
         "partitions": ", ".join(table.get("partitions", ())) or "none",
+        "payload": changes.shortened(table.get("payload", "")) or "JSON",
         "transform": changes.shortened(table.get("transform", "")) or "none",
         "last fault": table.get("fault") or "none",
         "holds": "yes" if table["hold"] else "no",

@@ -52,6 +52,14 @@ complete_subscription = _of_server(
 )
 
 
+def complete_subject(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete subjects of the schema registry."""
+    path = f"/registry/subjects?subjectPrefix={quote_plus(incomplete)}&limit={NAMES_MAX}"
+    return _items(_asked(ctx, path) or [], incomplete)
+
+
 def complete_context(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:

@@ -21,9 +21,15 @@ from polynya.client.live.feeds import AsyncFeed
 from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.operations import attributes as stream_attributes
+from polynya.client.operations import reducers, tokens
 from polynya.client.operations import snapshots as stream_snapshots
-from polynya.client.operations import tokens
-from polynya.client.operations.many_appends import AppendOutcome, StreamAppend, append_many
+from polynya.client.operations.many_appends import (
+    AppendOutcome,
+    StreamAppend,
+    append_all,
+    append_many,
+)
+from polynya.client.operations.reducers import ReducerInfo
 from polynya.client.operations.tokens import ShortToken
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
@@ -40,7 +46,8 @@ from polynya.client.values import (
     is_local,
 )
 from polynya.client.verbs import Lifetime
-from polynya.client.workers import HANDLE_SECONDS, By, Worker, WorkerSettings, disband
+from polynya.client.worker_settings import By, WorkerSettings
+from polynya.client.workers import HANDLE_SECONDS, Worker, disband
 
 if TYPE_CHECKING:
     from polynya.client.aio.wire import AsyncWire
@@ -190,6 +197,7 @@ class AsyncStream(Subject):
     snapshot = _verb(stream_snapshots.snapshot)
     delete_snapshot = _verb(stream_snapshots.delete_snapshot)
     bootstrap = _verb(stream_snapshots.bootstrap)
+    state = _verb(reducers.state)
 
     def with_options(
         self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None
@@ -357,6 +365,12 @@ class AsyncClient:
         their order. One that is refused does not affect the others. Raises ValueError."""
         return await AsyncDriver(self._wire).run(append_many(appends, self._retry))
 
+    async def append_all(self, appends: Sequence[StreamAppend]) -> list[AppendOutcome]:
+        """Append to up to 64 streams of one group, all or nothing, and return the outcome of each,
+        in their order. An append that has only `if_match` is a condition on its stream. If one is
+        refused, none is applied, and the error names it. Raises ValueError."""
+        return await AsyncDriver(self._wire).run(append_all(appends, self._retry))
+
     def tail_many(
         self,
         *streams: str,
@@ -391,6 +405,42 @@ class AsyncClient:
         as far as this client's own token has them. It ends within the hour."""
         wanted = tokens.Wanted(stream, prefix, tuple(verbs), expires_in_seconds)
         return await AsyncDriver(self._wire).run(tokens.mint(wanted, self._retry))
+
+    async def reducers(self) -> list[ReducerInfo]:
+        """List the reducers, with the streams on which they are faulted."""
+        return await AsyncDriver(self._wire).run(reducers.listing(self._retry))
+
+    async def put_reducer(  # noqa: PLR0913 (one option each)
+        self,
+        name: str,
+        *,
+        pattern: str,
+        builtin: str = "",
+        module: str = "",
+        key: str = "",
+        every_records: int | None = None,
+        every_bytes: int | None = None,
+        every_seconds: int | None = None,
+        retain: bool = False,
+    ) -> ReducerInfo:
+        """Bind a builtin reducer, or the module with this SHA-256, to the streams of a pattern, and
+        return it. `key`: the JSON pointer of the keys of `latest`. A worker publishes after one of
+        the thresholds. With `retain` the streams keep no more records than its snapshots need."""
+        wanted = reducers.Wanted(
+            pattern=pattern,
+            builtin=builtin,
+            module=module,
+            key=key,
+            every_records=every_records,
+            every_bytes=every_bytes,
+            every_seconds=every_seconds,
+            retain=retain,
+        )
+        return await AsyncDriver(self._wire).run(reducers.put(name, wanted, self._retry))
+
+    async def remove_reducer(self, name: str) -> bool:
+        """Remove a reducer, whose snapshots stay; return False if there is none."""
+        return await AsyncDriver(self._wire).run(reducers.remove(name, self._retry))
 
     async def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
         """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""
@@ -437,10 +487,11 @@ class AsyncClient:
         for jobs; fetching the next job acknowledges the previous one. The group receives the
         records appended after its creation.
 
-        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream
-        by sending all its records to one lane. A lease is renewed while a record is handled, for
-        `handle_seconds` at most. The lease of a dead worker expires after `lease_seconds`.
-        `wait=False` ends when no work is left.
+        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream,
+        and keeps a stream at one worker while that worker lives: the lanes are shared evenly, and a
+        worker without a heartbeat for `lease_seconds` loses its lanes to the others. A lease is
+        renewed while a record is handled, for `handle_seconds` at most. The lease of a dead worker
+        expires after `lease_seconds`. `wait=False` ends when no work is left for this worker.
 
         A record that failed `max_attempts` times (`Job.retry`, or an exception in the `with` block)
         goes to the stream `groups/GROUP/dead-letters`. Raises `StreamExists` when the group exists

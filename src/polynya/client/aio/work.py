@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from polynya.client.aio.driver import AsyncDriver
-from polynya.client.attempts import BEATS_PER_LEASE
 from polynya.client.handles import Membership
 from polynya.client.live.feeds import AsyncFeed
 from polynya.client.workers import Job, Worker
@@ -29,6 +28,7 @@ class AsyncWork(Membership, AsyncIterator[Job]):
         self._wire = wire
         self._feed = AsyncFeed(wire, worker.work(wait=wait))
         self._beater: asyncio.Task[None] | None = None
+        self._is_over = False
 
     async def __aenter__(self) -> AsyncWork:
         await AsyncDriver(self._wire).run(self._worker.join())
@@ -38,19 +38,17 @@ class AsyncWork(Membership, AsyncIterator[Job]):
         await self._close(error)
 
     async def __anext__(self) -> Job:
+        if self._beater is None and not self._is_over:
+            self._beater = asyncio.get_running_loop().create_task(
+                self._beat(self._worker.beat_seconds), name="lease"
+            )
         try:
-            job: Job = await anext(self._feed)
+            return await anext(self._feed)
         except asyncio.CancelledError:
             raise  # the next call resumes
         except BaseException:
             await self.close()
             raise
-        if self._beater is None:
-            loop = asyncio.get_running_loop()
-            self._beater = loop.create_task(
-                self._beat(job.lease.seconds / BEATS_PER_LEASE), name="lease"
-            )
-        return job
 
     async def close(self) -> None:
         """Acknowledge the handled records and release the lease at once."""
@@ -58,6 +56,7 @@ class AsyncWork(Membership, AsyncIterator[Job]):
 
     async def _close(self, error: BaseException | None) -> None:
         """Close. After an error in the block the job in hand is given back."""
+        self._is_over = True
         await self._feed.close()
         if self._beater is not None:
             self._beater.cancel()
@@ -65,9 +64,12 @@ class AsyncWork(Membership, AsyncIterator[Job]):
                 await self._beater
         if (farewell := self._worker.farewell(error)) is not None:
             await self._wire.send(farewell)  # best effort: the lease expires otherwise
+        if self._beater is not None and (leave := self._worker.leave()) is not None:
+            self._beater = None
+            await self._wire.send(leave)
 
     async def _beat(self, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
-            if (lease := self._worker.lease_to_keep(time.monotonic())) is not None:
-                lease.beaten(await self._wire.send(lease.beat()))
+            for request, take in self._worker.beats(time.monotonic()):
+                take(await self._wire.send(request))

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from polynya.client.attempts import BEATS_PER_LEASE
 from polynya.client.blocking.generated.driver import Driver
 from polynya.client.handles import Membership
 from polynya.client.live.feeds import Feed
@@ -37,20 +36,16 @@ class Work(Membership, Iterator[Job]):
         self._close(error)
 
     def __next__(self) -> Job:
+        if self._beater is None and not self._ended.is_set():
+            self._beater = threading.Thread(
+                target=self._beat, args=(self._worker.beat_seconds,), name="lease", daemon=True
+            )
+            self._beater.start()
         try:
-            job: Job = next(self._feed)
+            return next(self._feed)  # type: ignore[no-any-return]
         except BaseException:
             self.close()
             raise
-        if self._beater is None:
-            self._beater = threading.Thread(
-                target=self._beat,
-                args=(job.lease.seconds / BEATS_PER_LEASE,),
-                name="lease",
-                daemon=True,
-            )
-            self._beater.start()
-        return job
 
     def close(self) -> None:
         """Acknowledge the handled records and release the lease at once."""
@@ -64,8 +59,11 @@ class Work(Membership, Iterator[Job]):
             self._beater.join()
         if (farewell := self._worker.farewell(error)) is not None:
             self._wire.send(farewell)  # best effort: the lease expires otherwise
+        if self._beater is not None and (leave := self._worker.leave()) is not None:
+            self._beater = None
+            self._wire.send(leave)
 
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):
-            if (lease := self._worker.lease_to_keep(time.monotonic())) is not None:
-                lease.beaten(self._wire.send(lease.beat()))
+            for request, take in self._worker.beats(time.monotonic()):
+                take(self._wire.send(request))

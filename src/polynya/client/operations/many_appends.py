@@ -15,6 +15,7 @@ from polynya.client.calls import call
 from polynya.client.messages import HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.values import Json, encode, to_bytes
 
+APPENDS_AT_ONCE_MAX = 64
 _LINES = "application/x-ndjson"
 
 
@@ -80,6 +81,39 @@ def append_many(appends: Sequence[StreamAppend], retry: Retry) -> Operation[list
     request = HttpRequest("POST", "/v1/append", {"content-type": _LINES}, body)
     repeatable = all(each.producer is not None for each in appends)
     return (yield from call(request, retry, what, take, repeatable=repeatable))
+
+
+def append_all(appends: Sequence[StreamAppend], retry: Retry) -> Operation[list[AppendOutcome]]:
+    """Append to several streams, all or nothing, and return the outcome of each in their order. One
+    that has only `if_match` is a condition. The request is repeated after a lost answer if one of
+    the appends has a producer. Raises ValueError for none, or for more than 64."""
+    if not 0 < len(appends) <= APPENDS_AT_ONCE_MAX:
+        raise ValueError(f"append_all takes 1 to {APPENDS_AT_ONCE_MAX} appends, not {len(appends)}")
+    body = b"\n".join(_line(each) for each in appends)
+    what = f"append to {len(appends)} streams at once"
+
+    def take(answer: HttpResponse) -> list[AppendOutcome]:
+        try:
+            found = msgspec.json.decode(answer.body, type=list[_Applied])
+        except UNREADABLE:
+            found = []
+        if len(found) != len(appends):
+            raise errors.AnswerDamaged(
+                f"{what}: the response has not {len(appends)} outcomes", status=answer.status
+            )
+        return [
+            AppendOutcome(200, each.next_offset, each.incarnation, each.closed) for each in found
+        ]
+
+    request = HttpRequest("POST", "/v1/append-all", {"content-type": _LINES}, body)
+    repeatable = any(each.producer is not None for each in appends)
+    return (yield from call(request, retry, what, take, repeatable=repeatable))
+
+
+class _Applied(msgspec.Struct):
+    next_offset: str
+    incarnation: str
+    closed: bool = False
 
 
 def _line(append: StreamAppend) -> bytes:

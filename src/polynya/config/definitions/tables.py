@@ -30,6 +30,19 @@ TABLES = (
         low=limits.MIB,
         high=512 * limits.MIB,
     ),
+    setting.count(
+        "reduce.workers",
+        0,
+        "The workers of reducers (`polynya reduce run`) that the node runs as child processes.",
+        low=0,
+        high=16,
+    ),
+    setting.text(
+        "reduce.token_file",
+        "",
+        "The file with their access token, which needs the verb `admin`; required with access "
+        "control.",
+    ),
     setting.text(
         "catalog.s3_access_key_id",
         "",

@@ -1,12 +1,13 @@
-// One subscription: its worker, and the acknowledged offset and lag of each of its streams.
+// One subscription: its worker, and the acknowledged offset and lag of each of its streams. Or one group
+// of workers: its lanes.
 
 import { actRow } from "./acts.js";
 import { askJson, curl, facts, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, duration, instant, parseToken, visible } from "./format.js";
 import { curlButton, grid, page, titleOf } from "./page.js";
-import { deleteSubscription } from "./subscription_acts.js";
-import { ROOT, stateOf, watched, woken } from "./subscriptions.js";
+import { deleteSubscription, subscriptionHash } from "./subscription_acts.js";
+import { ROOT, stateOf, watched, woken, workersOf } from "./subscriptions.js";
 
 const POLL_MS = 5000;
 const LAGS_MAX = 25; // streams whose lag is shown: each costs a request
@@ -21,14 +22,17 @@ export function open(place, shell) {
   const note = h("p", { class: "state", role: "status" });
   let timer = 0;
   const heads = [["Stream"], ["Watched by", "type"], ["Acknowledged", "number"], ["End", "number"], ["Lag", "number"]];
+  const acts = actRow([["Delete …", () => deleteSubscription(shell, id), "danger"]]);
+  const below = h("h2", {}, "Streams");
+  const table = h("div", { class: "panel scroll" }, grid("nodes", heads, body));
   const element = page(
     titleOf(id, "Subscriptions", "#/subscriptions"),
     curlButton(command),
     numbers,
-    actRow([["Delete …", () => deleteSubscription(shell, id), "danger"]]),
+    acts,
     note,
-    h("h2", {}, "Streams"),
-    h("div", { class: "panel scroll" }, grid("nodes", heads, body)),
+    below,
+    table,
   );
 
   function command() {
@@ -39,8 +43,9 @@ export function open(place, shell) {
     const begun = performance.now();
     try {
       if (!document.hidden) {
-        const found = await askJson(path, { limit: SHOWN_MAX }, { signal: abort.signal });
-        await draw(found);
+        const group = await groupOf(id);
+        if (group) drawGroup(group);
+        else await draw(await askJson(path, { limit: SHOWN_MAX }, { signal: abort.signal }));
         put(note, "");
         note.classList.remove("wrong");
       }
@@ -53,8 +58,40 @@ export function open(place, shell) {
     timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
   }
 
+  /** Return the group of workers with this name; null if a subscription has it, or nothing. */
+  async function groupOf(name) {
+    try {
+      const { subscriptions } = await askJson(ROOT, { prefix: name, limit: 1, groups: "true" }, { signal: abort.signal });
+      if (subscriptions.some((each) => each.id === name && each.group === null)) return null;
+      return subscriptions.find((each) => each.group === name) ?? null;
+    } catch (error) {
+      if (error.status === 403) return null; // the token may see this subscription only
+      throw error;
+    }
+  }
+
+  function drawGroup(group) {
+    put(
+      numbers,
+      number("State", stateOf(group)),
+      number("Watches", watched(group)),
+      number("Wakes", woken(group)),
+      number("Lag", group.lag === null ? "–" : count(group.lag)),
+      number("Lanes", count(group.lanes.length)),
+      number("Workers", workersOf(group)),
+      number("Lease", duration(group.lease_ttl_ms / 1000)),
+      group.dead_letter_stream ? number("Dead letters", h("a", { class: "name", href: `#/stream/${encodeURIComponent(group.dead_letter_stream)}` }, visible(group.dead_letter_stream))) : null,
+      number("Created", instant(group.created_at)),
+    );
+    if (acts.isConnected) {
+      acts.remove();
+      put(below, "Lanes");
+      put(table, grid("nodes lanes", [["Lane"], ["State"], ["Worker"], ["Kept by"], ["Lag", "number"]], body));
+    }
+    put(body, group.lanes.map(laneRow));
+  }
+
   async function draw(found) {
-    const number = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, value));
     put(
       numbers,
       number("State", stateOf(found)),
@@ -92,6 +129,22 @@ export function open(place, shell) {
       clearTimeout(timer);
     },
   };
+}
+
+function number(label, value) {
+  return h("div", {}, h("dt", {}, label), h("dd", {}, value));
+}
+
+function laneRow(lane) {
+  return h(
+    "tr",
+    {},
+    h("td", {}, h("a", { class: "name", href: subscriptionHash(lane.id) }, visible(lane.id))),
+    h("td", {}, stateOf(lane)),
+    h("td", {}, visible(lane.current_holder ?? "–")),
+    h("td", {}, visible(lane.keeper ?? "–")),
+    h("td", { class: "number" }, lane.lag === null ? "–" : count(lane.lag)),
+  );
 }
 
 function row(link, tail) {

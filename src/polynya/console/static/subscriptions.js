@@ -3,13 +3,13 @@
 import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
-import { instant, visible } from "./format.js";
+import { count, instant, visible } from "./format.js";
 import { curlButton, grid, page } from "./page.js";
 import { Rows } from "./rows.js";
 import { createSubscription, subscriptionHash } from "./subscription_acts.js";
 
 const POLL_MS = 5000;
-const LISTED_MAX = 500;
+const LISTED_MAX = 100;
 export const ROOT = "v1/stream/__ds/subscriptions";
 
 export function open(place, shell) {
@@ -18,7 +18,7 @@ export function open(place, shell) {
   const note = h("p", { class: "quiet", role: "status" });
   const rows = new Rows(body);
   let timer = 0;
-  const heads = [["Subscription"], ["Type", "type"], ["Watches"], ["Wakes"], ["State"], ["Worker"], ["Created", "moment"]];
+  const heads = [["Subscription"], ["Type", "type"], ["Watches"], ["Wakes"], ["State"], ["Lag", "number"], ["Lanes", "number"], ["Workers"], ["Created", "moment"]];
   const element = page(
     "Subscriptions",
     [curlButton(command), actRow([["Create a subscription …", () => createSubscription(shell), "primary"]])],
@@ -32,7 +32,7 @@ export function open(place, shell) {
   async function poll() {
     const begun = performance.now();
     try {
-      if (!document.hidden) draw(await askJson(ROOT, { limit: LISTED_MAX }, { signal: abort.signal }));
+      if (!document.hidden) draw(await askJson(ROOT, { limit: LISTED_MAX, groups: "true" }, { signal: abort.signal }));
     } catch (error) {
       if (abort.signal.aborted) return;
       note.hidden = false;
@@ -68,15 +68,25 @@ function row(each) {
     h("td", {}, watched(each)),
     h("td", {}, woken(each)),
     h("td", {}),
+    h("td", { class: "number" }),
+    h("td", { class: "number" }),
     h("td", {}),
     h("td", { class: "moment" }, instant(each.created_at)),
   );
 }
 
 function refresh(element, each) {
-  const [, , , , state, worker] = element.children;
+  const [, , , , state, lag, lanes, workers] = element.children;
   put(state, stateOf(each));
-  put(worker, visible(each.current_holder ?? "–"));
+  put(lag, each.lag === null ? "–" : count(each.lag));
+  put(lanes, each.lanes.length ? count(each.lanes.length) : "–");
+  put(workers, workersOf(each));
+}
+
+/** Return the names of one or two workers, or the number of more. */
+export function workersOf({ workers }) {
+  if (workers.length > 2) return count(workers.length);
+  return visible(workers.join(", ") || "–");
 }
 
 /** Return the streams that a subscription watches, in words. */
@@ -91,8 +101,10 @@ export function woken({ webhook, wake_stream: wakes }) {
   return h("a", { class: "name", href: `#/stream/${encodeURIComponent(wakes)}` }, visible(wakes));
 }
 
-/** Return a badge of the state, with the next attempt of a wake that fails. */
-export function stateOf({ state, status, next_attempt_at: next }) {
+/** Return a badge of the state, with the next attempt of a wake or record that fails. */
+export function stateOf({ state, status, next_attempt_at: next, attempts, failure }) {
+  const failed = attempts ?? failure?.attempts ?? 0;
+  if (failed && status !== "failed") return h("span", { class: "mark warn", title: failure?.error ?? null }, `${visible(state)}, ${failed} failed`);
   if (status === "failed") return h("span", { class: "mark warn", title: next ? `The next attempt is at ${instant(next)}` : null }, `${visible(state)}, failing`);
   return h("span", { class: state === "idle" ? "mark good" : "mark" }, visible(state));
 }

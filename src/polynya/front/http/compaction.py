@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from polynya.access.grants import Verb
-from polynya.base.names import BadName, canonical_name, spelled_name
+from polynya.base.names import spelled_name
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.named import stream_to_see_or_change
 from polynya.local.api import Refusal
 from polynya.service.stream_compaction import CompactionFinder, StreamCompaction
 from polynya.wire.headers import format_instant
@@ -24,15 +25,7 @@ class CompactionRoute:
         self._finder = finder
 
     async def handle(self, request: Request) -> Response:
-        if request.method not in ("GET", "HEAD", "POST"):
-            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD, POST"),))
-        try:
-            name = canonical_name("/".join(request.segments))
-        except BadName as bad:
-            raise Failure("INVALID_NAME", str(bad)) from None
-        verb = Verb.DELETE if request.method == "POST" else Verb.READ
-        if request.principal is not None and not request.principal.may(verb, name):
-            raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {spelled_name(name)}")
+        name = stream_to_see_or_change(request, Verb.DELETE)
         if request.method == "POST":
             found = await self._finder.compact(name)
         else:

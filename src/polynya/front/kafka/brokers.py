@@ -8,13 +8,12 @@ zone, and a node of that zone is up: that node accepts, so no client is sent to 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
 import msgspec
 
-from polynya.base.errors import Unavailable
 from polynya.base.names import DISKLESS
 from polynya.front.kafka.configs import PROFILE
 from polynya.routing.handle import StreamHandle
@@ -153,32 +152,3 @@ def brokers_of_group(brokers: Brokers, group: int) -> PartitionBrokers:
     """Return the brokers of the partitions in a group."""
     replicas, in_sync = brokers.replicas_of(group)
     return PartitionBrokers(brokers.leader_of(group), brokers.epoch_of(group), replicas, in_sync)
-
-
-# --- the quorum of the meta group, in the place of controllers ------------------------------------
-
-
-class QuorumMember(msgspec.Struct, frozen=True):
-    """A member of the meta group: its broker, and the end of its log as the leader knows it."""
-
-    broker: int
-    end: int
-
-
-class Quorum(msgspec.Struct, frozen=True):
-    """The meta group, from its leader. Offsets are those behind the last entry."""
-
-    leader: int
-    epoch: int
-    committed: int
-    voters: list[QuorumMember]
-    observers: list[QuorumMember] = []
-
-
-QuorumSource = Callable[[], Awaitable[Quorum]]
-"""Asks the leader of the meta group. Raises PolynyaError."""
-
-
-async def unknown_quorum() -> Quorum:
-    """Raise Unavailable: the front was given no quorum."""
-    raise Unavailable("the quorum of the meta group is not known here")

@@ -24,6 +24,8 @@ _SCALARS = {
     types.TIME: TIMESTAMP,
     types.DATE: pa.date32(),
     types.BOOLEAN: pa.bool_(),
+    types.BINARY: pa.binary(),
+    types.LOCAL_TIME: pa.timestamp("us"),
 }
 
 Mask = npt.NDArray[np.bool_]
@@ -37,6 +39,8 @@ def arrow_type(column: Column) -> pa.DataType:
         return pa.list_(pa.field("element", arrow_type(column.children[0])))
     if column.type == types.MAP:
         return pa.map_(pa.string(), pa.field("value", arrow_type(column.children[0])))
+    if (digits := types.digits_of(column.type)) is not None:
+        return pa.decimal128(*digits)
     return _SCALARS[column.type]
 
 
@@ -52,18 +56,19 @@ def parse_fields(
 
 
 def map_fields(columns: Sequence[Column], field: str = "") -> set[str]:
-    """Return the names of the fields whose objects may be maps, at any depth. Records that have one
-    are decoded one by one."""
+    """Return the names of the fields whose objects may be maps, and of those with columns that only
+    a schema fills, at any depth. Records that have one are decoded one by one."""
     found: set[str] = set()
     for column in columns:
         here = column.field or field
-        found |= {here} if column.type == types.MAP else map_fields(column.children, here)
+        alone = column.type == types.MAP or not types.is_json(column.type)
+        found |= {here} if alone else map_fields(column.children, here)
     return found
 
 
 def _plain_fields(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
     """Return the columns of each field by type, without those that have maps themselves or as
-    elements."""
+    elements, and those that only a schema fills."""
     return {
         field: plain
         for field, there in by_field(columns).items()
@@ -72,8 +77,10 @@ def _plain_fields(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
 
 
 def _is_mapped(column: Column) -> bool:
-    return column.type == types.MAP or (
-        column.type == types.LIST and _is_mapped(column.children[0])
+    return (
+        column.type == types.MAP
+        or not types.is_json(column.type)
+        or (column.type == types.LIST and _is_mapped(column.children[0]))
     )
 
 

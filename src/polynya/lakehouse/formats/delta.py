@@ -137,6 +137,8 @@ def statistics(file: File) -> str:
 def _bound(value: Any, length: int, *, up: bool) -> Any:
     """Return a bound in Delta's spelling, or None if it has no exact one."""
     if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return None  # readers differ in the spelling of times without a zone
         micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
         millis = -(-micros // 1000) if up else micros // 1000
         return _spelled(millis)

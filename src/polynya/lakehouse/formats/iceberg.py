@@ -55,6 +55,7 @@ _TYPES: list[tuple[Any, types.IcebergType]] = [
     (_LEAF.is_int64, types.LongType()),
     (_LEAF.is_float64, types.DoubleType()),
     (_LEAF.is_string, types.StringType()),
+    (lambda kind: _LEAF.is_timestamp(kind) and kind.tz is None, types.TimestampType()),
     (_LEAF.is_timestamp, types.TimestamptzType()),
     (_LEAF.is_date32, types.DateType()),
     (_LEAF.is_boolean, types.BooleanType()),
@@ -499,7 +500,9 @@ def _statistics(footer: Any, plan: dict[int, Any], mapping: dict[str, int]) -> A
         counts = MetricsMode(MetricModeTypes.COUNTS)
         timeless = {
             number: replace(one, mode=counts)
-            if isinstance(one.iceberg_type, types.TimestamptzType | types.DateType)
+            if isinstance(
+                one.iceberg_type, types.TimestamptzType | types.TimestampType | types.DateType
+            )
             else one
             for number, one in plan.items()
         }

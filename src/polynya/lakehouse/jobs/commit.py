@@ -33,6 +33,7 @@ from polynya.lakehouse.jobs.results import (
 from polynya.lakehouse.jobs.rewrites.merging import merge_due
 from polynya.lakehouse.jobs.stopping import finish_first
 from polynya.lakehouse.jobs.task import TaskResult, claimed_records, failed_range
+from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.columns import paths
 from polynya.lakehouse.server.coordinator import Coordinator
@@ -113,7 +114,7 @@ def run_job(
     repair(blobs, plan.table)
     key = find_result(blobs, plan)
     if not key and plan.ranges:
-        key = _produce(plan, runner, blobs, progress)
+        key = _produce(plan, coordinator, runner, blobs, progress)
     elif not key:
         key = _rewritten(plan, coordinator, runner, blobs, progress, rewrite)
     if not key:
@@ -124,7 +125,7 @@ def run_job(
     except (PolynyaError, OSError):
         raise
     except Exception as fault:
-        _check_ranges(plan, runner, blobs, fault)
+        _check_ranges(plan, coordinator, runner, blobs, fault)
         raise
     with finish_first(
         f"job {plan.job} of '{plan.table.name}' may be in Iceberg and not yet in Delta; the next "
@@ -172,12 +173,15 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
     _complete[place] = table.result
 
 
-def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
+def _produce(
+    plan: JobPlan, coordinator: Coordinator, runner: Runner, blobs: Blobs, progress: Progress
+) -> str:
     """Run the tasks, again with a wider schema if they ask for it. Return the key of the result
     object."""
     began = time.monotonic()
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
-    fixed = fix_schema(blobs, plan, previous.columns if previous else [])
+    writers = Writers(plan.table.columns, coordinator.schemas)
+    fixed = fix_schema(blobs, plan, previous.columns if previous else [], writers)
     for number in range(ROUNDS_MAX):
         last = number == ROUNDS_MAX - 1
         job = make_job(
@@ -191,12 +195,12 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         if failed:
             raise RangesFailed(failed)
         wishes = [wished for result in results for wished in result.wishes]
-        if not wishes:
+        ids = {number for result in results for number in result.ids}
+        if not wishes and not ids:
             break
-        fixed = widened(fixed, wishes)
-        progress(
-            "schema", f"{len(wishes)} more fields were found: running again with columns for them"
-        )
+        fixed = widened(fixed, wishes, writers.of(ids) if ids else None)
+        found = f"{len(ids)} more schemas" if ids else f"{len(wishes)} more fields"
+        progress("schema", f"{found} were found: running again with columns for them")
     progress("ran", f"{sum(result.records for result in results):,} records")
     known = {*fixed.uncovered, *(previous.uncovered if previous else ())} - set(paths(job.columns))
     made = msgspec.structs.replace(
@@ -206,12 +210,14 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
     return store_result(blobs, plan, made, progress, began=began)
 
 
-def _check_ranges(plan: JobPlan, runner: Runner, blobs: Blobs, fault: Exception) -> None:
+def _check_ranges(
+    plan: JobPlan, coordinator: Coordinator, runner: Runner, blobs: Blobs, fault: Exception
+) -> None:
     """Raise RangesFailed if ranges of the plan alone make the commit fail as `fault` did."""
 
     def commit(some: Sequence[Range]) -> None:
         part = msgspec.structs.replace(plan, ranges=list(some), attempt=secrets.token_hex(8))
-        key = _produce(part, runner, blobs, _silent)
+        key = _produce(part, coordinator, runner, blobs, _silent)
         _staged(part, load_result(blobs, key), key, blobs, _silent)
 
     failed = culprits(plan.ranges, commit)

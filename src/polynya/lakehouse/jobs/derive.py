@@ -32,6 +32,7 @@ from polynya.lakehouse.jobs.results import (
     result_of,
     store_result,
 )
+from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.columns import spellings
@@ -56,7 +57,8 @@ def derivation(coordinator: Coordinator) -> Rewrite:
         if not ranges:
             return ""
         announce(plan, f"the transform of {len(ranges)} ranges", progress)
-        job = _input_job(blobs, plan, ranges, previous, runner.cores)
+        writers = Writers(plan.table.columns, coordinator.schemas)
+        job = _input_job(blobs, plan, ranges, previous, runner.cores, writers)
         key = plan_key(plan, 0)
         store_plan(blobs, job, key)
         progress("plan-object", key)
@@ -77,11 +79,16 @@ def derivation(coordinator: Coordinator) -> Rewrite:
 
 
 def _input_job(
-    blobs: Blobs, plan: JobPlan, ranges: list[Range], previous: Result | None, cores: int
+    blobs: Blobs,
+    plan: JobPlan,
+    ranges: list[Range],
+    previous: Result | None,
+    cores: int,
+    writers: Writers,
 ) -> Job:
     """Return the job that reads the transform's input."""
     plan = msgspec.structs.replace(plan, ranges=ranges)
-    fixed = fix_schema(blobs, plan, previous.columns if previous else [])
+    fixed = fix_schema(blobs, plan, previous.columns if previous else [], writers)
     return Job(
         plan=plan,
         columns=fixed.columns,

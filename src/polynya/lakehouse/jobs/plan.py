@@ -117,6 +117,17 @@ class Task(msgspec.Struct, frozen=True):
     redo: list[Merged] = []
 
 
+class Writer(msgspec.Struct, frozen=True):
+    """The schema of the records that carry its id: its text, and the texts that it refers to by
+    name. `unknown` is the reason if there is none."""
+
+    type: str = ""  # as in Confluent's API: AVRO, PROTOBUF or JSON
+    text: str = ""
+    references: list[tuple[str, str]] = []
+    unknown: str = ""
+    message: str = ""  # of unframed Protobuf; framed bodies have indexes
+
+
 class Job(msgspec.Struct, frozen=True):
     """A plan with a fixed schema. Without ranges and tasks it is the header of the plan objects,
     which all tasks read."""
@@ -134,6 +145,8 @@ class Job(msgspec.Struct, frozen=True):
     folder: str = ""  # of the files; "": the table's
     strict: list[int] = []  # incarnations whose records should be JSON objects, in `redo`
     version: int = 1  # of the stored form, see `plan_objects`
+    # of a table with a payload: the schemas by id; 0: that of all unframed values
+    writers: dict[int, Writer] | None = None
 
     @property
     def location(self) -> str:

@@ -13,7 +13,10 @@ from polynya.lakehouse.decoding.assemble import arrow_type
 from polynya.lakehouse.decoding.decode import observed, sample_values
 from polynya.lakehouse.formats.iceberg import StagingCatalog, with_field_ids
 from polynya.lakehouse.jobs.output import DLQ_TYPES
-from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, layout
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, Writer, layout
+from polynya.lakehouse.payloads.decode import Heads, add_heads, heads_in, laid
+from polynya.lakehouse.payloads.fields import with_writers
+from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import BASE_TYPES, Kind, Unreadable, fetched, read_rows
 from polynya.lakehouse.schema import types
@@ -53,24 +56,36 @@ class Fixed(msgspec.Struct, frozen=True):
     shape_of: dict[int, int]  # index into `shapes` by uid
     decided: list[str] = []  # the new columns, in words
     uncovered: list[str] = []  # fields that found no room for a column, by path
+    writers: dict[int, Writer] | None = None  # schemas by id, of a table with a payload
 
 
-def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
-    """Widen the table's columns: by those declared, then by samples of the plan's streams.
-    Idempotent.
+def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column], writers: Writers) -> Fixed:
+    """Widen the table's columns: by those declared, then by the schemas of sampled records, then by
+    samples of the plan's streams. Idempotent.
 
     Of all samples together, the majority of a field's values decides which type gets its name.
     """
-    sampled = _sampled(plan)
+    first = writers.first()
+    sampled = _sampled(plan, every=first is not None)
     each = max(1, min(SAMPLE_RECORDS_STREAM, SAMPLE_RECORDS // max(1, len(sampled))))
     with ThreadPoolExecutor(_READERS) as readers:
         samples = readers.map(lambda ranges: _sample(blobs, ranges, each), sampled.values())
-        seen = dict(zip(sampled, samples, strict=True))
+        found = dict(zip(sampled, samples, strict=True))
+    seen = {uid: each.profile for uid, each in found.items()}
+    heads: Heads = {}
+    if first == {}:
+        for sample in found.values():
+            add_heads(heads, sample.heads)
+        first = writers.of(heads)
     whole = merged(seen.values())
-    wide = chosen(adopt(columns, declared(plan.table.columns)), list(seen.values()))
-    left = [path for found in seen.values() for path in paths(wish(wide, found))]
+    wide, left = with_writers(adopt(columns, declared(plan.table.columns)), first, heads)
+    wide = chosen(wide, list(seen.values()))
+    left += [path for found in seen.values() for path in paths(wish(wide, found))]
     return msgspec.structs.replace(
-        _with_shapes(wide, seen), uncovered=sorted(set(left)), decided=decided(wide, columns, whole)
+        _with_shapes(wide, seen),
+        uncovered=sorted(set(left)),
+        decided=decided(wide, columns, whole),
+        writers=first,
     )
 
 
@@ -97,14 +112,20 @@ def make_job(
         full=full,
         round=round_number,
         cuts=divisions,
+        writers=fixed.writers,
     )
 
 
-def widened(fixed: Fixed, wishes: Sequence[Column]) -> Fixed:
-    """Add the columns that the tasks reported as missing, the smallest first."""
-    wide = adopt(fixed.columns, ordered(wishes))
-    left = set(fixed.uncovered).union(paths(missing(wide, wishes)))
-    return Fixed(wide, fixed.shapes, fixed.shape_of, uncovered=sorted(left))
+def widened(
+    fixed: Fixed, wishes: Sequence[Column], writers: dict[int, Writer] | None = None
+) -> Fixed:
+    """Add the columns that the tasks reported as missing: those of schemas, then the smallest
+    first."""
+    wide, beyond = with_writers(fixed.columns, writers, {})
+    wide = adopt(wide, ordered(wishes))
+    left = {*fixed.uncovered, *beyond, *paths(missing(wide, wishes))}
+    known = fixed.writers if fixed.writers is None else fixed.writers | (writers or {})
+    return Fixed(wide, fixed.shapes, fixed.shape_of, uncovered=sorted(left), writers=known)
 
 
 def main_schema(columns: Sequence[Column]) -> pa.Schema:
@@ -129,15 +150,15 @@ def _with_shapes(columns: list[Column], seen: dict[int, FieldProfile]) -> Fixed:
     return Fixed(columns, shapes, shape_of)
 
 
-def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
+def _sampled(plan: JobPlan, *, every: bool = False) -> dict[int, list[Range]]:
     """Return the ranges to sample by uid: the first and last one of each stream that may hold JSON,
-    in order of name.
+    or of every stream, in order of name.
 
     If there are many streams, they are sampled evenly.
     """
     streams: dict[int, list[Range]] = {}
     for part in sorted(plan.ranges, key=lambda part: (part.stream, part.uid, part.record)):
-        if part.encoding != Encoding.BYTES:
+        if every or part.encoding != Encoding.BYTES:
             streams.setdefault(part.uid, []).append(part)
     ends = {
         uid: ranges if len(ranges) == 1 else [ranges[0], ranges[-1]]
@@ -158,14 +179,22 @@ def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
     )
 
 
-def _sample(blobs: Blobs, ranges: list[Range], count: int) -> FieldProfile:
-    values = []
+class _Sample(msgspec.Struct):
+    profile: FieldProfile
+    heads: Heads
+
+
+def _sample(blobs: Blobs, ranges: list[Range], count: int) -> _Sample:
+    values, heads = [], Heads()
     for part in ranges:
         try:
             # the first run is sample enough
             rows = next(read_rows(part, fetched(blobs, part)), None)
         except Unreadable:
             continue  # the task that reads it reports it
-        if rows is not None and rows.kind != Kind.BYTES and len(rows.ends):
+        if rows is None or not len(rows.ends):
+            continue
+        add_heads(heads, heads_in(laid(rows.kind, rows.data, rows.ends, rows.absent)))
+        if rows.kind != Kind.BYTES:
             values += list(sample_values(rows.data, rows.ends, -(-count // len(ranges))))
-    return observed(values)
+    return _Sample(observed(values), heads)

@@ -19,6 +19,12 @@ from polynya.lakehouse.jobs.output import Output, file_name
 from polynya.lakehouse.jobs.plan import Job, Range, Task, claimed
 from polynya.lakehouse.jobs.rewrites.merge_files import merge_files
 from polynya.lakehouse.jobs.rewrites.redo_files import read_again
+from polynya.lakehouse.payloads.decode import (
+    SchemaMissing,
+    SchemaUnknown,
+    decoded_payloads,
+    laid,
+)
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import (
     Block,
@@ -34,8 +40,8 @@ from polynya.wire.tables import FailedRange
 
 
 class TaskResult(msgspec.Struct, frozen=True):
-    """The result of a task. With `wishes` nothing was written, and the job must be rerun with these
-    columns."""
+    """The result of a task. With `wishes` or `ids` nothing was written, and the job must be rerun
+    with these columns, and with the schemas of these ids."""
 
     task: int
     records: int
@@ -45,6 +51,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     wishes: list[Column] = []
     failed: list[FailedRange] = []  # ranges that cannot be read: nothing was written either
     seconds: float = 0.0  # duration of the task, without Spark
+    ids: list[int] = []  # of schemas that the job does not have
 
 
 def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
@@ -64,24 +71,28 @@ def _decode_files(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     """Decode the rows of the task's files again, or report fields without a column."""
     out = Output(job, task, blobs)
     begin = time.perf_counter()
-    columns, wishes = job.columns, list[Column]()
+    columns, wishes, ids = job.columns, list[Column](), set[int]()
     records = 0
     try:
         for file in task.redo:
             for rows in read_again(blobs, file, frozenset(job.strict)):
                 schema = Schema(columns, job.shapes[0], discover=job.discover, full=job.full)
-                decoded = rows.decoded(schema)
                 records += rows.count
+                try:
+                    decoded = rows.decoded(schema, job.writers)
+                except SchemaMissing as lacking:
+                    ids.update(lacking.numbers)
+                    continue
                 columns = adopt(columns, decoded.wishes)
                 wishes += decoded.wishes
-                if not wishes:
+                if not wishes and not ids:
                     if rows.kind == Kind.BYTES:
                         out.note_bytes(rows.uids)
                     out.add(rows.base, decoded.arrays, decoded.problems)
         size = sum(file.size for file in task.redo)
-        if wishes:
+        if wishes or ids:
             out.abort()
-            return TaskResult(task.id, records, size, wishes=wishes)
+            return TaskResult(task.id, records, size, wishes=wishes, ids=sorted(ids))
         return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
     except BaseException:
         out.abort()
@@ -115,7 +126,7 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     """Decode ranges and write them, or report fields without a column."""
     out = Output(job, task, blobs)
     begin = time.perf_counter()
-    columns, wishes = job.columns, list[Column]()
+    columns, wishes, ids = job.columns, list[Column](), set[int]()
     records = size = 0
     failed: list[Unreadable] = []
     try:
@@ -124,42 +135,51 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
                 continue  # the others are only checked
             schema = Schema(columns, job.shapes[block.shape], discover=job.discover, full=job.full)
             try:
-                data, ends, decoded = _decoded(block, schema)
-                if not decoded.wishes and not wishes:
+                data, ends, decoded = _decoded(job, block, schema)
+                if not decoded.wishes and not wishes and not ids:
                     if block.kind == Kind.BYTES:
                         out.note_bytes(rows.part.uid for rows in block.parts)
                     base = base_columns(block, data, ends)
                     out.add(base, decoded.arrays, decoded.problems)
+            except SchemaMissing as lacking:
+                ids.update(lacking.numbers)
+                continue
             except Exception as fault:
-                failed += _culprits(block, schema, fault)
+                failed += _culprits(job, block, schema, fault)
                 continue
             size += len(data)
             records += len(ends)
             columns = adopt(columns, decoded.wishes)
             wishes += decoded.wishes
-        if wishes or failed:
+        if wishes or ids or failed:
             out.abort()
-            return TaskResult(task.id, records, size, wishes=wishes, failed=_failures(failed))
+            return TaskResult(
+                task.id, records, size, wishes=wishes, failed=_failures(failed), ids=sorted(ids)
+            )
         return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
     except BaseException:
         out.abort()
         raise
 
 
-def _decoded(block: Block, schema: Schema) -> tuple[Any, Any, Decoded]:
+def _decoded(job: Job, block: Block, schema: Schema) -> tuple[Any, Any, Decoded]:
     data, ends = joined(block)
-    return data, ends, typed(block.kind, data, ends, absent(block), schema)
+    missing = absent(block)
+    if job.writers is None:
+        return data, ends, typed(block.kind, data, ends, missing, schema)
+    records = laid(block.kind, data, ends, missing)
+    return data, ends, decoded_payloads(records, schema, job.writers)
 
 
-def _culprits(block: Block, schema: Schema, fault: Exception) -> list[Unreadable]:
+def _culprits(job: Job, block: Block, schema: Schema, fault: Exception) -> list[Unreadable]:
     """Return the ranges of a block that fail alone. Raises `fault` if none does, or if it is no
     fault of records."""
-    if isinstance(fault, PolynyaError | OSError):
+    if isinstance(fault, PolynyaError | OSError) and not isinstance(fault, SchemaUnknown):
         raise fault
     found = []
     for rows in block.parts:
         try:
-            _decoded(Block([rows], block.shape, block.kind), schema)
+            _decoded(job, Block([rows], block.shape, block.kind), schema)
         except Exception as own:
             found.append(Unreadable(rows.part, told(own)))
     if not found:

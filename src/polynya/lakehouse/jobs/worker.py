@@ -356,7 +356,7 @@ def rebuild(
     ConfigError, and the errors of a job."""
 
     def rewrite(plan: JobPlan, runner: Runner, blobs: Blobs, told: Progress) -> str:
-        return produce_rebuild(plan, runner, blobs, told, wanted)
+        return produce_rebuild(plan, runner, blobs, told, wanted, coordinator.schemas)
 
     return _redo(coordinator, name, factory, progress, (REBUILD, rewrite))
 
@@ -366,7 +366,11 @@ def replay(
 ) -> JobOutcome | None:
     """Put the values of dead letters that fit the table's columns now into its rows. Return None if
     none does. Raises NoSuchTable, and the errors of a job."""
-    return _redo(coordinator, name, factory, progress, (REPLAY, produce_replay))
+
+    def rewrite(plan: JobPlan, runner: Runner, blobs: Blobs, told: Progress) -> str:
+        return produce_replay(plan, runner, blobs, told, coordinator.schemas)
+
+    return _redo(coordinator, name, factory, progress, (REPLAY, rewrite))
 
 
 def _redo(

@@ -9,7 +9,14 @@ from polynya.base.errors import ConfigError
 from polynya.base.installation import install_command
 from polynya.lakehouse.machine.java import find_java_home
 
-PACKAGES = ("pyspark", "pyarrow", "pyiceberg", "deltalake", "cramjam")  # packages of the pipeline
+PACKAGES = (
+    "pyspark",
+    "pyarrow",
+    "pyiceberg",
+    "deltalake",
+    "cramjam",
+    "fastavro",
+)  # packages of the pipeline
 READER = "duckdb"  # package of SQL queries
 INSTALL = install_command("lake")
 

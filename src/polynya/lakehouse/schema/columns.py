@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from polynya.base.payloads import fields_of
 from polynya.lakehouse.schema import types
 
 # the widest first
@@ -39,7 +40,7 @@ class Column(msgspec.Struct, frozen=True):
     @property
     def group(self) -> str:
         """The group of the type. Types of one group look alike in JSON."""
-        return types.GROUPS[self.type]
+        return types.group_of(self.type)
 
 
 class FieldProfile(msgspec.Struct):
@@ -207,7 +208,7 @@ def _merge(into: FieldProfile, seen: FieldProfile) -> None:
 def declared(columns: Sequence[tuple[str, str]]) -> list[Column]:
     """Return declared columns as wishes. A field is a path like `a.b`."""
     wishes = []
-    for path, kind in columns:
+    for path, kind in fields_of(columns):
         *outer, field = path.split(".")
         wished = Column(field, kind)
         for name in reversed(outer):
@@ -462,7 +463,7 @@ def _free_name(wished: Column, sibling: bool, taken: set[str]) -> str:
     if base[0].isdigit() or base.casefold().startswith(types.PARTITION_PREFIX):
         base = "_" + base
     if sibling:
-        base = f"{base}__{wished.type}"
+        base = f"{base}__{_ILLEGAL.sub('_', wished.type).rstrip('_')}"
     name, number = base, 1
     while not taken.isdisjoint(spellings(name)):
         number += 1
@@ -494,7 +495,7 @@ def _shape(columns: Sequence[Column], seen: FieldProfile, path: str) -> Iterator
         for kind, count in inner.types.items():
             groups[types.GROUPS[kind]] = groups.get(types.GROUPS[kind], 0) + count
         most = max(groups, key=lambda group: groups[group])
-        if len({types.GROUPS[kind] for kind in there}) > 1:
+        if len({types.group_of(kind) for kind in there}) > 1:
             yield here, most
         if (
             types.LONG in there

@@ -52,7 +52,9 @@ class Messages:
         self._messages: dict[str, Any] = {}
         self._enums: set[str] = set()
         try:
-            file = Parser(setup_lexer=_strict, setup_parser=_strict).parse(data.decode())
+            file = Parser(setup_lexer=strict_parser, setup_parser=strict_parser).parse(
+                data.decode()
+            )
         except (UnicodeDecodeError, RecursionError) as fault:
             raise ConfigError(f"the Protobuf schema cannot be read: {fault}") from None
         for element in file.file_elements:
@@ -158,7 +160,8 @@ class _Refusing:
         return lambda *_: None
 
 
-def _strict(recognizer: Any) -> None:
+def strict_parser(recognizer: Any) -> None:
+    """Make a lexer or parser raise ConfigError at the first syntax error."""
     recognizer.removeErrorListeners()
     recognizer.addErrorListener(_Refusing())
 

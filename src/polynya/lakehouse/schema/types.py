@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = (
     "long",
     "double",
@@ -14,6 +16,8 @@ LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = (
 MAP = "map"  # objects with many keys: text to one type of value
 DATE = "date"
 DECIMAL = "decimal"  # integers beyond 64 bits, up to DECIMAL_DIGITS digits
+BINARY = "binary"  # only by a schema, as the next one
+LOCAL_TIME = "timestamp"  # without a zone
 WHOLE = "whole"  # only in profiles: a whole number spelled as a fraction, like 5.0
 WIDE = "wide"  # only in profiles: a 64-bit integer that a double cannot hold
 HUGE = "huge"  # only in profiles: a number that no column can hold
@@ -25,7 +29,10 @@ GROUPS = {
     BOOLEAN: BOOLEAN,
     **dict.fromkeys((STRUCT, MAP), STRUCT),
     LIST: LIST,
+    BINARY: BINARY,
+    LOCAL_TIME: LOCAL_TIME,
 }
+_SCALED = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)", re.ASCII)
 OUR_COLUMNS = (
     "stream",
     "incarnation",
@@ -62,3 +69,24 @@ EXACT_MAX = 2**53  # below it a double is exact
 TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 _YEARS = r"(\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"  # 0001 to 9999, as readers know them
 DATE_PATTERN = rf"^{_YEARS}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
+
+
+def scaled(precision: int, scale: int) -> str:
+    """Return the type of decimals with a fraction."""
+    return f"decimal({precision},{scale})"
+
+
+def digits_of(kind: str) -> tuple[int, int] | None:
+    """Return the precision and the scale of a type of decimals with a fraction, else None."""
+    found = _SCALED.fullmatch(kind)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def group_of(kind: str) -> str:
+    """Return the group of a type. Types of one group look alike in JSON."""
+    return GROUPS.get(kind, kind)
+
+
+def is_json(kind: str) -> bool:
+    """Report whether values of JSON can have the type."""
+    return kind in GROUPS and kind not in (BINARY, LOCAL_TIME)

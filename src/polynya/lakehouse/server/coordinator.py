@@ -16,6 +16,7 @@ from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.limits import RANGES_STREAMS_MAX, TABLE_REST_MS_MAX
 from polynya.base.msgpack import UNREADABLE
 from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef
+from polynya.lakehouse.payloads.registry import NODE_PATH, SchemaReader
 from polynya.lakehouse.server.admin_port import far_refusal, near_admin
 from polynya.lakehouse.server.leases import Leased
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailedRange, FailRequest
@@ -63,6 +64,10 @@ class Coordinator(Protocol):
     def ranges(self, streams: Sequence[tuple[str, int]]) -> list[StreamRanges | None]:
         """Return where the records of streams lie, from a record of each on, after a flush. None:
         there is no such stream. Raises Unavailable."""
+        ...
+
+    def schemas(self, url: str) -> SchemaReader:
+        """Return the reader of the schema registry at a URL; "": the server's own."""
         ...
 
     def aside(self, name: str) -> set[tuple[int, int]]:
@@ -138,6 +143,7 @@ class HttpCoordinator:
         self._leased: set[str] = set()
         self._admin = admin_url.rstrip("/")
         self._admin_is_given = bool(self._admin)
+        self._registries: dict[str, SchemaReader] = {}
         self._base = base_url.rstrip("/")
         # A proxy from the environment cannot reach this machine's loopback.
         self._client = client or httpx.Client(
@@ -218,6 +224,12 @@ class HttpCoordinator:
             )
             found += _decoded(answer, _Ranges, "list of ranges").streams
         return found
+
+    def schemas(self, url: str) -> SchemaReader:
+        if url not in self._registries:  # another registry does not get the server's token
+            own = (f"{self._base}{NODE_PATH}", self._client)
+            self._registries[url] = SchemaReader(url) if url else SchemaReader(*own)
+        return self._registries[url]
 
     def derive(self, name: str, prefix: str, transform: str, partitions: Sequence[str]) -> bytes:
         """Create a derived table. Return the server's answer. Raises PolynyaError."""

@@ -88,6 +88,34 @@ DUTIES = (
     ),
     Metric("polynya_leases_expired_total", "counter", "Expired leases of subscriptions."),
     Metric(
+        "polynya_work_lag_records",
+        "gauge",
+        "Records that a subscription has not acknowledged; of a worker group, those of its lane that "
+        "is furthest behind. Up to 15 seconds old. The label is the group, else the id; "
+        "in a cluster, each node shows the lanes that it leads: take the maximum.",
+        ("subscription",),
+        merge="max",
+    ),
+    Metric(
+        "polynya_work_lanes",
+        "gauge",
+        "Lanes of a worker group that this node leads; 1 for another subscription.",
+        ("subscription",),
+    ),
+    Metric(
+        "polynya_work_leased_lanes",
+        "gauge",
+        "Lanes of them that a worker holds.",
+        ("subscription",),
+    ),
+    Metric(
+        "polynya_work_attempts",
+        "gauge",
+        "Failed attempts at the record that comes next, of the lane with the most.",
+        ("subscription",),
+        merge="max",
+    ),
+    Metric(
         "polynya_subscription_faults_total",
         "counter",
         "Steps between groups that failed and will be retried.",

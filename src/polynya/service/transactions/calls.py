@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from polynya.stream.features.transactions.commands import TxnAdd, TxnInit
 from polynya.stream.features.transactions.state import Transaction, TransactionState
 from polynya.stream.replies import Code
 
 TRANSACTIONS = 76  # messages between cores
+ACT = 89
 
 STATE_NAMES = {  # as Kafka's tools show them
     TransactionState.EMPTY: "Empty",
@@ -25,11 +27,20 @@ class TransactionRefused(Exception):
 
     NOT_FOUND: it does not know the id. FENCED: another pair of producer and epoch. TXN_STATE: no
     transaction is open, or its outcome was another one. TXN_CONCURRENT: the markers of the last one
-    are on their way: repeat. TOO_LARGE: too many participants. TOO_MANY: no room for the id."""
+    are on their way: repeat. TXN_HELD: a backup holds commits: repeat. TOO_LARGE: too many
+    participants. TOO_MANY: no room for the id."""
 
     def __init__(self, code: Code) -> None:
         super().__init__(code.name)
         self.code = code
+
+
+class TransactionAct(msgspec.Struct, array_like=True, gc=False):
+    """A command for a coordinator that waits there for the end of the transaction before."""
+
+    group: int
+    command: TxnInit | TxnAdd
+    wait_ms: int
 
 
 class TransactionQuery(msgspec.Struct, array_like=True, gc=False):

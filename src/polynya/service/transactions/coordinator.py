@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
+from polynya.base.errors import NotLeader
 from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import MARKED_MAX
 from polynya.service.node_service import NodeService
 from polynya.service.transactions.calls import (
+    ACT,
     TRANSACTIONS,
+    TransactionAct,
     TransactionDetails,
     TransactionQuery,
     TransactionRefused,
     details_of,
 )
+from polynya.service.transactions.marker_sender import MarkerSender
 from polynya.stream.command import Command
 from polynya.stream.features.transactions.commands import (
     EPOCH,
@@ -24,8 +30,9 @@ from polynya.stream.features.transactions.commands import (
     TxnInit,
 )
 from polynya.stream.features.transactions.state import PREPARED, Transaction, TransactionState
-from polynya.stream.replies import Code
+from polynya.stream.replies import Code, Reply
 
+WAIT_MS = 400  # for the end of the transaction before; then the log answers
 Pair: TypeAlias = tuple[int, int]  # producer, epoch
 
 
@@ -34,10 +41,13 @@ class TransactionService:
     OutcomeUnknown; a repeat is safe then. The caller checks ids (1 to `TRANSACTIONAL_ID_BYTES_MAX`
     bytes) and timeouts (1 to `TRANSACTION_TIMEOUT_MS_MAX`)."""
 
-    def __init__(self, service: NodeService) -> None:
-        self._service = service
+    def __init__(self, service: NodeService, markers: MarkerSender) -> None:
+        self._service, self._markers = service, markers
+        markers.wake = self._wake
+        self._waiting: dict[int, list[asyncio.Event]] = {}  # by group
         self.now_ms = service.now_ms
         service.rpc.serve(TRANSACTIONS, TransactionQuery, list[TransactionDetails], self._answer)
+        service.rpc.serve(ACT, TransactionAct, Reply, self._act)
 
     @property
     def is_ready(self) -> bool:
@@ -48,12 +58,16 @@ class TransactionService:
         """Return the Raft group whose leader coordinates an id."""
         return self._service.group_of(f"transaction/{id_}")
 
-    def is_ending(self, id_: str) -> bool:
-        """Report whether the markers of the last transaction are on their way, if this core leads the
-        id's group. A request would be refused then, by an entry of the log."""
-        machine = self._service.local.led.get(self.group_of(id_))
+    def _is_ending(self, group: int, id_: str) -> bool:
+        """Report whether the markers of the last transaction are on their way. A request would be
+        refused then, by an entry of the log."""
+        machine = self._service.local.led.get(group)
         known = None if machine is None else machine.transactions.get(id_)
-        return known is not None and known.state in PREPARED
+        return (
+            known is not None
+            and known.state in PREPARED
+            and not self._markers.is_acknowledging(group, known.messages)
+        )
 
     async def init(
         self, id_: str, timeout_ms: int, pair: Pair = (-1, -1), *, owner: int = 0
@@ -63,7 +77,7 @@ class TransactionService:
         if pair != (-1, -1):
             _check(pair)
         command = TxnInit(id_, self._service.now_ms(), timeout_ms, *pair, owner)
-        return _pair_of(await self._call(id_, command))
+        return _pair_of(await self._call_after(id_, command))
 
     async def add(  # noqa: PLR0913
         self,
@@ -81,7 +95,8 @@ class TransactionService:
             raise TransactionRefused(Code.TOO_LARGE)
         placed = [(self._service.group_of(f"consumer-group/{group}"), group) for group in groups]
         now_ms = self._service.now_ms()
-        number: int = await self._call(id_, TxnAdd(id_, *pair, now_ms, streams, placed, version))
+        command = TxnAdd(id_, *pair, now_ms, streams, placed, version)
+        number: int = await self._call_after(id_, command)
         return number
 
     async def participants(self, id_: str, pair: Pair) -> tuple[int, list[int], list[str]]:
@@ -165,11 +180,48 @@ class TransactionService:
             ]
         return found
 
+    async def _call_after(self, id_: str, command: TxnInit | TxnAdd) -> Any:
+        """Call the coordinator, which waits a moment while the transaction before ends."""
+        act = TransactionAct(self.group_of(id_), command, WAIT_MS)
+        return _detail_of(
+            await self._service.rpc.at_home(act.group, ACT, act, self._act, changes=True)
+        )
+
+    async def _act(self, act: TransactionAct) -> Reply:
+        if act.group not in self._service.local.led:
+            raise NotLeader(0)
+        if self._is_ending(act.group, act.command.id):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(act.wait_ms, WAIT_MS) / 1000):
+                    await self._wait_ended(act.group, act.command.id)
+        return await self._service.call(act.group, act.command)
+
+    async def _wait_ended(self, group: int, id_: str) -> None:
+        """Wait until the acknowledgements of the last markers are on their way into the log."""
+        woken = asyncio.Event()
+        waiting = self._waiting.setdefault(group, [])
+        waiting.append(woken)
+        try:
+            while self._is_ending(group, id_):
+                woken.clear()
+                await woken.wait()
+        finally:
+            waiting.remove(woken)
+            if not waiting:
+                self._waiting.pop(group, None)
+
+    def _wake(self, group: int) -> None:
+        for woken in self._waiting.get(group, ()):
+            woken.set()
+
     async def _call(self, id_: str, command: Command) -> Any:
-        reply = await self._service.call(self.group_of(id_), command)
-        if reply.code != Code.OK:
-            raise TransactionRefused(Code(reply.code))
-        return reply.detail
+        return _detail_of(await self._service.call(self.group_of(id_), command))
+
+
+def _detail_of(reply: Reply) -> Any:
+    if reply.code != Code.OK:
+        raise TransactionRefused(Code(reply.code))
+    return reply.detail
 
 
 def _check(pair: Pair) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from polynya.service.node_service import NodeService
@@ -50,6 +50,9 @@ class MarkerSender:
         self._done = done
         self._targets: dict[tuple[int, int], _Target] = {}  # by group and target
         self._acknowledged: dict[int, list[int]] = {}  # by group
+        # called with a group whose acknowledgements go into the log now
+        self.wake: Callable[[int], None] = lambda group: None
+        self._logging: set[tuple[int, int]] = set()  # acknowledgements in the log, but not applied
         self.failures = 0
 
     def send(self, group: int, message: int, target: int, command: TxnMarkers) -> None:
@@ -60,6 +63,11 @@ class MarkerSender:
             known = self._targets[key] = _Target()
         known.messages.append((message, command))
         self._pump(key, known)
+
+    def is_acknowledging(self, group: int, messages: Iterable[int]) -> bool:
+        """Report whether the acknowledgements of these messages are on their way into the log: what
+        is proposed from now on comes behind them."""
+        return all((group, message) in self._logging for message in messages)
 
     def drop(self, group: int) -> None:
         """Forget the messages of a group that is no longer led here, or in another term."""
@@ -122,11 +130,14 @@ class MarkerSender:
     def _log(self) -> None:
         taken, self._acknowledged = self._acknowledged, {}
         for group, messages in taken.items():
+            self.wake(group)  # first: what waited is logged by the turn of the acknowledgements
             for begin in range(0, len(messages), ACKNOWLEDGED_MAX):
                 some = messages[begin : begin + ACKNOWLEDGED_MAX]
                 logged = partial(self._logged, group, some)
+                self._logging.update((group, message) for message in some)
                 self._service.proposals.propose_to(group, AcknowledgeAll(some), logged)
 
     def _logged(self, group: int, messages: list[int], reply: Reply | BaseException) -> None:
         for message in messages:
+            self._logging.discard((group, message))
             self._done(group, message)

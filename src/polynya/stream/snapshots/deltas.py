@@ -33,6 +33,7 @@ V = TypeVar("V")
 
 VERSION = 1
 _LENGTH = Struct("<I")
+_NIL = b"\xc0"
 _MANY = Struct(">BI")  # msgpack: header of a long array
 _encode = msgspec.msgpack.encode
 _FIELDS = Image.__struct_fields__
@@ -188,7 +189,13 @@ def _entries(known: Mapping[str, V], names: Iterable[str] | None) -> dict[str, V
 def _encode_head(image: Image | list[Raw], gone: Gone, watched: bool, streams: int) -> bytes:
     known = [getattr(gone, field) for field in PlainGone.__struct_fields__]
     written = gone if gone.transactions else PlainGone(*known)
-    return _encode((VERSION, Raw(_encode(image)), written, watched, streams))
+    body = snapshots.encode_image(image) if isinstance(image, Image) else _encode(_plain(image))
+    return _encode((VERSION, Raw(body), written, watched, streams))
+
+
+def _plain(image: list[Raw]) -> list[Raw]:
+    """Leave out the hold of an image that has none, as `encode_image` does."""
+    return image[:-1] if bytes(image[-1]) == _NIL else image
 
 
 # --- merging --------------------------------------------------------------------------------------
@@ -345,7 +352,7 @@ class _Merged:
     def base(self) -> bytes:
         self.attempts, self.released = _remembered(self.attempts), _remembered(self.released)
         self._put_together()
-        return _encode(self.image)
+        return _encode(_plain(self.image))
 
     def delta(self) -> bytes:
         streams = [self.streams.pop(uid) for uid in sorted(self.streams)]

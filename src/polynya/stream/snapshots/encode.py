@@ -23,7 +23,7 @@ from polynya.stream.features.subscriptions import links
 from polynya.stream.features.subscriptions.state import SubscriptionsImage as Subscribed
 from polynya.stream.features.tables.state import Table, Watch
 from polynya.stream.features.topics.state import Topic, TopicChanges
-from polynya.stream.features.transactions.state import Transaction, Transactions
+from polynya.stream.features.transactions.state import CommitHold, Transaction, Transactions
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Retention
 from polynya.stream.state import entries, index
@@ -67,6 +67,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     topic_revision: int = 0
     epoch_bases: list[int] = []
     writers: list[WriterState] = []
+    hold: CommitHold | None = None  # not written while there is none, as by releases before
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -74,6 +75,7 @@ _DECODER = msgspec.msgpack.Decoder(Image)
 _PARTS = msgspec.msgpack.Decoder(list[Raw])
 _STREAM = msgspec.msgpack.Decoder(Stream)
 _STREAMS = Image.__struct_fields__.index("streams")
+_PLAIN_FIELDS = Image.__struct_fields__[:-1]
 
 
 def snapshot_of(machine: Machine) -> bytes:
@@ -83,13 +85,13 @@ def snapshot_of(machine: Machine) -> bytes:
     if machine.directory.evicted:
         image.streams += map(eviction.as_written, eviction.evicted_views(machine))
         image.streams.sort(key=attrgetter("uid"))
-    return _ENCODER.encode(image)
+    return encode_image(image)
 
 
 def around_streams(machine: Machine, streams: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after the streams of a snapshot, so that its streams can be
     encoded one by one."""
-    parts = _PARTS.decode(_ENCODER.encode(_whole_image_of(machine)))
+    parts = _PARTS.decode(encode_image(_whole_image_of(machine)))
     before = b"".join([array_head(len(parts)), *parts[:_STREAMS], array_head(streams)])
     return before, b"".join(parts[_STREAMS + 1 :])
 
@@ -169,6 +171,7 @@ def image_of(machine: Machine) -> Image:
         watches=list(machine.claims.watches.values()),
         topic_revision=machine.meta.topic_changes.revision,
         epoch_bases=machine.counters.epoch_bases,
+        hold=machine.transactions.hold,
     )
 
 
@@ -196,7 +199,14 @@ def with_places(data: bytes, moved: dict[int, int]) -> bytes:
 def write_image(image: Image) -> bytes:
     """Encode an image as a snapshot."""
     image.streams = [without_payload(stream) for stream in image.streams]
-    return _ENCODER.encode(image)
+    return encode_image(image)
+
+
+def encode_image(image: Image) -> bytes:
+    """Encode an image. Without a hold it has the bytes of the releases before."""
+    if image.hold is not None:
+        return _ENCODER.encode(image)
+    return _ENCODER.encode([getattr(image, field) for field in _PLAIN_FIELDS])
 
 
 def outbox_of(
@@ -252,6 +262,7 @@ def machine_from(data: bytes, read_payload: Callable[[int, int], bytes]) -> Mach
     machine.meta.topics = {topic.name: topic for topic in image.topics}
     machine.consumer_groups = ConsumerGroups(image.consumer_groups)
     machine.transactions = Transactions(image.transactions)
+    machine.transactions.hold = image.hold
     machine.meta.topic_changes = TopicChanges(image.topic_revision, image.topics)
     machine.counters.level = image.level
     machine.counters.producer_ids = image.producer_id_counter

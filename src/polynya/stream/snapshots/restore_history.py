@@ -8,10 +8,13 @@ lost, is never mistaken for new data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
+from polynya.base.limits import MARKED_MAX
+from polynya.stream.features.markers.commands import TxnMarkers
+from polynya.stream.features.markers.control_batch import control_batch
 from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.features.subscriptions.state import State
 from polynya.stream.features.tables.state import Table
@@ -19,6 +22,7 @@ from polynya.stream.features.transactions.rules import markers_of, outcome_of
 from polynya.stream.features.transactions.state import (
     OUTCOMES_MAX,
     Transaction,
+    TransactionOutcome,
     TransactionState,
 )
 from polynya.stream.parts import Fork
@@ -87,6 +91,7 @@ class Survey:
         ] = {}  # group -> table -> the latest job that claimed there
         self.epoch_bases: list[int] = []  # of the histories before
         self.term = 0  # the highest one of a group
+        self.outcomes: dict[tuple[int, int], TransactionOutcome] = {}  # by producer and number
         # tables to continue; set before any call of `reborn`
         self.kept: frozenset[int] = frozenset()
 
@@ -98,6 +103,9 @@ class Survey:
             self.packs.setdefault(held.owner_group, {}).setdefault(self.rename(key), []).append(
                 image.group
             )
+        for transaction in image.transactions:
+            for outcome in transaction.outcomes:
+                self.outcomes[outcome.producer, outcome.number] = outcome
         if image.subscriptions is not None:
             self.homes.update(home.uid for home in image.subscriptions.homes)
         self.tables |= {
@@ -168,6 +176,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     }
     image.released = []
     image.writers = []  # no process of the old cluster goes on
+    image.hold = None  # of the backup itself
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += UID_JUMP
     image.producer_id_counter += PRODUCER_ID_JUMP
@@ -182,6 +191,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     image.uid_counter += len(image.tables)
     _subscriptions(image, survey)
     _transactions(image, now_ms)
+    _open_parts(image, survey, now_ms)
     notes: list[StreamLoss] = []
     for stream in image.streams:
         notes += _fork(stream, survey)
@@ -292,6 +302,46 @@ def _abort(image: Image, transaction: Transaction, now_ms: int) -> None:
         transaction.state = TransactionState.PREPARE_ABORT
     outcome = outcome_of(transaction, commit=False, bumped=True, now_ms=now_ms)
     transaction.outcomes = [*transaction.outcomes, outcome][-OUTCOMES_MAX:]
+
+
+def _open_parts(image: Image, survey: Survey, now_ms: int) -> None:
+    """End what transactions have open in the streams and consumer groups of this group, as a copy of
+    their coordinator has decided; else they are aborted. No batch and no offset waits for an answer."""
+    parts: dict[tuple[int, int, int], tuple[list[tuple[int, str]], list[str]]] = {}
+    for key, uid, name in _open(image):
+        uids, groups = parts.setdefault(key, ([], []))
+        if uid:
+            uids.append((uid, name))
+        else:
+            groups.append(name)
+    for (producer, number, epoch), (uids, groups) in sorted(parts.items()):
+        outcome = survey.outcomes.get(
+            (producer, number), TransactionOutcome(producer, number, False, epoch, now_ms)
+        )
+        commit, decided_ms = outcome.commit, outcome.decided_ms
+        batch = control_batch(producer, outcome.epoch, commit=commit, decided_ms=decided_ms)
+        members = [*((each, "") for each in uids), *(((0, ""), each) for each in groups)]
+        for begin in range(0, len(members), MARKED_MAX):
+            some = members[begin : begin + MARKED_MAX]
+            streams = [stream for stream, group in some if not group]
+            names = [group for _, group in some if group]
+            markers = TxnMarkers(
+                producer, outcome.epoch, number, commit, batch, streams, names, now_ms
+            )
+            image.message_counter += 1
+            image.outbox.append((image.message_counter, image.group, markers))
+
+
+def _open(image: Image) -> Iterator[tuple[tuple[int, int, int], int, str]]:
+    """Yield what is open: (producer, number, epoch), and the uid and name of a stream or 0 and the
+    id of a consumer group."""
+    for stream in image.streams:
+        opened = stream.kafka.open if stream.kafka is not None else {}
+        for producer, each in opened.items():
+            yield (producer, each.number, each.epoch), stream.uid, stream.name
+    for group in image.consumer_groups:
+        for producer, pending in group.pending.items():
+            yield (producer, pending.number, 0), 0, group.id
 
 
 def _subscriptions(image: Image, survey: Survey) -> None:

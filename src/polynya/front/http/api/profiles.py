@@ -14,13 +14,12 @@ from polynya.base.names import (
     DISKLESS,
     LEASED,
     REPLICATED,
-    BadName,
-    canonical_name,
     partition_of,
     spelled_name,
 )
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.named import stream_to_see_or_change
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.api import Service
 from polynya.stream.features.profiles.commands import Profile, SetProfile
@@ -43,17 +42,8 @@ class ProfileRoute:
 
     async def handle(self, request: Request) -> Response:
         """Get (`read`) or change (`create`) the profile of a stream. Raises `Failure`."""
-        try:
-            name = canonical_name("/".join(request.segments))
-        except BadName as bad:
-            raise Failure("INVALID_NAME", str(bad)) from None
-        reads = request.method in ("GET", "HEAD")
-        if not reads and request.method != "POST":
-            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD, POST"),))
-        verb = Verb.READ if reads else Verb.CREATE
-        if request.principal is not None and not request.principal.may(verb, name):
-            raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {spelled_name(name)}")
-        if not reads:
+        name = stream_to_see_or_change(request, Verb.CREATE)
+        if request.method == "POST":
             await self._change(name, read_json(request.body, _Wanted).profile)
         info = await self._service.info(name)
         if isinstance(info, Refusal):

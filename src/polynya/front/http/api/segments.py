@@ -6,10 +6,11 @@ from __future__ import annotations
 import msgspec
 
 from polynya.access.grants import Verb
-from polynya.base.names import LEASED, BadName, canonical_name, spelled_name
+from polynya.base.names import LEASED, spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.named import stream_to_see_or_change
 from polynya.service.stream_segments import LeasedSegments, SegmentFinder
 from polynya.wire.headers import format_instant
 
@@ -24,15 +25,7 @@ class SegmentRoute:
         self._finder = finder
 
     async def handle(self, request: Request) -> Response:
-        if request.method not in ("GET", "HEAD", "POST"):
-            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD, POST"),))
-        try:
-            name = canonical_name("/".join(request.segments))
-        except BadName as bad:
-            raise Failure("INVALID_NAME", str(bad)) from None
-        verb = Verb.APPEND if request.method == "POST" else Verb.READ
-        if request.principal is not None and not request.principal.may(verb, name):
-            raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {spelled_name(name)}")
+        name = stream_to_see_or_change(request, Verb.APPEND)
         if request.method == "POST":
             rolled = await self._finder.roll(name, _epoch(request))
             found = None if rolled is None else rolled.segments

@@ -13,9 +13,12 @@ from polynya.base.limits import (
     SUBSCRIPTION_ATTEMPTS_MAX,
     SUBSCRIPTION_BODY_BYTES_MAX,
     SUBSCRIPTION_ID_BYTES_MAX,
+    SUBSCRIPTION_LANES_MAX,
     SUBSCRIPTION_PAUSE_MS_MAX,
+    SUBSCRIPTION_ROWS_MAX,
     SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTION_TEXT_BYTES_MAX,
+    SUBSCRIPTION_WORKER_BYTES_MAX,
 )
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
@@ -35,6 +38,7 @@ from polynya.subscriptions.messages import (
     Put,
     Reset,
     RetryWork,
+    ShareLanes,
     Work,
     refuse,
 )
@@ -74,6 +78,15 @@ class _StreamsBody(msgspec.Struct):
 class _ClaimBody(msgspec.Struct):
     worker: str
     claim_id: str = ""  # not in the protocol
+
+
+class _WorkersBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A worker's report. It is not in the protocol."""
+
+    worker: str
+    lanes: int = 1
+    busy: list[int] = []
+    leave: bool = False
 
 
 class _Ack(msgspec.Struct):
@@ -152,17 +165,22 @@ class SubscriptionRoutes:
         return await self._subscriptions.operate(operation)
 
     async def _list(self, request: Request) -> OperationResult:
-        """List all subscriptions by id, in pages. This is an extension of the protocol."""
+        """List all subscriptions by id, in pages; with `groups` by name, where the lanes of a group
+        are one row. This is an extension of the protocol."""
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
         if request.principal is not None and not request.principal.may(Verb.SUBSCRIBE, ""):
             raise _forbidden(
                 "'subscribe' on all streams, which the list of all subscriptions needs"
             )
-        limit = min(_limit(request) or LISTED, LISTED_MAX)
-        return await self._subscriptions.listed(
-            request.query.get("prefix", ""), request.query.get("after", ""), limit
-        )
+        place = request.query.get("prefix", ""), request.query.get("after", "")
+        limit, groups = _limit(request) or LISTED, request.query.get("groups", "false")
+        if groups not in ("true", "false"):
+            raise _invalid(f"groups is '{groups[:64]}'; expected true or false")
+        if groups == "true":
+            rows_max = min(limit, SUBSCRIPTION_ROWS_MAX)
+            return await self._subscriptions.listed_by_name(*place, rows_max)
+        return await self._subscriptions.listed(*place, min(limit, LISTED_MAX))
 
     async def _check(self, principal: Principal, operation: AnyOperation) -> None:
         """Check that the caller may watch every present and new stream of the subscription. Raises
@@ -266,6 +284,9 @@ def _operation(request: Request, now_ms: int) -> AnyOperation:
         return _base(request, key)
     if rest[0] == "streams":
         return _members(request, key, rest[1:])
+    if rest == ("workers",):
+        _only(request, "POST")
+        return _share_lanes(request, key)
     if rest == ("reset",):
         _only(request, "POST")
         return _reset(request, key, now_ms)
@@ -278,8 +299,8 @@ def _operation(request: Request, now_ms: int) -> AnyOperation:
         refuse(
             404,
             "SUBSCRIPTION_NOT_FOUND",
-            "the paths below a subscription are streams, callback, claim, ack, retry, release and "
-            "reset",
+            "the paths below a subscription are streams, callback, claim, ack, retry, release, "
+            "reset and workers",
         )
     )
 
@@ -324,6 +345,22 @@ def _claim(request: Request, key: str) -> AnyOperation:
     if len(claim_id.encode()) > SUBSCRIPTION_ID_BYTES_MAX or "\0" in claim_id:
         raise _invalid(f"claim_id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes without NUL")
     return ClaimWork(key, request.base_url, worker, claim_id)
+
+
+def _share_lanes(request: Request, key: str) -> AnyOperation:
+    body = _read(request, _WorkersBody)
+    worker, lanes = body.worker, body.lanes
+    if not worker or len(worker.encode()) > SUBSCRIPTION_WORKER_BYTES_MAX or "\0" in worker:
+        raise _invalid(
+            f"worker must be a non-empty string of at most {SUBSCRIPTION_WORKER_BYTES_MAX} bytes "
+            "without NUL"
+        )
+    if not 1 <= lanes <= SUBSCRIPTION_LANES_MAX:
+        raise _invalid(f"lanes is {lanes}; expected an integer from 1 to {SUBSCRIPTION_LANES_MAX}")
+    wrong = [lane for lane in body.busy if not 0 <= lane < lanes]
+    if wrong:
+        raise _invalid(f"busy has {wrong[0]}; expected lanes from 0 to {lanes - 1}")
+    return ShareLanes(key, request.base_url, worker, lanes, sorted(set(body.busy)), body.leave)
 
 
 def _wake_token(request: Request) -> str:

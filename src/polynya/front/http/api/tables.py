@@ -16,6 +16,7 @@ from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import TABLE_REST_MS_MAX, WORKER_NAME_CHARACTERS_MAX
 from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
+from polynya.base.payloads import RECORD, fields_of
 from polynya.front.http.api.derived_lag import DerivedLag
 from polynya.front.http.api.schemas import TableFacts, columns_of, history_of, info_of
 from polynya.front.http.protocol.extension import Request, read_json
@@ -33,6 +34,7 @@ class _Alter(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
     hold: bool | None = None
     columns: dict[str, str] = {}
+    payload: str | None = None
 
 
 _Worker = Annotated[str, msgspec.Meta(max_length=WORKER_NAME_CHARACTERS_MAX)]
@@ -53,6 +55,7 @@ class _Create(msgspec.Struct, forbid_unknown_fields=True):
     hold: bool = False
     columns: dict[str, str] = {}
     partitions: list[str] = []
+    payload: str = ""
 
 
 class _Derive(msgspec.Struct, forbid_unknown_fields=True):
@@ -148,6 +151,7 @@ class TableRoutes:
             hold=wanted.hold,
             columns=columns,
             partitions=wanted.partitions,
+            payload=wanted.payload,
         )
         inner, outer = await self._tables.overlaps(table)
         return 201 if new else 200, {
@@ -162,7 +166,11 @@ class TableRoutes:
     async def _alter(self, name: str, wanted: _Alter, principal: Principal | None) -> Answer:
         _check(principal, Verb.TABLE, (await self._tables.find(name)).prefixes)
         table = await self._tables.alter(
-            name, new_name=wanted.name, hold=wanted.hold, columns=list(wanted.columns.items())
+            name,
+            new_name=wanted.name,
+            hold=wanted.hold,
+            columns=list(wanted.columns.items()),
+            payload=wanted.payload,
         )
         return 200, {"table": await self._described(table)}
 
@@ -331,6 +339,8 @@ class TableRoutes:
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         return {
             **self._ref(table),
+            "columns": fields_of(table.columns),
+            "payload": dict(table.columns).get(RECORD, ""),
             "delta": f"{table.folder}/main",
             "delta_dlq": f"{table.folder}/dlq",
             "store": self._store,

@@ -6,7 +6,9 @@ Paths that are not listed here need `admin`, so a new route is closed until it g
 
 from __future__ import annotations
 
+import binascii
 import math
+from base64 import b64decode
 from collections.abc import Callable
 
 from polynya.access import Access, Denied, KeysUnknown, Principal
@@ -24,11 +26,14 @@ from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.short_tokens import PATH as SHORT_TOKENS
 from polynya.front.http.auth.cookies import TokenCookie, check_cookie_rights
-from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.errors import Failure, is_registry
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST
 from polynya.front.http.protocol.peer import Peer
 from polynya.front.http.protocol.router import Route, RouteKind
+from polynya.front.http.reducers.routes import MODULE
+from polynya.front.http.reducers.routes import PATH as REDUCERS
+from polynya.front.http.registry.log import PREFIX as SCHEMAS
 from polynya.front.http.routes.table import dispatch, handle
 from polynya.wire.http.http1 import Head
 
@@ -115,6 +120,7 @@ class Authorizer:
         except Denied as denied:
             self._access.counters.denied += 1
             raise Failure("TOKEN_REFUSED", str(denied), _CHALLENGE_AGAIN) from None
+        self._check_user(exchange, principal)
         exchange.principal = principal
         self._check_source(exchange, principal)
         self._check_grants(exchange, principal)
@@ -230,6 +236,18 @@ class Authorizer:
         if left > URL_TOKEN_SECONDS_MAX * 1000:
             raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
 
+    def _check_user(self, exchange: Exchange, principal: Principal) -> None:
+        """Check the user of a request that has one: the name or the id of the token, as with Kafka.
+        Raises `Failure`."""
+        user = _user(exchange.head)
+        if user is not None and user not in (principal.id, principal.name):
+            self._access.counters.denied += 1
+            raise Failure(
+                "TOKEN_REFUSED",
+                "the user is not the name or the id of the token that the password is",
+                _CHALLENGE_AGAIN,
+            )
+
     def _bind(self, peer: Peer, principal: Principal, exchange: Exchange) -> None:
         """Bind the connection to the principal. Raises `Failure` when the principal has too many
         connections."""
@@ -297,7 +315,7 @@ class Authorizer:
             return Verb.READ, None
         if route.kind == RouteKind.RETENTION:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
-        if route.kind in (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP):
+        if route.kind in (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP, RouteKind.STATE):
             return Verb.READ, route.name
         if route.kind == RouteKind.SNAPSHOT:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.SNAPSHOT), route.name
@@ -305,7 +323,7 @@ class Authorizer:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.APPEND), route.name
         if route.kind == RouteKind.APPEND_BATCH:
             return Verb.APPEND, route.name
-        if route.kind == RouteKind.APPEND_MANY:  # which checks each stream
+        if route.kind in (RouteKind.APPEND_MANY, RouteKind.APPEND_ALL):  # which check each stream
             return Verb.APPEND, None
         return _asked_of_handler(route, method)
 
@@ -353,10 +371,14 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         return Verb.METRICS, None
     if path in READS_BY_POST or path.startswith(SEGMENTS):
         return Verb.READ, None
+    if path.startswith(f"{REDUCERS}/") and route.segments[1:] == (MODULE,):
+        return (Verb.READ if reads else Verb.ADMIN), None
     if path.startswith(PROFILES):
         return (Verb.READ if reads else Verb.CREATE), None
     if path == "/v1/tables" or path.startswith("/v1/tables/"):
         return (Verb.READ if reads else Verb.TABLE), None
+    if is_registry(path):
+        return _of_registry(route, method), SCHEMAS
     if path.startswith(CATALOG):
         return ("" if path == f"{CATALOG}config" else Verb.READ), None
     if path.startswith(_SUBSCRIPTIONS):
@@ -381,9 +403,41 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
     return Verb.ADMIN, None
 
 
+def _of_registry(route: Route, method: str) -> str:
+    """Return the verb for the schema registry: a schema is registered by an append to its topic, and
+    compared or looked up by a read."""
+    if method in ("GET", "HEAD"):
+        return Verb.READ
+    if method != "POST":
+        return Verb.DELETE
+    registers = route.segments[:1] == ("subjects",) and len(route.segments) > 2
+    return Verb.APPEND if registers else Verb.READ
+
+
+def _basic(head: Head) -> tuple[str, str] | None:
+    """Return user and password of a request for the schema registry, whose clients send them; None
+    without."""
+    scheme, _, coded = head.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic" or not is_registry(head.target):
+        return None
+    try:
+        user, colon, password = b64decode(coded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return (user, password) if colon else None
+
+
+def _user(head: Head) -> str | None:
+    found = _basic(head)
+    return None if found is None else found[0]
+
+
 def _bearer(head: Head) -> str:
-    """Return the bearer token. Raises `Failure`."""
+    """Return the bearer token, or the password of a client of the schema registry. Raises
+    `Failure`."""
     text = head.headers.get("authorization", "")
+    if (found := _basic(head)) is not None and found[1]:
+        return found[1]
     scheme, _, credential = text.partition(" ")
     if scheme.lower() != "bearer" or not credential.strip():
         raise Failure("UNAUTHORIZED", headers=_CHALLENGE)

@@ -16,6 +16,7 @@ from polynya.stream.replies import Code
 REFUSED = "refused"
 UNKNOWN = "unknown"
 CATALOG = "/iceberg/"  # errors of these paths have the format of Iceberg's REST specification
+REGISTRY = "/registry"  # errors of these paths also have that of Confluent's schema registry
 
 
 class ErrorCode(msgspec.Struct, frozen=True):
@@ -109,6 +110,11 @@ _TABLE = (
         "a partition is a column, a period of a time, or a number of buckets: day(timestamp)",
     ),
     ErrorCode(
+        "TABLE_PAYLOAD",
+        400,
+        "a payload is registry, registry:URL, avro:SCHEMA or protobuf:MESSAGE:SCHEMA",
+    ),
+    ErrorCode(
         "TABLE_TRANSFORM", 400, "a transform is an SQL statement or MODULE:FUNCTION of Python"
     ),
     ErrorCode("TOPIC_INVALID", 400, "the topic's name, partitions or a config is invalid"),
@@ -157,6 +163,9 @@ _TABLE = (
     ErrorCode("TRANSACTION_NOT_FOUND", 404, "there is no such transactional id"),
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
     ErrorCode("NO_SNAPSHOT", 404, "the stream has no snapshot"),
+    ErrorCode("NO_REDUCER", 404, "there is no such reducer, or none is bound to the stream"),
+    ErrorCode("MODULE_NOT_FOUND", 404, "no module with this SHA-256 is stored"),
+    ErrorCode("KEY_NOT_FOUND", 404, "the state of the reducer has no such key"),
     ErrorCode(
         "METHOD_NOT_ALLOWED",
         405,
@@ -175,6 +184,12 @@ _TABLE = (
         "the name is that of a partition of a Kafka topic: write to it with a Kafka client (a mirror "
         "takes records after 'polynya mirror --cut-over'), and delete the topic with 'polynya topic "
         "rm'",
+    ),
+    ErrorCode(
+        "NONE_APPENDED",
+        409,
+        "one of many appends is refused, so none was applied: `item` is its number from 0, `reason` "
+        "the code that it has alone, and the status is that of this code",
     ),
     ErrorCode(
         "PROFILE_CONFLICT",
@@ -241,6 +256,25 @@ _TABLE = (
     ),
     ErrorCode("SNAPSHOT_ORIGINS", 409, "the stream has snapshots of as many origins as it may"),
     ErrorCode(
+        "REDUCER_REVISION",
+        409,
+        "the reducer has another revision by now, or its pattern does not fit the stream",
+    ),
+    ErrorCode(
+        "REDUCER_STOPPED",
+        409,
+        "the reducer is stopped, as it computed two states for the same records; the first one "
+        "stays: 'polynya reduce add' begins a new revision",
+    ),
+    ErrorCode(
+        "REDUCER_FAULT",
+        409,
+        "the reducer cannot take the records of this stream; the message has why",
+    ),
+    ErrorCode(
+        "REDUCERS_FULL", 409, "the cluster has as many reducers, or faults of one, as it may"
+    ),
+    ErrorCode(
         "PARTS_GONE",
         409,
         "the body of the snapshot is no longer stored: the stream was created again or the upload "
@@ -296,6 +330,12 @@ _TABLE = (
         "HOST_NOT_ALLOWED",
         421,
         "without access control, a node serves only its own hosts and those in `allowed_hosts`",
+    ),
+    ErrorCode(
+        "CROSS_GROUP",
+        422,
+        "the streams of appends that are applied together must be of one group: give their names the "
+        "same part in braces, such as {o7}/order",
     ),
     ErrorCode(
         "KAFKA_BATCH_UNREADABLE",
@@ -396,6 +436,12 @@ _TABLE = (
         "a Kafka transaction is open at the offset of the condition: its records may yet come before "
         "the append",
         retry_after=1,
+    ),
+    ErrorCode(
+        "NO_WORKER",
+        503,
+        "the state needs a worker of reducers: 'polynya reduce run', or the setting reduce.workers",
+        retry_after=10,
     ),
     ErrorCode("SQL_BUSY", 503, "too many SQL queries are running; retry later", retry_after=1),
     ErrorCode(
@@ -501,4 +547,13 @@ def error_body(code: str, message: str, request_id: str, target: str = "") -> by
     error: dict[str, str | int] = {"code": code, "message": message, "request_id": request_id}
     if target.startswith(CATALOG):
         error |= {"code": ERRORS[code].status, "type": code}
+    if is_registry(target):
+        return msgspec.json.encode(
+            {"error_code": ERRORS[code].status, "message": message, "error": error}
+        )
     return msgspec.json.encode({"error": error})
+
+
+def is_registry(target: str) -> bool:
+    """Report whether a request is for the schema registry."""
+    return target.startswith(REGISTRY) and target[len(REGISTRY) :][:1] in ("", "/", "?")

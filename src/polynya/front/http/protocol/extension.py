@@ -8,7 +8,13 @@ from typing import TypeVar
 import msgspec
 
 from polynya.access import Principal
-from polynya.base.limits import MIB, SQL_BODY_BYTES_MAX, SUBSCRIPTION_BODY_BYTES_MAX
+from polynya.base.limits import (
+    MIB,
+    MODULE_BYTES_MAX,
+    SCHEMA_BODY_BYTES_MAX,
+    SQL_BODY_BYTES_MAX,
+    SUBSCRIPTION_BODY_BYTES_MAX,
+)
 from polynya.base.msgpack import UNREADABLE
 from polynya.front.http.protocol.errors import Failure
 
@@ -44,6 +50,8 @@ class Response(msgspec.Struct, gc=False):
 ADMIN_BODY_BYTES_MAX = 4 * MIB
 BODY_BYTES_MAX = (
     ("/v1/sql", SQL_BODY_BYTES_MAX),
+    ("/registry/", SCHEMA_BODY_BYTES_MAX),
+    ("/v1/modules", MODULE_BYTES_MAX),
     ("/v1/stream/__ds/", SUBSCRIPTION_BODY_BYTES_MAX),
     ("/v1/streams/__ds/", SUBSCRIPTION_BODY_BYTES_MAX),
     ("/v1/admin/", ADMIN_BODY_BYTES_MAX),

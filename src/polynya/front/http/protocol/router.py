@@ -47,6 +47,8 @@ class RouteKind:
     BOOTSTRAP = 11
     APPEND_BATCH = 12
     APPEND_MANY = 13
+    APPEND_ALL = 14
+    STATE = 15
 
 
 _PARTS = {
@@ -56,9 +58,10 @@ _PARTS = {
     "/snapshot": RouteKind.SNAPSHOT,
     "/bootstrap": RouteKind.BOOTSTRAP,
     "/append-batch": RouteKind.APPEND_BATCH,
+    "/state": RouteKind.STATE,
 }
 OF_STREAMS = frozenset((RouteKind.STREAM, *_PARTS.values()))  # whose name is a stream's
-_SPELLED = (RouteKind.SNAPSHOTS, RouteKind.SNAPSHOT, RouteKind.BOOTSTRAP)
+_SPELLED = (RouteKind.SNAPSHOTS, RouteKind.SNAPSHOT, RouteKind.BOOTSTRAP, RouteKind.STATE)
 _WITH_MORE = (RouteKind.RETENTION, RouteKind.SNAPSHOT)  # with segments behind it
 
 
@@ -135,6 +138,8 @@ class Router:
             return Route(RouteKind.LIVE, path)
         if path == "/v1/append":
             return Route(RouteKind.APPEND_MANY, path)
+        if path == "/v1/append-all":
+            return Route(RouteKind.APPEND_ALL, path)
         route = self._part(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()

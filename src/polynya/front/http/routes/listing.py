@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ from polynya.wire.kafka.values import values_type
 
 _LIMIT_DEFAULT = 100
 _LIMIT_MAX = 1000
+ATTRIBUTE = "attr."  # how the parameters begin that name an attribute
+_ATTRIBUTES_MAX = 8
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def list_streams(exchange: Exchange) -> None:
@@ -38,19 +42,32 @@ def list_streams(exchange: Exchange) -> None:
         raise Failure(
             "INVALID_PARAMETER", "attrs must be 1, which lists attributes; or leave it out"
         )
-    limit = min(int(text), ATTRS_LISTED_MAX if "attrs" in exchange.query else _LIMIT_MAX)
-    exchange.spawn(_list(exchange, begin, limit, local=is_local(exchange)), waits=True)
+    wanted = _wanted(exchange.query)
+    attributes = bool(wanted) or "attrs" in exchange.query
+    limit = min(int(text), ATTRS_LISTED_MAX if attributes else _LIMIT_MAX)
+    listed = _list(
+        exchange, begin, limit, local=is_local(exchange), attributes=attributes, wanted=wanted
+    )
+    exchange.spawn(listed, waits=True)
 
 
-async def _list(exchange: Exchange, after: str, limit: int, *, local: bool) -> None:
+async def _list(
+    exchange: Exchange,
+    after: str,
+    limit: int,
+    *,
+    local: bool,
+    attributes: bool,
+    wanted: dict[str, str],
+) -> None:
     prefix = exchange.query.get("prefix", "")
     parts = covering_prefixes(exchange.principal, prefix)
-    attributes = "attrs" in exchange.query
     found = await _find(exchange, parts, after, limit + 1, local=local, attributes=attributes)
-    shown = found[:limit]
+    page = found[:limit]
+    shown = [info for info in page if has_attributes(info, wanted)] if wanted else page
     answer = {
         "streams": [_entry(info) | _attributes(info, asked=attributes) for info in shown],
-        "next": spelled_name(shown[-1].name) if len(found) > limit else None,
+        "next": spelled_name(page[-1].name) if len(found) > limit else None,
     }
     exchange.answer(
         200,
@@ -98,6 +115,35 @@ async def _find(
         )
     by_name = {info.name: info for info in found}
     return [by_name[name] for name in sorted(by_name)][:limit]
+
+
+def _wanted(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes that a stream must have to be shown, as texts by name. Raises
+    `Failure`."""
+    wanted = {
+        name.removeprefix(ATTRIBUTE): value
+        for name, value in query.items()
+        if name.startswith(ATTRIBUTE)
+    }
+    if "" in wanted or len(wanted) > _ATTRIBUTES_MAX:
+        raise Failure(
+            "INVALID_PARAMETER",
+            f"{ATTRIBUTE}NAME=VALUE names an attribute, and a list has at most {_ATTRIBUTES_MAX}",
+        )
+    return wanted
+
+
+def has_attributes(info: StreamInfo, wanted: Mapping[str, str]) -> bool:
+    """Report whether the stream has all of these: a text as it is, another value as its JSON."""
+    if info.attributes is None:
+        return False
+    held = _decode_members(info.attributes.value)
+    return all(name in held and _text_of(held[name]) == text for name, text in wanted.items())
+
+
+def _text_of(value: msgspec.Raw) -> str:
+    text = bytes(value).decode()
+    return msgspec.json.decode(text) if text.startswith('"') else text
 
 
 def _attributes(info: StreamInfo, *, asked: bool) -> dict[str, Any]:

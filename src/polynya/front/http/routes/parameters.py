@@ -28,6 +28,11 @@ _READS = (
     "cursor",
 )
 _ALWAYS = frozenset(["access_token"])
+_OF_REGISTRY = (
+    *("subject", "subjectPrefix", "deleted", "deletedOnly", "deleted_only", "latestOnly"),
+    *("offset", "limit", "normalize", "format", "fetchMaxId"),
+    *("permanent", "verbose", "defaultToGlobal", "force"),
+)
 _STREAMS = frozenset(("consistency", *_ALWAYS))
 STREAM = frozenset((*_READS, *_STREAMS))
 _BY_KIND: dict[int, frozenset[str]] = {
@@ -41,8 +46,10 @@ _BY_KIND: dict[int, frozenset[str]] = {
     RouteKind.ATTRIBUTES: _STREAMS,
     RouteKind.APPEND_BATCH: _STREAMS,
     RouteKind.APPEND_MANY: _ALWAYS,
+    RouteKind.APPEND_ALL: _ALWAYS,
     RouteKind.SNAPSHOT: frozenset(("origin", "record", *_STREAMS)),
     RouteKind.SNAPSHOTS: _STREAMS,
+    RouteKind.STATE: frozenset(("reducer", "key", "after", "limit", *_ALWAYS)),
     RouteKind.BOOTSTRAP: frozenset(("origin", "live", "cursor", *_STREAMS)),
 }
 BY_PATH: dict[str, frozenset[str]] = {
@@ -54,14 +61,16 @@ BY_PATH: dict[str, frozenset[str]] = {
         "/v1/transactions": ("prefix", "after", "state", "producer", "open_seconds"),
         "/v1/mirror/": ("begin", "end", "first"),
         "/v1/segments/": ("epoch",),
-        "/v1/stream/__ds/": ("prefix", "after", "limit"),
-        "/v1/streams/__ds/": ("prefix", "after", "limit"),
+        "/v1/reducers/": ("reducer", "after", "all"),
+        "/v1/stream/__ds/": ("prefix", "after", "limit", "groups"),
+        "/v1/streams/__ds/": ("prefix", "after", "limit", "groups"),
         "/v1/admin/audit": ("limit",),
         "/v1/admin/flush": ("prefix",),
         "/v1/admin/backup/part": ("group", "token", "offset"),
         "/v1/admin/backup/objects": ("prefix", "after"),
         "/v1/admin/backup/object": ("key", "offset", "length"),
         "/iceberg/v1/namespaces": ("parent",),
+        "/registry": _OF_REGISTRY,
     }.items()
 }
 """The parameters of handlers and mounts, by the beginning of a path; the first that fits counts."""

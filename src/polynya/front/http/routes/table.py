@@ -10,6 +10,7 @@ from polynya.front.http.attributes import (
     put_attributes,
     show_attributes,
 )
+from polynya.front.http.batches.append_all import append_all
 from polynya.front.http.batches.append_batch import append_batch
 from polynya.front.http.batches.append_many import append_many
 from polynya.front.http.live.reader import live
@@ -18,6 +19,7 @@ from polynya.front.http.protocol.exchange import CONSOLE, Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Request
 from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import OF_STREAMS, RouteKind
+from polynya.front.http.reducers.state import show_state
 from polynya.front.http.routes.append import append
 from polynya.front.http.routes.conditions import check_conditions
 from polynya.front.http.routes.create import create
@@ -114,7 +116,9 @@ METHODS: dict[int, Methods] = {
     },
     RouteKind.APPEND_BATCH: {"POST": append_batch, "OPTIONS": options},
     RouteKind.APPEND_MANY: {"POST": append_many, "OPTIONS": options},
+    RouteKind.APPEND_ALL: {"POST": append_all, "OPTIONS": options},
     RouteKind.SNAPSHOTS: {"GET": list_snapshots, "HEAD": list_snapshots, "OPTIONS": options},
+    RouteKind.STATE: {"GET": show_state, "OPTIONS": options},
     RouteKind.BOOTSTRAP: {"GET": bootstrap, "OPTIONS": options},
     RouteKind.HANDLER: _ANY | {"OPTIONS": options},
     RouteKind.MOUNT: _ANY | {"OPTIONS": options},

@@ -20,6 +20,7 @@ from polynya.front.http.snapshots.asked import (
     parse_place,
     path_of,
 )
+from polynya.front.http.snapshots.origins import note_outcome, origin_of_publish, publishing
 from polynya.front.http.snapshots.parts import NO_JSON, PARTS, digest_of, named_parts
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.snapshots import ANY_BYTE, Body, Staged, boundary_of, drop, publish, stage
@@ -30,21 +31,15 @@ from polynya.wire.headers import OCTET_STREAM, BadField, media_type, parse_conte
 from polynya.wire.http.body_coding import CODED
 from polynya.wire.json_records import valid_value
 
-ORIGIN = "stream-snapshot-origin"
 _AT_ONCE_BYTES = 64 * KIB  # of a body; a larger one is hashed and checked in a thread
 
 
 def put_snapshot(exchange: Exchange) -> None:
     """Handle PUT. Raises `Failure`."""
     refuse_conditions(exchange, frozenset((PARTS,)))
-    if ORIGIN in exchange.head.headers:
-        raise Failure(
-            "NOT_SUPPORTED",
-            "the header Stream-Snapshot-Origin is not supported: the snapshots of clients have no "
-            "origin; leave it out",
-        )
     needs_level(exchange)
-    exchange.spawn(_put(exchange, _place_of(exchange)))
+    origin = origin_of_publish(exchange)
+    exchange.spawn(_put(exchange, _place_of(exchange), origin))
 
 
 def _place_of(exchange: Exchange) -> tuple[int, int]:
@@ -61,13 +56,14 @@ def _place_of(exchange: Exchange) -> tuple[int, int]:
     )
 
 
-async def _put(exchange: Exchange, at: tuple[int, int]) -> None:
+async def _put(exchange: Exchange, at: tuple[int, int], origin: tuple[str, int] | None) -> None:
     if not CODED.isdisjoint(exchange.head.headers):
         await decode(exchange)
     content_type = _content_type(exchange)
     names_parts = PARTS in exchange.head.headers
     data = b"" if names_parts else exchange.body
     digest = b"" if names_parts else await _judge(data, content_type)
+    bound = None if origin is None else await publishing(exchange, origin)
     info = await facts(exchange)
     if info is None:
         return
@@ -81,8 +77,9 @@ async def _put(exchange: Exchange, at: tuple[int, int]) -> None:
         parts = named_parts(exchange)
         digest = await digest_of(exchange, info, parts, content_type)
     size = sum(part.size for part in parts) if names_parts else len(data)
-    mark = Mark(*place, (), size, digest, content_type, 0)
-    if repeated(info.marks or (), place, digest, ""):
+    source = "" if bound is None else bound.binding.origin(bound.name)
+    mark = Mark(*place, (), size, digest, content_type, 0, source)
+    if repeated(info.marks or (), place, digest, source):
         _answer(exchange, info, mark, 204)
         return
     if data:
@@ -91,7 +88,9 @@ async def _put(exchange: Exchange, at: tuple[int, int]) -> None:
             fail_snapshot(exchange, staged, info)
             return
         parts = [staged]
-    reply = await publish(service, info, place, Body(digest, content_type), parts)
+    reply = await publish(service, info, place, Body(digest, content_type, source), parts)
+    if bound is not None:
+        await note_outcome(exchange, bound, reply, (place[0], size))
     if reply.code >= Code.NOT_FOUND:
         fail_snapshot(exchange, reply, info)
     else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from polynya.access.grants import Verb
 from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.groups.collected import CollectedOffsets
 from polynya.front.kafka.groups.coordinators import ask
 from polynya.stream.features.consumer_groups import calls
 from polynya.stream.features.consumer_groups.calls import Offsets, Outcomes
@@ -33,8 +33,7 @@ async def offset_commit(
     """Commit offsets: those of known partitions, together, in one log entry."""
     by_id = call.version >= _COMMIT_BY_ID_SINCE
     response = commit.OffsetCommitResponse()
-    entries: list[OffsetEntry] = []
-    waiting: list[commit.OffsetCommitResponsePartition] = []
+    offsets = CollectedOffsets[commit.OffsetCommitResponsePartition]()
     async for asked in in_turns(call, request.topics):
         answers = commit.OffsetCommitResponseTopic(asked.name, asked.topic_id)
         response.topics.append(answers)
@@ -42,21 +41,10 @@ async def offset_commit(
         for part in asked.partitions:
             answer = commit.OffsetCommitResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)
-            metadata = part.committed_metadata or ""
-            if topic is None:
-                continue
-            if not 0 <= part.partition_index < topic.partitions:
-                answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
-                answer.error_code = Error.OFFSET_METADATA_TOO_LARGE
-            else:
-                waiting.append(answer)
-                place = (topic.id, part.partition_index)
-                offset = (part.committed_offset, part.committed_leader_epoch)
-                entries.append(OffsetEntry(*place, *offset, metadata))
-    if entries:
-        errors = await _commit(call, request, entries)
-        for answer, error_code in zip(waiting, errors, strict=True):
+            offsets.collect(topic, part, answer)
+    if offsets.entries:
+        errors = await _commit(call, request, offsets.entries)
+        for answer, error_code in zip(offsets.answers, errors, strict=True):
             answer.error_code = error_code
     return response
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.groups.collected import CollectedOffsets
 from polynya.front.kafka.groups.coordinators import ask, is_group_id
 from polynya.front.kafka.groups.offsets import topic_of_offsets
 from polynya.front.kafka.leaders import is_elsewhere_led
@@ -29,8 +29,7 @@ async def txn_offset_commit(
     """Keep offsets until the end of the transaction: those of known partitions, in one log entry."""
     refused = _refusal(call, request)
     response = wire.TxnOffsetCommitResponse()
-    entries: list[OffsetEntry] = []
-    waiting: list[wire.TxnOffsetCommitResponsePartition] = []
+    offsets = CollectedOffsets[wire.TxnOffsetCommitResponsePartition]()
     async for asked in in_turns(call, request.topics):
         answers = wire.TxnOffsetCommitResponseTopic(asked.name)
         response.topics.append(answers)
@@ -40,20 +39,10 @@ async def txn_offset_commit(
         for part in asked.partitions:
             answer = wire.TxnOffsetCommitResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)
-            metadata = part.committed_metadata or ""
-            if topic is None:
-                continue
-            if not 0 <= part.partition_index < topic.partitions:
-                answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
-                answer.error_code = Error.OFFSET_METADATA_TOO_LARGE
-            else:
-                waiting.append(answer)
-                offset = (part.committed_offset, part.committed_leader_epoch)
-                entries.append(OffsetEntry(topic.id, part.partition_index, *offset, metadata))
-    if entries:
-        error_code = await _commit(call, request, entries)
-        for answer in waiting:
+            offsets.collect(topic, part, answer)
+    if offsets.entries:
+        error_code = await _commit(call, request, offsets.entries)
+        for answer in offsets.answers:
             answer.error_code = error_code
     return response
 

@@ -17,7 +17,7 @@ from polynya.stream.replies import Code
 
 WAIT_SECONDS = 0.5  # for the markers of the transaction before; clients wait 20 to 100 ms longer
 INIT_WAIT_SECONDS = 1.0  # until the transaction of a fenced producer is aborted
-_LOOK_SECONDS = 0.001  # between two looks at the coordinator's state on this core
+HELD_WAIT_SECONDS = 5.0  # while a backup captures all groups
 _FIRST_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.005, 0.08
 _T = TypeVar("_T")
 _OF_CODE = {
@@ -25,8 +25,10 @@ _OF_CODE = {
     Code.FENCED: Error.PRODUCER_FENCED,
     Code.TXN_STATE: Error.INVALID_TXN_STATE,
     Code.TXN_CONCURRENT: Error.CONCURRENT_TRANSACTIONS,
+    Code.TXN_HELD: Error.CONCURRENT_TRANSACTIONS,
     Code.TOO_LARGE: Error.POLICY_VIOLATION,
 }
+_TO_REPEAT = (Code.TXN_CONCURRENT, Code.TXN_HELD)
 # of a batch: an error of the coordinator is retriable, and one of the epoch lets the client abort
 _OF_BATCH = {
     Error.PRODUCER_FENCED: Error.INVALID_PRODUCER_EPOCH,
@@ -68,19 +70,20 @@ def refusal_here(call: Call, id_: str, operation: Operation = Operation.WRITE) -
 async def patiently(
     call: Call, id_: str, ask: Callable[[], Awaitable[_T]], seconds: float | None = None
 ) -> _T:
-    """Return the coordinator's answer. While the former transaction of the id ends, ask again, as
-    long as the connection is open. Raises NotAnswered."""
-    loop, transactions = asyncio.get_running_loop(), call.context.transactions
+    """Return the coordinator's answer. While the former transaction of the id ends, or a backup holds
+    commits, ask again, as long as the connection is open. Raises NotAnswered."""
+    loop = asyncio.get_running_loop()
     pause = _FIRST_PAUSE_SECONDS
-    deadline = loop.time() + (WAIT_SECONDS if seconds is None else seconds)
+    begin = loop.time()
+    deadline = begin + (WAIT_SECONDS if seconds is None else seconds)
     while True:
-        while transactions.is_ending(id_) and loop.time() < deadline:
-            await asyncio.sleep(_LOOK_SECONDS)
         try:
             return await ask()
         except TransactionRefused as refused:
+            if refused.code == Code.TXN_HELD:
+                deadline = begin + HELD_WAIT_SECONDS
             over = loop.time() + pause > deadline
-            if refused.code != Code.TXN_CONCURRENT or over or call.connection.is_ending:
+            if refused.code not in _TO_REPEAT or over or call.connection.is_ending:
                 raise NotAnswered(error_of_refusal(refused.code)) from None
         except PolynyaError as fault:
             raise NotAnswered(error_of_coordinator(fault)) from None

@@ -17,7 +17,7 @@ from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.lakehouse.decoding.decode import NO_OBJECT, Schema, observed, sample_values
 from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files, with_field_ids
 from polynya.lakehouse.jobs.output import DLQ_TYPES, fields_in
-from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, Task
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, Task, Writer
 from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import SAMPLE_RECORDS_STREAM, Fixed, main_schema, widened
 from polynya.lakehouse.jobs.results import (
@@ -33,8 +33,11 @@ from polynya.lakehouse.jobs.results import (
     result_of,
     store_result,
 )
-from polynya.lakehouse.jobs.rewrites.redo_files import laid_out, opened, typed_values
+from polynya.lakehouse.jobs.rewrites.redo_files import laid_out, layout_of, opened, typed_values
 from polynya.lakehouse.jobs.task import TaskResult
+from polynya.lakehouse.payloads.decode import Heads, add_heads, heads_in
+from polynya.lakehouse.payloads.fields import with_writers
+from polynya.lakehouse.payloads.registry import Registry, Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import Kind
 from polynya.lakehouse.schema import types
@@ -67,7 +70,12 @@ class Redefined(msgspec.Struct, frozen=True):
 
 
 def produce_rebuild(
-    plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress, wanted: Redefined
+    plan: JobPlan,
+    runner: Runner,
+    blobs: Blobs,
+    progress: Progress,
+    wanted: Redefined,
+    registry: Registry | None = None,
 ) -> str:
     """Write all rows of the table to a new folder, with columns chosen as for a new table. Return
     the key of the result object. Raises ConfigError for partitions that cannot be."""
@@ -82,17 +90,22 @@ def produce_rebuild(
     live = _live(plan, blobs)
     announce(plan, f"all rows of {len(live['main'])} files again", progress)
     samples = [found for file in _spread(live["main"]) for found in _profiles(blobs, file)]
-    fixed = Fixed(chosen(adopt([], declared(named)), samples), [{}], {})
+    writers = Writers(plan.table.columns, registry)
+    heads, known = _known(blobs, writers, _spread(live["main"]), whole=False)
+    wide, _ = with_writers(adopt([], declared(named)), known, heads)
+    fixed = Fixed(chosen(wide, samples), [{}], {}, writers=known)
     make = _Maker(plan, blobs, live, f"tables/{plan.table.uid}/{plan.job:012d}")
     for number in range(ROUNDS_MAX):
         discover = number < ROUNDS_MAX - 1 and leaves(fixed.columns) < types.LEAVES_MAX
         job = make.job(fixed.columns, live["main"], number, discover=discover, fresh=True)
+        job = msgspec.structs.replace(job, writers=fixed.writers)
         job = msgspec.structs.replace(job, cuts=cuts(partitions, named, fixed.columns))
         results = run_plan(blobs, job, runner, progress)
         wishes = [wished for result in results for wished in result.wishes]
-        if not wishes:
+        ids = {number for result in results for number in result.ids}
+        if not wishes and not ids:
             break
-        fixed = widened(fixed, wishes)
+        fixed = widened(fixed, wishes, writers.of(ids) if ids else None)
     _check_rows(job, results)
     made = _result(plan, job, results, None)
     dead = sum(file.rows for file in live["dlq"])
@@ -109,14 +122,23 @@ def produce_rebuild(
     return _stored(made, plan, blobs, progress, began)
 
 
-def produce_replay(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
+def produce_replay(
+    plan: JobPlan,
+    runner: Runner,
+    blobs: Blobs,
+    progress: Progress,
+    registry: Registry | None = None,
+) -> str:
     """Decode the files with dead letters again, if a dead letter fits the columns now. Return the
     key of the result object, or "" if none does."""
     began = time.monotonic()
     previous = _previous(plan, blobs)
-    columns = adopt(previous.columns, declared(plan.table.columns))
     live = _live(plan, blobs)
-    if not any(_fitting(blobs, file, columns) for file in live["dlq"]):
+    writers = Writers(plan.table.columns, registry)
+    heads, known = _known(blobs, writers, live["dlq"])
+    columns = adopt(previous.columns, declared(plan.table.columns))
+    columns, _ = with_writers(columns, known, heads)
+    if not any(_fitting(blobs, file, columns, known) for file in live["dlq"]):
         return ""
     dead = np.concatenate([_keys(blobs, file) for file in live["dlq"]])
     announce(plan, f"{len(dead):,} dead letters again", progress)
@@ -127,8 +149,9 @@ def produce_replay(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progre
             f"{sum(count for _, count in found)} of them"
         )
     files = [file for file, count in found if count]
+    _, known = _known(blobs, writers, files)
     job = _Maker(plan, blobs, live).job(columns, files, 0, discover=False)
-    job = msgspec.structs.replace(job, cuts=previous.cuts)
+    job = msgspec.structs.replace(job, cuts=previous.cuts, writers=known)
     results = run_plan(blobs, job, runner, progress)
     _check_rows(job, results)
     made = _result(plan, job, results, previous)
@@ -277,6 +300,23 @@ def _profiles(blobs: Blobs, file: Merged) -> list[FieldProfile]:
     return found
 
 
+def _known(
+    blobs: Blobs, writers: Writers, files: Sequence[Merged], *, whole: bool = True
+) -> tuple[Heads, dict[int, Writer] | None]:
+    """Return the schemas of the records in files, or of the first ones in each, and the first bytes
+    of bodies by id."""
+    first = writers.first()
+    if first != {}:
+        return {}, first
+    heads: Heads = {}
+    for file in files:
+        for batch in opened(blobs, file).iter_batches(SAMPLE_ROWS_FILE, columns=["value"]):
+            add_heads(heads, heads_in(layout_of(Kind.MAYBE_JSON, batch["value"])))
+            if not whole:
+                break
+    return heads, writers.of(heads)
+
+
 def _strict(blobs: Blobs, file: Merged) -> set[int]:
     """Return the incarnations that have dead letters because they are no JSON objects: those of
     JSON streams."""
@@ -285,11 +325,13 @@ def _strict(blobs: Blobs, file: Merged) -> set[int]:
     return set(table["incarnation"].filter(of_record).to_pylist())
 
 
-def _fitting(blobs: Blobs, file: Merged, columns: list[Column]) -> bool:
+def _fitting(
+    blobs: Blobs, file: Merged, columns: list[Column], writers: dict[int, Writer] | None
+) -> bool:
     """Report whether a value of a file's dead letters fits the columns."""
     for batch in opened(blobs, file).iter_batches(SAMPLE_ROWS_FILE, columns=["message", "value"]):
         schema = Schema(columns, {}, full=leaves(columns) >= types.LEAVES_MAX)
-        problems = typed_values(Kind.JSON, batch["value"], schema).problems
+        problems = typed_values(Kind.JSON, batch["value"], schema, writers).problems
         for row, message in enumerate(batch["message"].to_pylist()):
             found = problems.get(row, [])
             left, (fields, count) = {problem.field for problem in found}, fields_in(message)

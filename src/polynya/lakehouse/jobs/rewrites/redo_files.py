@@ -17,6 +17,7 @@ from polynya.lakehouse.decoding.decode import Decoded, Schema
 from polynya.lakehouse.decoding.kinds import typed
 from polynya.lakehouse.formats.parquet import bytes_streams
 from polynya.lakehouse.jobs.plan import Merged
+from polynya.lakehouse.payloads.decode import Layout, Writers, decoded_payloads
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import Kind
 from polynya.lakehouse.schema import types
@@ -40,16 +41,26 @@ class FileRows(msgspec.Struct):
         found: list[int] = self.base["incarnation"].unique().to_pylist()
         return found
 
-    def decoded(self, schema: Schema) -> Decoded:
-        """Return the typed values of the rows."""
-        return typed_values(self.kind, self.base["value"], schema)
+    def decoded(self, schema: Schema, writers: Writers | None) -> Decoded:
+        """Return the typed values of the rows, with a payload by its schemas. Raises
+        SchemaMissing, SchemaUnknown."""
+        return typed_values(self.kind, self.base["value"], schema, writers)
 
 
-def typed_values(kind: Kind, values: pa.Array, schema: Schema) -> Decoded:
-    """Return the typed values of records of one kind."""
+def typed_values(kind: Kind, values: pa.Array, schema: Schema, writers: Writers | None) -> Decoded:
+    """Return the typed values of records of one kind. Raises SchemaMissing, SchemaUnknown."""
+    records = layout_of(kind, values)
+    if writers is None:
+        return typed(*records[:-1], schema)
+    return decoded_payloads(records, schema, writers)
+
+
+def layout_of(kind: Kind, values: pa.Array) -> Layout:
+    """Return records as the decoders read them. Those of bytes are like others here: with a comma
+    behind each."""
     missing = values.is_null().to_numpy(zero_copy_only=False)
     data, ends = laid_out(values)
-    return typed(kind, data, ends, missing, schema)
+    return Layout(kind, data, ends, missing, 1)
 
 
 def opened(blobs: Blobs, file: Merged) -> pq.ParquetFile:

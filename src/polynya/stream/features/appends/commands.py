@@ -1,9 +1,9 @@
-"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 119, and 99 for several of them in one
-entry."""
+"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 26, 119, and 99 for several of them
+in one entry."""
 
 from __future__ import annotations
 
-from polynya.base.levels import CONDITIONS_LEVEL, MIRROR_LEVEL, TRANSACTION_LEVEL
+from polynya.base.levels import ATOMIC_LEVEL, CONDITIONS_LEVEL, MIRROR_LEVEL, TRANSACTION_LEVEL
 from polynya.base.limits import KIB, MIB, TIME_MS_MAX
 from polynya.stream.command import Command, command, its_name, level_for, level_of
 from polynya.stream.command_validation import (
@@ -266,3 +266,29 @@ class Bundle(Command, tag=99, frozen=True, gc=False):
     `MirrorBatch` or a `TxnProduce`."""
 
     commands: list[Append | AppendIf | Produce | MirrorBatch | TxnProduce]
+
+
+def _append_all(command: AppendAll) -> str:
+    parts = command.commands
+    if not 1 <= len(parts) <= BUNDLE_COMMANDS_MAX:
+        return f"it has {len(parts)} appends; expected 1 to {BUNDLE_COMMANDS_MAX}"
+    if len({part.name for part in parts}) < len(parts):
+        return "it has two appends to one stream; expected one for each stream"
+    if any(part.batch is not None and part.batch.encoding == Encoding.KAFKA for part in parts):
+        return "it has a Kafka batch; expected those of other encodings"
+    return first_fault(parts)
+
+
+def _append_all_names(command: AppendAll) -> list[str]:
+    return [part.name for part in command.commands]
+
+
+@command(since=ATOMIC_LEVEL, bounds=NONE, check=_append_all, names=_append_all_names)
+class AppendAll(Command, tag=26, frozen=True, gc=False):
+    """Append to several streams of the group, all or nothing. A part that has no batch and does not
+    close is a condition alone. A batch's place is as in a `Bundle`.
+
+    The reply's detail is [uid, record, byte, closed] of each part. A refusal is `NONE_APPENDED`, with
+    [the number of the first part that is refused, its reply]. Level 4."""
+
+    commands: list[Append | AppendIf]

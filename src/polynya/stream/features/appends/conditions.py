@@ -6,18 +6,13 @@ from typing import TYPE_CHECKING
 
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.appends.commands import AppendIf
-from polynya.stream.features.appends.producers import judge_producer
 from polynya.stream.features.appends.rules import (
     AddBatch,
     add_batch,
     apply_append,
-    body_crc,
-    judge_state,
-    media_type,
-    other_type,
+    judge_before_condition,
 )
 from polynya.stream.features.lifetimes.rules import tail_reply
-from polynya.stream.features.profiles.rules import judge_logged
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import is_stable, stable_of
@@ -38,27 +33,19 @@ def apply_append_if(
     what is checked before it is looked at again only when it does not hold."""
     machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
     stream = machine.directory.streams.get(command.name)
-    if stream is None or (command.record == stream.next_record and is_stable(stream)):
+    if stream is None or is_met(stream, command.record):
         return apply_append(machine, command, place, add)
-    reply = judge_state(stream, command)
-    if reply is None and add is add_batch:
-        reply = judge_logged(machine, stream, command.batch)
-    if reply is None and _has_other_type(stream, command):
-        reply = other_type(stream)
-    if reply is None and command.producer is not None:
-        crc = body_crc(machine, command.batch)
-        reply = judge_producer(stream, command.producer, command.now_ms, crc)
-    return reply or tail_reply(_refusal(stream, command.record), stream)
+    reply = judge_before_condition(machine, stream, command, logged=add is add_batch)
+    return reply or refusal_of_condition(stream, command.record)
 
 
-def _has_other_type(stream: Stream, command: AppendIf) -> bool:
-    return command.batch is not None and media_type(command.content_type) != media_type(
-        stream.content_type
-    )
+def is_met(stream: Stream, record: int) -> bool:
+    """Report whether the tail is at a record, and no transaction is open there."""
+    return record == stream.next_record and is_stable(stream)
 
 
-def _refusal(stream: Stream, record: int) -> Code:
+def refusal_of_condition(stream: Stream, record: int) -> Reply:
     """Return the refusal of a record that is not the tail. A tail with an open transaction may yet
     become one that the writer has not seen."""
     is_open = not is_stable(stream) and stable_of(stream)[0] <= record <= stream.next_record
-    return Code.UNSTABLE if is_open else Code.PRECONDITION
+    return tail_reply(Code.UNSTABLE if is_open else Code.PRECONDITION, stream)

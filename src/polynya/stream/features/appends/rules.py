@@ -149,9 +149,41 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
 def _seq_refusal(machine: Machine, stream: Stream, command: Append) -> Reply:
     """Return the reply to an append whose `Stream-Seq` is not greater than the last one: that to its
     producer goes first."""
-    producer, crc = command.producer, body_crc(machine, command.batch)
-    refusal = None if producer is None else judge_producer(stream, producer, command.now_ms, crc)
-    return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
+    return _judge_its_producer(machine, stream, command) or tail_reply(Code.SEQ_REGRESSION, stream)
+
+
+def _judge_its_producer(machine: Machine, stream: Stream, command: Append) -> Reply | None:
+    if command.producer is None:
+        return None
+    crc = body_crc(machine, command.batch)
+    return judge_producer(stream, command.producer, command.now_ms, crc)
+
+
+def judge_before_condition(
+    machine: Machine, stream: Stream, command: Append, *, logged: bool = True
+) -> Reply | None:
+    """Return the refusal or the repeat by what is judged before a condition: the stream's state,
+    its profile (for the batch of a log entry), its type and the producer. Changes nothing."""
+    reply = judge_state(stream, command)
+    if reply is None and logged:
+        reply = judge_logged(machine, stream, command.batch)
+    if reply is None and _has_other_type(stream, command):
+        reply = other_type(stream)
+    return reply or _judge_its_producer(machine, stream, command)
+
+
+def judge_behind_condition(stream: Stream, command: Append) -> Reply | None:
+    """Return the refusal by `Stream-Seq`, which is judged last."""
+    last, given = stream.stream_seq, command.stream_seq
+    if given is None or last is None or given > last:
+        return None
+    return tail_reply(Code.SEQ_REGRESSION, stream)
+
+
+def _has_other_type(stream: Stream, command: Append) -> bool:
+    return command.batch is not None and media_type(command.content_type) != media_type(
+        stream.content_type
+    )
 
 
 def body_crc(machine: Machine, batch: Batch | None) -> int:

@@ -1,10 +1,11 @@
-"""Commands of subscriptions: tags 40-50."""
+"""Commands of subscriptions: tags 40-50, 54 and 55."""
 
 from __future__ import annotations
 
 import msgspec
 
 from polynya.base.levels import WORK_QUEUE_LEVEL
+from polynya.base.limits import SUBSCRIPTION_LANES_MAX
 from polynya.stream.command import Command, command
 from polynya.stream.command_validation import (
     ANY,
@@ -181,3 +182,41 @@ class ResetLinks(Command, tag=50, frozen=True, gc=False):
     id: str
     uid: int
     cursors: list[tuple[str, int, int, int]]
+
+
+def _check_busy(command: SubscriptionWorker) -> str:
+    wrong = [lane for lane in command.busy if not 0 <= lane < SUBSCRIPTION_LANES_MAX]
+    expected = f"expected lanes below {SUBSCRIPTION_LANES_MAX}"
+    return f"SubscriptionWorker.busy has {wrong[0]}; {expected}" if wrong else ""
+
+
+@command(
+    since=WORK_QUEUE_LEVEL,
+    bounds={
+        "uid": WIDE,
+        "now_ms": TIME,
+        "lanes": (1, SUBSCRIPTION_LANES_MAX),
+        "until_ms": TIME,
+    },
+    check=_check_busy,
+)
+class SubscriptionWorker(Command, tag=54, frozen=True, gc=False):
+    """Count a worker among those of a subscription until `until_ms`, and share the lanes between
+    them. It keeps its `busy` lanes."""
+
+    id: str
+    uid: int
+    now_ms: int
+    worker: str
+    lanes: int
+    until_ms: int  # 0: the worker leaves
+    busy: list[int]
+
+
+@command(since=WORK_QUEUE_LEVEL, bounds={"uid": WIDE})
+class ForgetFailure(Command, tag=55, frozen=True, gc=False):
+    """Forget the failed record of a stream, and the pause that it causes."""
+
+    id: str
+    uid: int
+    stream: str  # canonical

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, cast
 
-from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
+from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX, SUBSCRIPTION_LAGS_MAX
 from polynya.base.names import spelled_name
 from polynya.stream.command import applies, level_of, needs
 from polynya.stream.features.pages.eviction import needed_by
@@ -30,6 +31,7 @@ from polynya.stream.features.subscriptions.state import (
     LinkInfo,
     Registration,
     State,
+    Subscription,
     SubscriptionsImage,
     SubscriptionState,
     Watch,
@@ -265,6 +267,14 @@ def named_links(machine: Machine, key: str, uid: int, names: list[str]) -> list[
     return [info for info in found if info.kinds]
 
 
+def lag_of(machine: Machine, key: str) -> int:
+    """Return the number of records here that a subscription has not acknowledged, of its first
+    `SUBSCRIPTION_LAGS_MAX` pending streams."""
+    watch = machine.subscriptions.watches.get(key)
+    pending = () if watch is None else islice(watch.pending, SUBSCRIPTION_LAGS_MAX)
+    return sum(_info(machine.directory.by_uid[uid], key).lag for uid in pending)
+
+
 def pending_watches(machine: Machine) -> list[tuple[str, int, str]]:
     """Return (id, uid, a stream) of every subscription with pending records here; the repair job
     notifies them again."""
@@ -310,8 +320,9 @@ def _info(stream: Stream, key: str) -> LinkInfo:
 def encode_image(state: SubscriptionState) -> SubscriptionsImage:
     """Return the state as snapshots contain it."""
     registrations = [watch.registration for watch in state.watches.values()]
+    homes = cast("list[Subscription]", [home.written() for home in state.homes.values()])
     return SubscriptionsImage(
-        list(state.homes.values()), list(state.graves.values()), registrations, list(state.dropped)
+        homes, list(state.graves.values()), registrations, list(state.dropped)
     )
 
 

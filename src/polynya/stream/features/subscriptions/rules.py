@@ -20,6 +20,7 @@ from polynya.base.limits import (
 )
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.subscriptions.commands import (
+    ForgetFailure,
     SubscriptionDelete,
     SubscriptionEvent,
     SubscriptionLinked,
@@ -213,6 +214,20 @@ def apply_retry(machine: Machine, command: SubscriptionRetry, place: int) -> Rep
     )
     _finish(subscription)
     state.awake.pop(command.id, None)
+    return Reply(Code.OK, subscription.uid)
+
+
+@applies(ForgetFailure)
+def apply_forget_failure(machine: Machine, command: ForgetFailure, place: int) -> Reply:
+    """Forget the failed record of a stream: OK, also when another one or none has failed last.
+    NOT_FOUND as for an event. A wake that waits for the end of the pause goes on waiting."""
+    machine.counters.raise_level(_LEVEL)
+    subscription = machine.subscriptions.homes.get(command.id)
+    if subscription is None or command.uid != subscription.uid:
+        return Reply(Code.NOT_FOUND)
+    if subscription.failures.attempts and subscription.failures.stream == command.stream:
+        machine.changes.homes.add(command.id)
+        subscription.failures = Failures(*_limit(subscription.failures))
     return Reply(Code.OK, subscription.uid)
 
 

@@ -44,9 +44,26 @@ class Failures(msgspec.Struct, array_like=True, frozen=True, gc=False):
 NO_FAILURES = Failures()
 
 
-class Subscription(msgspec.Struct, array_like=True, gc=False):
-    """A subscription in its home group. (`generation`, `wake_id`) fences every action of a
-    worker."""
+class Roster(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The workers that share lanes: until when each is counted, in the order in which they came,
+    and the worker that keeps each lane ("": none)."""
+
+    workers: dict[str, int] = {}
+    keepers: list[str] = []
+
+    def lanes_of(self, worker: str) -> list[int]:
+        return [lane for lane, keeper in enumerate(self.keepers) if keeper == worker]
+
+    def alive(self, now_ms: int) -> dict[str, int]:
+        """Return the workers that are counted at a time."""
+        return {worker: until for worker, until in self.workers.items() if until > now_ms}
+
+
+NO_ROSTER = Roster()
+
+
+class PlainSubscription(msgspec.Struct, array_like=True, gc=False):
+    """The fields of a subscription that are written while no workers share its lanes."""
 
     id: str
     uid: int  # of this incarnation of the id
@@ -65,6 +82,20 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
     attempts: int = 0  # failed deliveries in a row
     next_attempt_ms: int = 0  # 0: none scheduled
     failures: Failures = NO_FAILURES  # of its workers
+
+
+class Subscription(PlainSubscription, array_like=True, gc=False):
+    """A subscription in its home group. (`generation`, `wake_id`) fences every action of a
+    worker."""
+
+    roster: Roster = NO_ROSTER
+
+    def written(self) -> PlainSubscription:
+        """Return it as snapshots contain it."""
+        if self.roster.workers:
+            return self
+        known = [getattr(self, field) for field in PlainSubscription.__struct_fields__]
+        return PlainSubscription(*known)
 
 
 def holder_of(worker: str, claim_id: str) -> str:
@@ -128,7 +159,7 @@ class Registration(msgspec.Struct, array_like=True, gc=False):
 class SubscriptionsImage(msgspec.Struct, array_like=True, gc=False):
     """The form of the state in snapshots. Fields are only appended, and with defaults."""
 
-    homes: list[Subscription]
+    homes: list[Subscription]  # in snapshots each as `written`
     graves: list[Tombstone]
     registrations: list[Registration]
     dropped: list[int]

@@ -1,11 +1,13 @@
-"""The commands of the coordinator of transactions: tags 110-113, 116 and 117, level 4."""
+"""The commands of the coordinator of transactions: tags 110-113, 116, 117 and 124, level 4."""
 
 from __future__ import annotations
 
 from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import (
+    BACKUP_ROUND_CHARACTERS_MAX,
     GROUP_ID_BYTES_MAX,
     GROUPS_MAX,
+    HOLD_MS_MAX,
     MARKED_MAX,
     TRANSACTION_TIMEOUT_MS_MAX,
     TRANSACTIONAL_ID_BYTES_MAX,
@@ -132,3 +134,30 @@ class TxnForget(Command, tag=117, frozen=True, gc=False):
 
     id: str
     used_ms: int
+
+
+def _hold(command: TxnHold) -> str:
+    length = len(command.backup)
+    if not 0 < length <= BACKUP_ROUND_CHARACTERS_MAX:
+        return (
+            f"the round's name has {length} characters; expected 1 to {BACKUP_ROUND_CHARACTERS_MAX}"
+        )
+    if command.until_ms and command.until_ms > command.now_ms + HOLD_MS_MAX:
+        return f"commits would be held for {command.until_ms - command.now_ms} ms; at most {HOLD_MS_MAX} are"
+    return ""
+
+
+@command(
+    since=TRANSACTION_LEVEL,
+    bounds={"until_ms": TIME, "now_ms": TIME},
+    check=_hold,
+)
+class TxnHold(Command, tag=124, frozen=True, gc=False):
+    """Hold the commits of the group's transactions until `until_ms` of log time; 0: hold none. From
+    the first command of a backup's round on the commits are counted. Detail: (round, commits). Level 4.
+
+    BACKUP_HOLDS: another round holds them; the detail is that round."""
+
+    backup: str  # a round of one
+    until_ms: int
+    now_ms: int

@@ -24,10 +24,12 @@ from polynya.stream.features.transactions.commands import (
     TxnEnd,
     TxnExpire,
     TxnForget,
+    TxnHold,
     TxnInit,
 )
 from polynya.stream.features.transactions.state import (
     PREPARED,
+    CommitHold,
     Transaction,
     TransactionOutcome,
     TransactionState,
@@ -120,6 +122,8 @@ def apply_end(machine: Machine, command: TxnEnd, place: int) -> Reply:
     if refused is not None or transaction is None:
         return Reply(refused or Code.NOT_FOUND)
     if transaction.state == _ONGOING:
+        if command.commit and _is_held(machine):
+            return Reply(Code.TXN_HELD)
         _decide(machine, transaction, commit=command.commit, bumped=is_new, now_ms=command.now_ms)
         return Reply(Code.OK, detail=transaction.pair)
     if not is_new:
@@ -187,6 +191,26 @@ def apply_forget(machine: Machine, command: TxnForget, place: int) -> Reply:
     return Reply(Code.OK)
 
 
+@applies(TxnHold)
+def apply_hold(machine: Machine, command: TxnHold, place: int) -> Reply:
+    """Begin, extend or end the hold of a backup's round; its count goes on. See TxnHold."""
+    known, hold = machine.transactions, machine.transactions.hold
+    if hold is None or hold.backup != command.backup:
+        if hold is not None and _is_held(machine):
+            return Reply(Code.BACKUP_HOLDS, detail=hold.backup)
+        hold = known.hold = CommitHold(command.backup)
+    hold.until_ms = command.until_ms
+    machine.counters.raise_level(_LEVEL)
+    return Reply(Code.OK, detail=(hold.backup, hold.commits))
+
+
+def _is_held(machine: Machine) -> bool:
+    """Report whether a backup holds commits. The log time decides, so that of a dead backup
+    expires."""
+    hold = machine.transactions.hold
+    return hold is not None and machine.counters.log_ms < hold.until_ms
+
+
 def acknowledged(machine: Machine, message: int) -> None:
     """Take an acknowledged message off its transaction, which is complete with the last one."""
     transaction = machine.transactions.by_message.pop(message, None)
@@ -226,6 +250,8 @@ def _decide(
     pair = transaction.pair
     outcome = outcome_of(transaction, commit=commit, bumped=bumped, now_ms=now_ms)
     machine.transactions.decide(transaction, outcome)
+    if commit and machine.transactions.hold is not None:
+        machine.transactions.hold.commits += 1
     transaction.state = (
         TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
     )

@@ -37,6 +37,14 @@ class TransactionOutcome(msgspec.Struct, array_like=True, frozen=True, gc=False)
     decided_ms: int  # log time of the decision
 
 
+class CommitHold(msgspec.Struct, array_like=True, gc=False):
+    """The commits of a group during a round of a backup: held until a log time (0: not), and counted."""
+
+    backup: str  # the round
+    until_ms: int = 0
+    commits: int = 0  # decided since the round began here
+
+
 class Transaction(msgspec.Struct, array_like=True, gc=False):
     """A transactional id, with its open or last transaction."""
 
@@ -90,6 +98,7 @@ class Transactions:
         self.by_message: dict[int, Transaction] = {}  # markers in the outbox
         self.owned: dict[int, int] = {}  # owner -> its ids
         self.bytes = 0
+        self.hold: CommitHold | None = None  # of the last backup
         for transaction in sorted(transactions, key=lambda each: (each.used_ms, each.id)):
             self.add(transaction)
             for outcome in transaction.outcomes:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.admin.lake_worker import lake_environment
+from polynya.admin.workers.lake_worker import lake_environment
 from polynya.base.limits import SQL_ANSWER_BYTES_MAX, SQL_QUESTIONS_PER_CORE_MAX
 from polynya.base.msgpack import UNREADABLE
 from polynya.config.model import Config

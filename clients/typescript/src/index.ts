@@ -1,0 +1,17 @@
+/** The TypeScript client of Polynya, for Node and browsers. docs/clients-typescript.md is its page. */
+
+export { Client, Stream } from "./client.js"
+export type { AppendOptions, AppendOutcome, Bootstrap, Created, CreateOptions, Facts, StreamAppend } from "./client.js"
+export * from "./errors.js"
+export { RETRY } from "./http.js"
+export type { ClientOptions, Retry, ShortToken, TokenSource } from "./http.js"
+export { isCovering, ManyReader } from "./live.js"
+export type { ManyEvent, TailManyOptions } from "./live.js"
+export { Producer, ProducerFailed } from "./producer.js"
+export type { Appended, ProducerOptions, Receipt } from "./producer.js"
+export { NOW, Reader, START } from "./reader.js"
+export type { ReadOptions, TailOptions } from "./reader.js"
+export { NewRecord, Page, RawJson, StreamRecord } from "./records.js"
+export type { NewRecordFields, RecordHeaders, Value } from "./records.js"
+export { Lease, Subscription } from "./subscription.js"
+export type { Failure, LeasedStream, RetryOptions, SubscriptionSettings } from "./subscription.js"

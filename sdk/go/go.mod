@@ -1,0 +1,3 @@
+module polynya/reducer
+
+go 1.24

@@ -1,0 +1,1 @@
+"""`polynya reduce`: reducers and their worker."""

@@ -1,0 +1,79 @@
+"""The tokens of a .proto text."""
+
+from __future__ import annotations
+
+import re
+
+from polynya.registry.refused import BadSchema
+
+_TOKEN = re.compile(
+    r"""(?P<blank>[ \t\r\n\f\v]+|//[^\n]*|/\*.*?\*/)
+    |(?P<name>\.?[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)
+    |(?P<number>0[xX][0-9a-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)
+    |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+    |(?P<sign>[{}\[\]()<>;,=:+\-/.])""",
+    re.DOTALL | re.VERBOSE | re.ASCII,
+)
+END = ""
+
+
+class Tokens:
+    """The tokens that are left, and the place of the next one."""
+
+    def __init__(self, text: str) -> None:
+        """Raises BadSchema for what is no token."""
+        self._text = text
+        self._found: list[tuple[str, str, int]] = []  # kind, token, place
+        self._at = 0
+        place = 0
+        while place < len(text):
+            match = _TOKEN.match(text, place)
+            if match is None:
+                raise BadSchema(f"{self._place(place)}: unexpected {text[place : place + 16]!r}")
+            if match.lastgroup != "blank":
+                self._found.append((match.lastgroup or "", match[0], place))
+            place = match.end()
+
+    @property
+    def next(self) -> str:
+        """The next token; `END` behind the last one."""
+        return self._found[self._at][1] if self._at < len(self._found) else END
+
+    @property
+    def kind(self) -> str:
+        """The kind of the next token: name, number, string or sign."""
+        return self._found[self._at][0] if self._at < len(self._found) else END
+
+    @property
+    def where(self) -> str:
+        """Line and column of the next token."""
+        is_end = self._at >= len(self._found)
+        return self._place(len(self._text) if is_end else self._found[self._at][2])
+
+    def _place(self, at: int) -> str:
+        line = self._text.count("\n", 0, at) + 1
+        return f"line {line}, column {at - self._text.rfind(chr(10), 0, at)}"
+
+    def take(self, wanted: str = "") -> str:
+        """Return the next token and go on. Raises BadSchema if it is not the wanted one."""
+        found = self.next
+        if found == END or (wanted and found != wanted):
+            shown = "the end of the text" if found == END else f"'{found[:32]}'"
+            expected = f"'{wanted}'" if wanted else "more"
+            raise BadSchema(f"{self.where}: expected {expected}, not {shown}")
+        self._at += 1
+        return found
+
+    def takes(self, wanted: str) -> bool:
+        """Go on if the next token is this one, and report whether it was."""
+        if self.next != wanted:
+            return False
+        self._at += 1
+        return True
+
+    def of(self, kind: str, what: str) -> str:
+        """Return the next token, of a kind. Raises BadSchema."""
+        if self.kind != kind:
+            shown = f"'{self.next[:32]}'" if self.next else "the end of the text"
+            raise BadSchema(f"{self.where}: expected {what}, not {shown}")
+        return self.take()
