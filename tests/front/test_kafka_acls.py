@@ -30,6 +30,8 @@ from worlds.kafka import (
 
 from polynya.access.kafka_acls import Kind, Operation, Pattern
 from polynya.admin.token_store import FileTokens
+from polynya.front.common.stream_quotas import StreamQuotas
+from polynya.front.kafka.auth.caller import TokenCaller
 from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.errors import Error
@@ -512,3 +514,37 @@ def test_a_node_without_access_control_answers_security_disabled() -> None:
         assert (await admin.quota("user", "ann", producer_byte_rate=1))[0] == disabled
 
     play(story)
+
+
+def test_topics_of_an_acl_count_for_the_limit_of_streams(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, admin: Admin) -> None:
+        admin.gate.token("shop", "read:kafka/mine/", streams=3)
+        shop = await admin.gate.wire(world, "shop")
+        await admin.create(acl("shop", Operation.CREATE, "shop.", pattern=Pattern.PREFIXED))
+        assert await created(shop, "shop.a", 2) == 0
+        assert await created(shop, "shop.b", 2) == Error.POLICY_VIOLATION
+        await admin.create(acl("shop", Operation.CREATE, "kafka-cluster", Kind.CLUSTER))
+        assert await created(shop, "other", 2) == Error.POLICY_VIOLATION
+        assert await created(shop, "other", 1) == 0
+
+    administered(tmp_path, story)
+
+
+def test_a_subscription_matches_topics_of_acls(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, admin: Admin) -> None:
+        gate = admin.gate
+        gate.token("shop", "read:kafka/mine/")
+        caller = TokenCaller(gate.access, StreamQuotas(1), world.core.service)
+        caller.bind(gate.access.identify(gate.texts["shop"]))
+        assert caller.readable() == ["kafka/mine/"]
+        await admin.create(
+            acl("shop", Operation.READ, "a", pattern=Pattern.PREFIXED),
+            acl("shop", Operation.READ, "ab"),
+            acl("shop", Operation.READ, "retention"),
+            acl("shop", Operation.WRITE, "z"),
+        )
+        assert caller.readable() == ["kafka/a", "kafka/mine/", "kafka/~retention/"]
+        await admin.create(acl("*", Operation.READ, "*"))
+        assert caller.readable() == ["kafka/"]
+
+    administered(tmp_path, story)

@@ -114,6 +114,7 @@ def test_bad_passwords_are_refused_and_nothing_is_stored(tmp_path: Path) -> None
             ({"mechanism": 0}, int(Error.UNSUPPORTED_SASL_MECHANISM)),
             ({"name": ""}, unacceptable),
             ({"name": "a\0b"}, unacceptable),
+            ({"name": "*"}, unacceptable),
             ({"name": "n" * 201}, unacceptable),
             ({"name": "root"}, unacceptable),  # a token: its password is its secret
             ({"name": before.tokens[0].id}, unacceptable),
