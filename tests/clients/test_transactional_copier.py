@@ -112,9 +112,10 @@ def test_each_record_is_copied_once(cluster: DevCluster, number: int) -> None:
     is_group, profile = number % 2 == 1, ("replicated", "diskless")[number // 2 % 2]
     create(bootstrap, profile, f"{name}-from", f"{name}-to")
     write(bootstrap, f"{name}-from")
+    first = ("--input-partition", "0")  # of which a group makes no use, but the tool demands it
     group = ("--consumer-group", f"{name}-group", "--transactional-id")
     if is_group:
-        copiers = [Copier(jars, bootstrap, name, *group, name, "--group-mode")]
+        copiers = [Copier(jars, bootstrap, name, *group, name, "--group-mode", *first)]
     else:
         copiers = [
             Copier(jars, bootstrap, name, *group, f"{name}-{part}", "--input-partition", f"{part}")
@@ -127,9 +128,9 @@ def test_each_record_is_copied_once(cluster: DevCluster, number: int) -> None:
     )
     node = 1 + number % 3
     cluster.kill(node)
-    first = copiers[0].process
-    if not is_group and first is not None:  # a group would wait for the member's session
-        first.kill()
+    process = copiers[0].process
+    if not is_group and process is not None:  # a group would wait for the member's session
+        process.kill()
     cluster.start(node)
     for copier in copiers:
         copier.join(SECONDS)
