@@ -14,7 +14,7 @@ from typing import Any, Protocol, Unpack
 import msgspec
 
 from polynya.base.limits import REDUCER_BATCH_BYTES
-from polynya.base.offsets import parse_token
+from polynya.base.offsets import format_token, parse_token
 from polynya.cli.remote.client import Parts, stream_path
 from polynya.reducers.bindings import Binding
 from polynya.reducers.envelope import parse_page
@@ -22,7 +22,7 @@ from polynya.reducers.reducer import Reducer, ReducerFault
 from polynya.reducers.wasm.faults import NotInstalled
 
 PUBLISH_SECONDS = 60.0  # a long run publishes in between: a worker that dies then loses no more
-START = "-1"
+START = format_token(0, 0)  # refused if records are trimmed, which -1 would pass over
 # refusals of a publish that another worker, or a changed reducer, explains
 _OVERTAKEN = ("SNAPSHOT_OLDER", "SNAPSHOT_TOO_SOON", "REDUCER_REVISION", "REDUCER_STOPPED")
 _OVERTAKEN_TOO = ("NO_REDUCER", "INCARNATION_MISMATCH", "NOT_FOUND", "GONE")
@@ -173,7 +173,7 @@ class Run:
         return Verified(str(newest["offset"]), offset, newest["digest"], digest)
 
     def _state_at(self, reducer: Reducer, offset: str, end: int) -> bytes:
-        while offset == START or _record_of(offset) < end:
+        while _record_of(offset) < end:
             page = self._page(offset)
             found = parse_page(page.content, is_json=self._is_json)
             reducer.apply([each for each in found if each.record < end])
@@ -237,7 +237,7 @@ class Run:
         """Apply the records up to the record `end`, and publish."""
         began, records = self._now(), 0
         done = Outcome()
-        while offset == START or _record_of(offset) < end:
+        while _record_of(offset) < end:
             page = self._page(offset)
             found = parse_page(page.content, is_json=self._is_json)
             reducer.apply(found)
