@@ -10,8 +10,7 @@ TEN = [Record(number, 0, 0, None, b"0123456789") for number in range(10)]
 COUNT_TEN = "i32.const 10"
 MEMORY = '(memory (export "memory") 1)'
 
-# Adds the lengths of the frames at address 8 and the states restored; its state is these 4 bytes.
-# The input is placed at 1024.
+# Adds the lengths of the values at address 8: its state is these 4 bytes. The input is placed at 1024.
 COUNTING = """
   (module
     (memory (export "memory") 20)
@@ -19,18 +18,19 @@ COUNTING = """
     (func (export "alloc") (param i32) (result i32) i32.const 1024)
     (func (export "restore") (param i32 i32)
       (i32.store (i32.const 8) (i32.load (local.get 0))))
-    (func (export "apply") (param $at i32) (param $length i32) (result i32)
-      (local $records i32) (local $end i32)
-      (local.set $end (i32.add (local.get $at) (local.get $length)))
+    (func $length (param $at i32) (result i32)
+      (select (i32.const 0) (i32.load (local.get $at))
+        (i32.eq (i32.load (local.get $at)) (i32.const -1))))
+    (func (export "apply") (param $at i32) (param $frame i32) (result i32)
+      (local $records i32) (local $end i32) (local $value i32)
+      (local.set $end (i32.add (local.get $at) (local.get $frame)))
       (loop $next
         (if (i32.lt_u (local.get $at) (local.get $end)) (then
           (local.set $records (i32.add (local.get $records) (i32.const 1)))
-          (i32.store (i32.const 8)
-            (i32.add (i32.load (i32.const 8)) (i32.load (i32.add (local.get $at) (i32.const 28)))))
-          (local.set $at (i32.add (local.get $at) (i32.add (i32.const 32)
-            (i32.add (i32.load (i32.add (local.get $at) (i32.const 28)))
-              (select (i32.const 0) (i32.load (i32.add (local.get $at) (i32.const 24)))
-                (i32.eq (i32.load (i32.add (local.get $at) (i32.const 24))) (i32.const -1)))))))
+          (local.set $value (call $length (i32.add (local.get $at) (i32.const 28))))
+          (i32.store (i32.const 8) (i32.add (i32.load (i32.const 8)) (local.get $value)))
+          (local.set $at (i32.add (i32.add (local.get $at) (i32.const 32))
+            (i32.add (local.get $value) (call $length (i32.add (local.get $at) (i32.const 24))))))
           (br $next))))
       local.get $records)
     (func (export "state") (result i64) (i64.const 0x800000004))

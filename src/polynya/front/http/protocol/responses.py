@@ -20,7 +20,7 @@ _EXPOSED = (
     "stream-sse-data-encoding, producer-epoch, "
     "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, "
     "stream-record-next, stream-seq, "
-    "stream-snapshot-offset, stream-snapshot-digest, stream-snapshot-part, repr-digest, "
+    "stream-snapshot-offset, stream-snapshot-digest, stream-snapshot-part, stream-reducer, repr-digest, "
     "etag, location, link, content-type, content-range, "
     "content-encoding, retry-after, vary, x-request-id"
 )

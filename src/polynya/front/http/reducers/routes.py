@@ -166,11 +166,16 @@ class ReducerRoutes:
 
     async def _module(self, name: str, request: Request) -> Response:
         _allow(request, "GET", "HEAD")
-        digest = (await self._found(name)).binding.module
+        bound = await self._found(name)
+        digest = bound.binding.module
         data = await module_of(self._service, digest) if digest else None
         if data is None:
             raise Failure("MODULE_NOT_FOUND", f"the reducer '{name}' has no module")
-        headers = (("ETag", f'"{digest}"'), ("Cache-Control", "no-cache"))
+        headers = (
+            ("ETag", f'"{digest}"'),
+            ("Cache-Control", "no-cache"),
+            ("Stream-Reducer", bound.binding.origin(name)),  # of the states that it made
+        )
         return Response(200, data, "application/wasm", headers)
 
     async def _verify(self, name: str, request: Request) -> Response:
