@@ -6,11 +6,13 @@ import asyncio
 
 import msgspec
 
+from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.conditions import refuse_conditions
+from polynya.front.http.routes.pages import allowed_bytes
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.snapshots.asked import facts
 from polynya.local.api import Refusal
@@ -56,7 +58,8 @@ async def _show(exchange: Exchange) -> None:
                 ("Cache-Control", NO_STORE),
             ]
             kind, body = await asyncio.to_thread(_answer, exchange, reducer, bound)
-            exchange.answer(200, [("Content-Type", kind), *headers], body)
+            allowed_bytes(exchange, min(len(body), APPEND_BYTES_MAX))
+            exchange.answer_parts(200, [("Content-Type", kind), *headers], [body])
         except (NoWorker, NotInstalled) as missing:
             raise Failure("NO_WORKER", str(missing)) from None
         except ReducerFault as fault:
