@@ -90,7 +90,7 @@ def test_a_call_that_spins_is_ended_and_the_sandbox_goes_on() -> None:
 def test_four_mib_of_nested_blocks_are_refused(
     limit: str, value: int, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They compile in 4 seconds and 1.2 GiB, which a lower limit does not allow."""
+    """The blocks compile in 4 seconds and 1.2 GiB, which a lower limit does not allow."""
     monkeypatch.setattr(f"polynya.reducers.wasm.sandbox.{limit}", value)
     code = nested_blocks(MODULE_BYTES_MAX)
     assert len(code) > MODULE_BYTES_MAX - 100

@@ -59,7 +59,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 pub fn text(quoted: &[u8]) -> Option<Cow<'_, str>> {
     let inner = quoted.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let inner = std::str::from_utf8(inner).ok()?;
-    if !inner.contains('\\') {
+    if !inner.as_bytes().contains(&b'\\') {
         return Some(Cow::Borrowed(inner));
     }
     let mut out = String::new();
