@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from polynya.admin.reducer_watcher import ReducerWatcher
+from polynya.admin.reducers.watcher import ReducerWatcher
 from polynya.observability.metrics import Registry
 from polynya.reducers.bindings import Wanted
 from polynya.service.reducers.registry import Fault, MetaSettings, Reducers

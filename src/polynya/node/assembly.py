@@ -18,7 +18,7 @@ from polynya.admin.health import Health
 from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.listeners import Listeners, connection_shares, text_listeners
 from polynya.admin.node_figures import NodeFigures
-from polynya.admin.reducer_watcher import ReducerWatcher
+from polynya.admin.reducers.watcher import ReducerWatcher
 from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
 from polynya.admin.table_watcher import TableWatcher

@@ -25,7 +25,7 @@ import msgspec
 
 from polynya.admin.audit import AuditFile, act
 from polynya.admin.lake_worker import check_lake, lake_command, lake_environment
-from polynya.admin.reduce_worker import reduce_command, reduce_environment
+from polynya.admin.reducers.child import reduce_command, reduce_environment
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.config.core_start import (
     ADMIN,

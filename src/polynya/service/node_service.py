@@ -72,7 +72,6 @@ class NodeService:
         local.reads.parents = ForkSources(local.reads, rpc, answers)
         # what the fronts call, bound once: the hot path goes straight to a part
         self.now_ms = local.now_ms
-        self.history = local.history
         self.group_of, self._groups = stream_groups.of, stream_groups.known
         self.propose = self.proposals.propose
         self.call = self.proposals.call
@@ -102,6 +101,10 @@ class NodeService:
     @property
     def level(self) -> int:
         return self.local.level
+
+    @property
+    def history(self) -> int:
+        return self.local.history
 
     def expect_diskless(self, name: str) -> None:
         self.proposals.expect_diskless(name)

@@ -222,7 +222,7 @@ def run_command(client: Client, names: tuple[str, ...], once: bool, interval: fl
             if faults:
                 raise exits.Refused(f"no state of {output.counted(len(faults), 'stream')}")
             return
-        resting = threading.Event()  # nobody sets it
+        resting = threading.Event()  # it is never set
         while True:
             try:
                 worker.round()

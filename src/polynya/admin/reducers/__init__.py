@@ -1,0 +1,1 @@
+"""Reducers on a node: the command of its workers, and metrics."""
