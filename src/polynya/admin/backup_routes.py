@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import msgspec
 
 from polynya import __version__
-from polynya.admin.backup_rounds import PreparedCaptures
 from polynya.backup.group_file import Header, pack_header
 from polynya.backup.source import PART_BYTES, Captured, GroupCommits
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import BACKUP_ROUND_CHARACTERS_MAX, HOLD_MS_MAX
 from polynya.config.core_start import CoreStart
 from polynya.engine.snapshots.capture import captured
+from polynya.engine.snapshots.prepared import PreparedCaptures
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix

@@ -51,7 +51,7 @@ class CommitHold:
         return all(self._is_untouched(each) for each in found)
 
     def next_round(self) -> str:
-        """Begin another round, in which groups count anew."""
+        """Begin another round, in which groups count from 0."""
         self._number += 1
         return self.round
 

@@ -9,9 +9,9 @@ import pytest
 from google_crc32c import value as crc32c
 from worlds.stream import raw_batch
 
-from polynya.admin.backup_rounds import PreparedCaptures
 from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.capture import Captured
+from polynya.engine.snapshots.prepared import PreparedCaptures
 from polynya.replica import Group
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.lifetimes.commands import Create

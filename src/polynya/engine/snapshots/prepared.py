@@ -9,7 +9,7 @@ from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.capture import Capture, Captured
 from polynya.replica import Group
 
-PREPARED_SECONDS = 30.0  # until captures that nobody fixes are dropped: snapshots wait for them
+PREPARED_SECONDS = 30.0  # until captures that were not fixed are dropped: snapshots wait for them
 
 
 class PreparedCaptures:
