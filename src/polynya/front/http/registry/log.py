@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from google_crc32c import value as crc32c
 
@@ -23,7 +23,7 @@ from polynya.local.api import OWN_ENCODING, Page, Position, ReadQuery, Refusal, 
 from polynya.registry import refused
 from polynya.registry.plans import Change
 from polynya.registry.records import TOPIC, Record
-from polynya.registry.refused import Refused
+from polynya.registry.refused import BadSchema, Refused
 from polynya.registry.view import View
 from polynya.routing.handle import StreamHandle
 from polynya.stream.features.appends.commands import AppendIf
@@ -35,6 +35,8 @@ from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_
 PREFIX = partition_name(TOPIC, 0).removesuffix("0")  # which a token must cover
 CONFIGS = [("cleanup.policy", "compact"), (PROFILE, REPLICATED)]
 TRIES_MAX = 100  # of one change: each loses to another change
+AT_ONCE_CHARACTERS = 8 * 1024  # of schemas; more are parsed in a thread
+Result = TypeVar("Result")
 _PAGE_BYTES = 1 << 20
 _MISSING = (Code.NOT_FOUND, Code.GONE)
 
@@ -52,6 +54,7 @@ class RegistryLog:
         self._place = (0, 0)
         self._reading = asyncio.Lock()
         self._wanted = self._read = 0  # requests to read, and those that were read for
+        self._working = asyncio.Lock()
         self.conflicts = 0  # appends that lost to another one
 
     @property
@@ -89,6 +92,17 @@ class RegistryLog:
                 return change.answer
             self.conflicts += 1
         raise Unavailable("too many changes of the schema registry at one time; retry")
+
+    async def work(self, work: Callable[[], Result], size: int) -> Result:
+        """Work on schemas of a size, in a thread if that may take long: one at a time. Raises
+        Refused."""
+        try:
+            if size <= AT_ONCE_CHARACTERS:
+                return work()
+            async with self._working:
+                return await asyncio.to_thread(work)
+        except BadSchema as bad:
+            raise Refused(refused.INVALID_SCHEMA, f"Invalid schema: {bad}") from None
 
     # --- the topic --------------------------------------------------------------------------------
 
