@@ -9,6 +9,7 @@ import pytest
 from worlds.lakehouse import Lake, quiet
 from worlds.schema_registry import TIME
 
+from polynya.front.http.api.schemas import columns_of
 from polynya.lakehouse.decoding import rows
 from polynya.lakehouse.decoding.decode import Decoded, Schema, decode
 from polynya.lakehouse.jobs.worker import compact
@@ -80,3 +81,23 @@ def test_a_header_key_that_is_not_utf_8_keeps_its_bytes() -> None:
     (record,) = records_of(made, body)
     assert header_of(made).records == 1
     assert [key for key, _ in record.headers] == ["\\xff\\xfe", "\\xff\\xfd"]
+
+
+def test_fields_of_columns_with_other_names_are_in_the_metadata(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "store"))
+    lake.source.append("a", [b'{"n":1}'])
+    compact(lake.coordinator, [], lambda: lake.runner, quiet)
+    assert "polynya.fields" not in lake.static_table().properties
+    lake.source.append("a", [b'{"a b":1,"offset":2,"o":{"c d":[{"e":1}]},"n":"x"}', b'{"n":"y"}'])
+    compact(lake.coordinator, [], lambda: lake.runner, quiet)
+    pointer = lake.coordinator.table.iceberg.removeprefix("file://")
+    found = {
+        column["name"]: (column.get("field"), column.get("fields"))
+        for column in columns_of(Path(pointer).read_bytes())
+    }
+    assert found["a_b"] == ("a b", None)
+    assert found["offset_2"] == ("offset", None)
+    assert found["n__string"] == ("n", None)
+    assert found["o"] == (None, {"o.c_d": "c d"})
+    assert found["n"] == found["offset"] == (None, None)
+    assert lake.delta().num_rows == lake.iceberg().num_rows == 3
