@@ -243,3 +243,40 @@ def test_a_proxy_of_the_environment_is_not_asked_for_the_loopback(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     assert not HttpCoordinator("", "http://127.0.0.1:2")._client.trust_env
     assert HttpCoordinator("", "http://server:2")._client.trust_env
+
+
+def test_only_the_servers_own_registry_gets_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((str(request.url), request.headers.get("authorization", "")))
+        return httpx.Response(200, json={"schema": '"string"'})
+
+    transport, made = httpx.MockTransport(answer), httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **options: made(transport=transport, **options))
+    own = made(transport=transport, headers={"authorization": "Bearer t"})
+    coordinator = HttpCoordinator("http://admin:1/", "http://base:2", own)
+    for url in ("", "http://other:3/registry", ""):
+        assert coordinator.schemas(url).writer(7).text == '"string"'
+    assert asked == [
+        ("http://base:2/registry/schemas/ids/7", "Bearer t"),
+        ("http://other:3/registry/schemas/ids/7", ""),
+    ]
+
+
+def test_a_registry_that_is_none_is_told_from_one_without_the_schema() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/1"):
+            return httpx.Response(404, json={"error_code": 40403, "message": "no"})
+        return (
+            httpx.Response(404, text="not found")
+            if request.url.path.endswith("/2")
+            else (httpx.Response(200, text="<html>"))
+        )
+
+    reader = client(answer).schemas("")
+    assert reader.writer(1).unknown == "schema 1 is unknown to the registry http://base:2/registry"
+    with pytest.raises(PolynyaError, match=r"answered 404 to GET /schemas/ids/2\. Check the URL"):
+        reader.writer(2)
+    with pytest.raises(PolynyaError, match="answered no schema"):
+        reader.writer(3)

@@ -495,6 +495,40 @@ def test_partitions_are_checked_and_kept() -> None:
     in_one_core(tell)
 
 
+def test_a_table_has_a_payload_that_can_change() -> None:
+    async def tell(world: World) -> None:
+        create, alter = world.tables.create, world.tables.alter
+        made, new = await create("p", "p/", columns=[("a", "long")], payload="registry:http://r:1/")
+        assert new and made.columns == [("", "registry:http://r:1"), ("a", "long")]
+        options = {"columns": [("a", "long")], "payload": "registry:http://r:1"}
+        assert await create("p", "p/", **options) == (made, False)
+        changed = await alter("p", columns=[("b", "date")])
+        assert changed.columns == [("", "registry:http://r:1"), ("a", "long"), ("b", "date")]
+        changed = await alter("p", payload='avro:"string"')
+        assert changed.columns[0] == ("", 'avro:"string"')
+        assert (await alter("p", payload="")).columns == [("a", "long"), ("b", "date")]
+        for wrong in (
+            "json",
+            "registry:ftp://r",
+            "registry:http://user:word@r",
+            "registry:http://r?x=1",
+            "avro:",
+            "protobuf:message M {}",
+            "avro:" + "x" * (64 << 10),
+        ):
+            with pytest.raises(TableRefused) as refused:
+                await create("w", "w/", payload=wrong)
+            assert refused.value.code == "TABLE_PAYLOAD"
+        with pytest.raises(TableRefused) as field:
+            await create("w", "w/", columns=[("", "registry")])
+        assert field.value.code == "TABLE_COLUMN"
+        await create("d", "test/", transform="sql:select * from input")
+        with pytest.raises(TableRefused, match="its transform decides"):
+            await alter("d", payload="registry")
+
+    in_one_core(tell)
+
+
 def test_a_derived_table_claims_nothing_and_tells_why_its_job_failed() -> None:
     """Check a derived table: it claims nothing and reports its job's failure. It shares a prefix
     with another table; neither takes the other's records."""

@@ -92,14 +92,26 @@ SKIPPED_TOLD = 10  # fields of a schema file that a notice names
 @options.as_json
 @server_option
 def schema_command(client: Client, name: str, as_json: bool) -> None:
-    """List the columns of the table NAME with Iceberg's types.
+    """List the columns of the table NAME with Iceberg's types, and fields with other names.
 
     \b
     polynya table schema flights
     """
     columns = client.call("GET", f"{path_of(name)}/schema").json()["columns"]
     nothing = f"table {name} has no columns before its first job"
-    output.listing(columns, ("column", "type"), ("name", "type"), nothing, as_json=as_json)
+    output.listing(
+        columns,
+        ("column", "type", "field"),
+        lambda column: (column["name"], column["type"], _field_of(column)),
+        nothing,
+        as_json=as_json,
+    )
+
+
+def _field_of(column: dict[str, Any]) -> str:
+    """Return the fields of a column and of those inside it that have other names."""
+    inner = [f"{path} = {field}" for path, field in column.get("fields", {}).items()]
+    return ", ".join([*([column["field"]] if "field" in column else []), *inner])
 
 
 @table_command.command("history")

@@ -25,6 +25,10 @@ from polynya.lakehouse.decoding.assemble import (
 from polynya.lakehouse.schema.columns import Column, FieldProfile, observe, wish
 
 _ROW = re.compile(r"in row (\d+)")
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
 # a block with a larger share of misfits is decoded record by record from there on
 _SLOW_SHARE = 100
 _SLOW_LEAST = 8  # failed parses that any block may have
@@ -76,6 +80,8 @@ def decode(data: Bytes, ends: Positions, schema: Schema) -> Decoded:
         np.flatnonzero(fast)[np.concatenate(block.taken)] if block.taken else np.zeros(0, np.int64)
     )
     arrays, redo, unknown = block.columns(len(parsed))
+    if block.taken:
+        redo = redo | _half_pairs(text, text_ends)[np.concatenate(block.taken)]
     return _Join(data, starts, ends, schema).join(parsed, arrays, redo, unknown)
 
 
@@ -88,6 +94,17 @@ def _plain(data: Bytes, starts: Positions, ends: Positions) -> npt.NDArray[np.bo
     wrapped.
     """
     return (ends - starts > 2) & (data[starts] == 123) & (data[np.maximum(ends - 2, 0)] == 125)
+
+
+def _half_pairs(text: Bytes, ends: Positions) -> npt.NDArray[np.bool_]:
+    """Mark records that may have an escape of half a surrogate pair: in the name of a field, the
+    JSON reader passes it over."""
+    found = np.zeros(len(ends), np.bool_)
+    data = text.tobytes()
+    if b"\\ud" in data or b"\\uD" in data:
+        places = [match.start() for match in _HALF_PAIR.finditer(data)]
+        found[np.searchsorted(ends, places, side="right")] = True
+    return found
 
 
 class _Block:

@@ -81,7 +81,11 @@ def place(
         if inner is None and field not in doubled:
             continue
         if there is None:
-            if unknown_is_problem and is_typed(inner, depth) and is_text(field):
+            if not is_text(field):
+                if is_typed(inner, depth):
+                    told = "the field's name has half of a surrogate pair"
+                    problems.append(Problem(BAD_TEXT, _escaped(here), told))
+            elif unknown_is_problem and is_typed(inner, depth):
                 problems.append(Problem(UNKNOWN, here, "the field has no column in this job"))
         elif field in doubled:
             problems.append(
@@ -167,13 +171,23 @@ def to_time(text: str) -> int | None:
     return micros if types.TIME_MIN <= micros <= types.TIME_MAX else None
 
 
+def _escaped(name: str) -> str:
+    """Return a name with what UTF-8 does not have as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def _loads(text: str) -> Any:
+    hooks: dict[str, Any] = {
+        "object_pairs_hook": _object,
+        "parse_constant": _refuse,
+        "parse_float": _fraction,
+    }
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+        return json.loads(text, **hooks)
     except ValueError as fault:
         if "integer string conversion" not in str(fault):
             raise
-    return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, parse_int=_integer)
+    return json.loads(text, **hooks, parse_int=_integer)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -188,6 +202,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
+
+
+def _fraction(digits: str) -> int | float:
+    """Return the nearest double; the integer of one that is spelled with a fraction of zeros and
+    that a double would round."""
+    number = float(digits)
+    if -types.EXACT_MAX < number < types.EXACT_MAX or not digits.rstrip("0").endswith("."):
+        return number
+    whole = _integer(digits.partition(".")[0])
+    return whole if whole != number else number
 
 
 def _integer(digits: str) -> int | float:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import io
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg import types
@@ -47,6 +49,7 @@ from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.partitions import Cut
 
 KEPT_SNAPSHOTS = 20
+FIELDS_PROPERTY = "polynya.fields"  # JSON: the fields of columns that have other names
 # pyiceberg warns of each column without statistics, which some have on purpose (`value`)
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 EXPIRE_EVERY_JOBS = 10  # an expiry costs as many copies of the metadata as snapshots expire
@@ -68,6 +71,7 @@ class TableShape(NamedTuple):
 
     schema: pa.Schema
     cuts: Sequence[Cut] = ()
+    fields: Mapping[str, str] = MappingProxyType({})  # of columns with other names, by path
 
 
 class StagingCatalog(NoopCatalog, MetastoreCatalog):
@@ -300,6 +304,9 @@ def stage(
         raise AssertionError("the table's field ids are not those that the files were written with")
     if change.files or change.removed:
         _snapshot(catalog, transaction, change, summary).commit()
+    named = msgspec.json.encode(dict(shape.fields)).decode()
+    if transaction.table_metadata.properties.get(FIELDS_PROPERTY, "{}") != named:
+        transaction.set_properties({FIELDS_PROPERTY: named})
     if pointer and int(summary["polynya.job"]) % EXPIRE_EVERY_JOBS == 0:
         _expire(transaction)
     transaction.commit_transaction()

@@ -18,6 +18,7 @@ from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, check_pla
 from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, make_job, widened
 from polynya.lakehouse.jobs.results import (
+    DERIVED,
     PARTS,
     Progress,
     Result,
@@ -35,7 +36,7 @@ from polynya.lakehouse.jobs.stopping import finish_first
 from polynya.lakehouse.jobs.task import TaskResult, claimed_records, failed_range
 from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
-from polynya.lakehouse.schema.columns import paths
+from polynya.lakehouse.schema.columns import paths, renamed
 from polynya.lakehouse.server.coordinator import Coordinator
 from polynya.wire.tables import CommitRequest, FailedRange
 
@@ -306,6 +307,7 @@ def _staged(
                 shape=TableShape(
                     pa.ipc.read_schema(pa.BufferReader(part.arrow_schema)),
                     result.cuts if name == "main" else (),
+                    renamed(result.columns) if name == "main" and result.work != DERIVED else {},
                 ),
                 change=part.change,
                 summary=summary,

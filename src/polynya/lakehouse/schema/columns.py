@@ -187,6 +187,17 @@ def paths(wishes: Sequence[Column], path: str = "") -> list[str]:
     return found
 
 
+def renamed(columns: Sequence[Column], path: str = "") -> dict[str, str]:
+    """Return the fields of the columns that have other names, by the column's path: `a.b`."""
+    found: dict[str, str] = {}
+    for column in columns:
+        here = f"{path}{column.name}"
+        if column.field and column.field != column.name:
+            found[here] = column.field
+        found |= renamed(column.children, f"{here}.")
+    return found
+
+
 def merged(profiles: Iterable[FieldProfile]) -> FieldProfile:
     """Return one profile of all values."""
     found = FieldProfile()

@@ -297,7 +297,7 @@ def _record(
     for _ in range(count):
         name, at = _bytes(data, at)
         content, at = _bytes(data, at)
-        headers.append((str(name or b"", "utf-8", "replace"), content))
+        headers.append((str(name or b"", "utf-8", "backslashreplace"), content))
     timestamp = header.base_timestamp + delta_ms if fixed is None else fixed
     return Record(key, value, timestamp, tuple(headers), header.base_offset + delta), at
 

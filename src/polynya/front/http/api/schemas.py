@@ -23,6 +23,7 @@ class _Schema(msgspec.Struct, frozen=True, rename="kebab"):
 class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     schemas: list[_Schema]
     current_schema_id: int
+    properties: dict[str, str] = {}
 
 
 def columns_of(metadata: bytes) -> list[dict[str, Any]]:
@@ -37,10 +38,24 @@ def columns_of(metadata: bytes) -> list[dict[str, Any]]:
         raise msgspec.DecodeError(
             f"the current schema {decoded.current_schema_id} is not among the schemas"
         )
+    fields = _fields_in(decoded.properties)
     return [
         {"name": field.name, "type": type_name(field.type), "required": field.required}
+        | _named(field.name, fields)
         for field in current.fields
     ]
+
+
+def _fields_in(properties: dict[str, str]) -> dict[str, str]:
+    """Return the fields of the columns that have other names, by the column's path."""
+    return msgspec.json.decode(properties.get("polynya.fields", "{}"), type=dict[str, str])
+
+
+def _named(column: str, fields: dict[str, str]) -> dict[str, Any]:
+    """Return the field of a column, and of those inside it, if they have other names."""
+    own = {"field": fields[column]} if column in fields else {}
+    inner = {path: field for path, field in fields.items() if path.startswith(f"{column}.")}
+    return own | ({"fields": inner} if inner else {})
 
 
 class _Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
