@@ -47,6 +47,10 @@ SAME = {
         "tokens that are wrong, missing or too weak are refused, and a wrong URL is said",
         "tokens_that_are_wrong_and_a_wrong_url_are_said",
     ),
+    "test_a_certificate_that_is_not_trusted_is_said": (
+        "a certificate that is not trusted is said",
+        "tokens_that_are_wrong_and_a_wrong_url_are_said",
+    ),
     "test_what_is_no_record_is_refused_before_it_is_sent": (
         "what is no record is refused before it is sent",
         "",  # types refuse it

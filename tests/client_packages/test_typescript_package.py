@@ -16,7 +16,7 @@ from package_cache import ROOT, built, ran
 from survivor import NUMBERS, Guarded, survive
 
 CLIENT = ROOT / "clients" / "typescript"
-SUITES = {"unit": 21, "node": 11}
+SUITES = {"unit": 21, "node": 11, "untrusted": 1}
 
 pytestmark = pytest.mark.process
 
@@ -98,3 +98,4 @@ def test_the_client_speaks_tls(package: Path, tmp_path: Path) -> None:
     with Guarded(data, Faults(), "--tls-self").serving() as guarded:
         root = str(data / "tls" / "self.crt")
         suite("node", package, NODE_EXTRA_CA_CERTS=root, **guarded.variables)
+        suite("untrusted", package, **guarded.variables)

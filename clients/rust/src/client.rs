@@ -44,7 +44,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Trust these certificates, in PEM, instead of those of the system.
+    /// Trust these certificates, in PEM, instead of those of the system: authorities, or those of servers themselves.
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_pem = Some(pem.into());

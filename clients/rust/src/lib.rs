@@ -34,6 +34,8 @@ mod record;
 mod requests;
 mod sse;
 mod text;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use client::{Append, Appended, Client, ClientBuilder, Facts, Stream};
 pub use error::{Error, ErrorKind, Outcome};

@@ -124,8 +124,14 @@ async fn tokens_that_are_wrong_and_a_wrong_url_are_said() {
     }
     let elsewhere = builder(&format!("{server}/elsewhere")).token(var("TOKEN").unwrap()).build().unwrap();
     assert_eq!(elsewhere.stream("a").append(&[1]).await.unwrap_err().status(), 404);
+    let no_retry = Retry { total: Duration::ZERO, ..Retry::default() };
+    if var("ROOT").is_ok() {
+        let untrusting = Client::builder(&server).retry(no_retry).build().unwrap();
+        let error = untrusting.stream("a").append(&[1]).await.unwrap_err();
+        assert_eq!((error.kind(), error.message().contains("certificate")), (ErrorKind::Unavailable, true), "{error}");
+    }
     let refusing = var("REFUSING").unwrap();
-    let nobody = Client::builder(&refusing).retry(Retry { total: Duration::ZERO, ..Retry::default() }).build().unwrap();
+    let nobody = Client::builder(&refusing).retry(no_retry).build().unwrap();
     let error = nobody.stream("a").append(&[1]).await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Refused));
     assert!(error.message().contains(&refusing) && error.message().contains("refused"), "{error}");
