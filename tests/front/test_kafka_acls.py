@@ -31,6 +31,7 @@ from worlds.kafka import (
 from polynya.access.kafka_acls import Kind, Operation, Pattern
 from polynya.admin.token_store import FileTokens
 from polynya.front.common.stream_quotas import StreamQuotas
+from polynya.front.kafka.auth import acls
 from polynya.front.kafka.auth.caller import TokenCaller
 from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.connections import KafkaProtection
@@ -438,6 +439,26 @@ def test_filters_match_as_in_kafka(tmp_path: Path) -> None:
             ).filter_results
             assert result.error_code.value == BAD
         assert len(await names()) == 5, "nothing was deleted"
+
+    administered(tmp_path, story)
+
+
+def test_a_request_with_too_many_filters_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: KafkaWorld, admin: Admin) -> None:
+        await admin.create(acl("ann", Operation.READ, "t"))
+        monkeypatch.setattr(acls, "ACL_COMPARISONS_MAX", 9)  # root's scope stands for 4 ACLs
+        mine = filter_of(principal_filter="User:ann")
+        answer = await admin.ask("DeleteAcls", 3, filters=[mine, mine])
+        for result in answer.filter_results:
+            assert result.error_code.value == REFUSED
+            assert "2 filters and 5 ACLs are too many" in result.error_message
+        assert len(await admin.listed(principal_filter="User:ann")) == 1
+        monkeypatch.setattr(acls, "ACL_COMPARISONS_MAX", 10)
+        answer = await admin.ask("DeleteAcls", 3, filters=[mine, mine])
+        assert [len(each.matching_acls) for each in answer.filter_results] == [1, 1]
+        assert await admin.listed(principal_filter="User:ann") == set()
 
     administered(tmp_path, story)
 
