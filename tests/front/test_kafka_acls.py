@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,13 @@ async def login(world: KafkaWorld, user: str, password: str, mechanism: int = SH
     assert await handshake(wire, NAMES[mechanism][0]) == 0
     assert await scram(wire, user, password, mechanism) == 0
     return wire
+
+
+async def is_closed(wire: KafkaWire) -> bool:
+    """Wait for the end of a connection, which may be a reset."""
+    with suppress(ConnectionResetError):
+        return await wire.ended()
+    return True
 
 
 async def scram(wire: KafkaWire, user: str, password: str, mechanism: int = SHA_256) -> int:
