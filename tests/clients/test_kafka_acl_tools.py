@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
@@ -168,6 +169,12 @@ def test_acls_of_kafkas_tools_hold_for_other_clients_and_after_a_restart(site: S
     assert site.listed() == expected
     assert asyncio.run(consumed(site, "orders-1")) == b"x"
     assert asyncio.run(consumed(site, "other")) is None
+    tokens = polynya("token", "ls", "--data", str(site.data), seconds=SECONDS)
+    assert "what Kafka's ACLs allow" in tokens.out
+    asked = Request(f"{site.node.admin}/v1/admin/tokens")
+    asked.add_header("Authorization", f"Bearer {site.token}")
+    with urlopen(asked) as answer:
+        assert "User:ann READ on GROUP PREFIXED team" in json.load(answer)["acls"]
     shown = site.tool(CONFIGS, "--describe", *users)
     assert "consumer_byte_rate=1048576.0" in shown
     assert "SCRAM-SHA-256=iterations=8192" in shown

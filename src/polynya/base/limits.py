@@ -297,6 +297,8 @@ ACLS_MAX = 5_000
 ACLS_OF_USER_MAX = 1_000  # one value of the meta group has them
 ACL_NAME_BYTES_MAX = 1 * KIB  # of a resource: as of a consumer group
 USER_QUOTAS_MAX = 5_000
+# ACLs that the filters of one request are compared with, in a thread: some seconds
+ACL_COMPARISONS_MAX = 5_000_000
 # entries, each kept for a limited time: every core holds them all, beside the tokens
 REVOKED_JWTS_MAX = 10_000
 REVOKED_JWT_BYTES_MAX = 1 * KIB  # a revoked `jti` or `sub`
