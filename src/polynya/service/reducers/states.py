@@ -16,7 +16,7 @@ from polynya.reducers.wasm.limits import Budget
 from polynya.reducers.wasm.module_reducer import ModuleReducer
 from polynya.reducers.wasm.sandbox import Sandbox
 from polynya.service.api import Service
-from polynya.service.reducers.due import newest_mark
+from polynya.service.reducers.due import is_unfit, newest_mark
 from polynya.service.reducers.modules import module_of
 from polynya.service.reducers.registry import Bound
 from polynya.service.snapshots import body_of
@@ -28,6 +28,10 @@ from polynya.wire.kafka.values import values_type
 from polynya.wire.record_pages import Form, StoredSpan, show
 
 _JSON = "application/json"
+COMPACTED = (
+    "the stream has lost records by key compaction: only 'latest' by the keys of records can be "
+    "computed"
+)
 
 
 class TooFarBehind(Exception):
@@ -57,6 +61,8 @@ async def current_state(
 ) -> tuple[Reducer, Place] | Refusal:
     """Return a reducer with the state at the stream's tail, and that tail. Close it. Raises
     `ReducerFault`, `TooFarBehind`, `NoWorker`."""
+    if is_unfit(bound, info):
+        raise ReducerFault(COMPACTED)
     mark = newest_mark(bound, info)
     if mark is None and info.first_record:
         return Refusal(Code.TRIMMED, info.first_record, info.first_byte)
@@ -159,6 +165,8 @@ async def verify(service: Service, info: StreamInfo, bound: Bound) -> Verified |
     """Compute the newest snapshot of a reducer again, from the first record or else from its oldest
     older snapshot. None: there is nothing to compare. Raises `ReducerFault`, `TooFarBehind`,
     `NoWorker`."""
+    if is_unfit(bound, info):
+        raise ReducerFault(COMPACTED)
     newest = newest_mark(bound, info)
     if newest is None:
         return None
