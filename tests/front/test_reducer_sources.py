@@ -143,5 +143,10 @@ def test_a_stream_that_lost_records_by_compaction_is_for_latest_alone() -> None:
         answer = await world.ask("POST", f"{PATH}/n/verify", verify)
         assert answer.error == "REDUCER_FAULT"
         assert as_json(await world.ask("POST", f"{PATH}/l/verify", verify))["equal"]
+        tail = (await world.head(name)).headers["stream-next-offset"]
+        put = await world.ask(
+            "PUT", f"/v1/stream/{name}/snapshot/{tail}", b"1", stream_snapshot_origin="n@2"
+        )
+        assert put.error == "REDUCER_FAULT"
 
     run(story)
