@@ -136,7 +136,7 @@ def test_the_carts_in_rust_and_assemblyscript_have_equal_states(
 
 @pytest.mark.long
 def test_the_cart_in_go_has_the_same_state(tmp_path: Path) -> None:
-    """Its compilation alone takes 20 CPU seconds."""
+    """The compilation alone takes 20 CPU seconds."""
     assert check(go_cart(tmp_path), "") == hashlib.sha256(expected(orders(2000))).hexdigest()
 
 
