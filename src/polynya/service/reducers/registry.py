@@ -17,6 +17,7 @@ from msgspec import structs
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.limits import REDUCER_FAULTS_MAX, REDUCERS_MAX
 from polynya.reducers.bindings import Binding, Wanted, is_same
+from polynya.service.reducers.kept_states import KeptStates
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of
@@ -82,6 +83,7 @@ class Reducers:
         self.counts = Counts()
         self.runs_modules = False  # this node has workers, so it computes states of modules too
         self._reading = asyncio.Lock()
+        self.kept = KeptStates()
         self.runs = asyncio.Semaphore(_RUNS)  # states that the core computes at a time
 
     @property
