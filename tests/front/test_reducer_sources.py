@@ -11,6 +11,10 @@ from test_reducers_over_http import as_json, fill, run, snapshots, state
 from test_transactions_over_http import NAME as TOPIC
 from test_transactions_over_http import SEEN, told
 
+from polynya.base.names import group_of
+from polynya.front.http.reducers.routes import PATH
+from polynya.stream.features.compaction.progress import note_rewrite
+
 TOPIC_URL = f"/v1/stream/{TOPIC}"
 
 
@@ -115,5 +119,34 @@ def test_closed_and_text_streams_have_states() -> None:
         assert done.outcome.records == 2
         found = as_json(await state(world, url="/v1/stream/logs/a"))
         assert (found["records"], found["bytes"]) == (2, 6)
+
+    run(story)
+
+
+def test_a_stream_that_lost_records_by_compaction_is_for_latest_alone() -> None:
+    async def story(world: World) -> None:
+        for name, kind in (("l", "latest"), ("n", "count")):
+            await bind(world, name, builtin=kind)
+        await fill(world, 1, 2, record_key="a")
+        await work(world)
+        name = "carts/ann"
+        machine = world.service.local.machines[group_of(name, 2)]
+        note_rewrite(machine.directory.streams[name])
+        await fill(world, 3, record_key="a")
+        (done,) = await work(world)
+        assert (done.reducer, done.outcome.fault) == ("l", "")
+        (fault,) = as_json(await world.ask("GET", f"{PATH}/n"))["faults"]
+        assert "key compaction" in fault["reason"]
+        assert (await state(world, "?reducer=n")).error == "REDUCER_FAULT"
+        assert as_json(await state(world, "?reducer=l&key=a"))["value"] == 3
+        verify = b'{"stream": "carts/ann"}'
+        answer = await world.ask("POST", f"{PATH}/n/verify", verify)
+        assert answer.error == "REDUCER_FAULT"
+        assert as_json(await world.ask("POST", f"{PATH}/l/verify", verify))["equal"]
+        tail = (await world.head(name)).headers["stream-next-offset"]
+        put = await world.ask(
+            "PUT", f"/v1/stream/{name}/snapshot/{tail}", b"1", stream_snapshot_origin="n@2"
+        )
+        assert put.error == "REDUCER_FAULT"
 
     run(story)

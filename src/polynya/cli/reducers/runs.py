@@ -27,6 +27,7 @@ PUBLISH_SECONDS = 60.0  # a long run publishes in between: a worker that dies th
 START = format_token(0, 0)  # refused if records are trimmed, which -1 would pass over
 # refusals of a publish that another worker, or a changed reducer, explains
 _OVERTAKEN = ("SNAPSHOT_OLDER", "SNAPSHOT_TOO_SOON", "REDUCER_REVISION", "REDUCER_STOPPED")
+_FAULTS = ("SNAPSHOT_ORIGINS", "BODY_TOO_LARGE", "INVALID_JSON", "REDUCER_FAULT")
 _OVERTAKEN_TOO = ("NO_REDUCER", "INCARNATION_MISMATCH", "NOT_FOUND", "GONE")
 
 
@@ -169,7 +170,9 @@ class Run:
             state = self._state_at(reducer, offset, _record_of(newest["offset"]))
             digest = f"sha-256={hashlib.sha256(state).hexdigest()}"
             if digest != newest["digest"]:
-                self._put(reducer, str(newest["offset"]), state)
+                answer = self._put(reducer, str(newest["offset"]), state)
+                if answer.status_code >= 300 and Refused(answer).code == "REDUCER_FAULT":
+                    return None  # the stream has lost records by compaction
         finally:
             reducer.close()
         return Verified(str(newest["offset"]), offset, newest["digest"], digest)
@@ -279,7 +282,7 @@ class Run:
             return Outcome(fault="nondeterministic: another state of the same records is published")
         if refused.code in _OVERTAKEN or refused.code in _OVERTAKEN_TOO:
             return Outcome()
-        if refused.code in ("SNAPSHOT_ORIGINS", "BODY_TOO_LARGE", "INVALID_JSON"):
+        if refused.code in _FAULTS:
             return Outcome(fault=str(refused))
         raise refused
 
