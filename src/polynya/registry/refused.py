@@ -44,6 +44,10 @@ class BadSchema(ValueError):
     """The text of a schema is not valid; the message says what is wrong, and where."""
 
 
+class TooComplex(Exception):
+    """Two schemas have too many parts that refer to each other to be compared in time."""
+
+
 class Incompatibility(ValueError):
     """One thing in a schema that a reader of another one cannot read."""
 
@@ -61,8 +65,11 @@ class Incompatibility(ValueError):
 def forget_later(known: dict[Key, list[Incompatibility]], key: Key) -> None:
     """Forget the successes of pairs that were compared within one that fails: they may have counted
     it as compatible."""
-    later = False
-    for each in [*known]:
-        if later and not known[each]:
-            del known[each]
-        later |= each == key
+    later: list[Key] = []
+    for each in reversed(known):
+        if each == key:
+            break
+        if not known[each]:
+            later.append(each)
+    for each in later:
+        del known[each]

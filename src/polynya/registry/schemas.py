@@ -13,7 +13,7 @@ from polynya.registry.jsonschema import model as json_model
 from polynya.registry.protobuf import compatible as protobuf_compatible
 from polynya.registry.protobuf import schema as protobuf
 from polynya.registry.records import AVRO, JSON, PROTOBUF
-from polynya.registry.refused import BadSchema, Incompatibility
+from polynya.registry.refused import BadSchema, Incompatibility, TooComplex
 
 References = Mapping[str, str]  # name -> text, those that others refer to first
 
@@ -109,5 +109,8 @@ def judge(type_: str, level: str, wanted: Candidate, earlier: Sequence[Candidate
             for each in earlier
         ]
         return complaints(level, schema, parsed, found.differences)
-    except RecursionError:
-        raise BadSchema("the schema is nested too deeply") from None
+    except (RecursionError, TooComplex):
+        return [
+            "{errorType:'TOO_COMPLEX', description:'the schemas are too complex to compare: set the "
+            "compatibility of the subject to NONE'}"
+        ]

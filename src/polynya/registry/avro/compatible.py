@@ -8,7 +8,7 @@ alias.
 from __future__ import annotations
 
 from polynya.registry.avro.model import NAMED, NO_DEFAULT, AvroSchema, Field, Type
-from polynya.registry.refused import Incompatibility, forget_later
+from polynya.registry.refused import Incompatibility, TooComplex, forget_later
 
 FOUND_MAX = 20  # differences that one comparison reports
 _COMPARISONS_MAX = 100_000  # of pairs: more would take seconds
@@ -42,8 +42,7 @@ class _Comparison:
         if known is None:
             self._left -= 1
             if self._left < 0:
-                text = "the schemas are too complex to compare; set the compatibility to NONE"
-                return [Incompatibility("TOO_COMPLEX", where, text)]
+                raise TooComplex
             self._known[pair] = []
             known = self._differences(reader, writer, where)[:FOUND_MAX]
             if known:
@@ -90,7 +89,8 @@ class _Comparison:
             part = "items" if kind == "array" else "values"
             return self.compare(reader.inner[0], writer.inner[0], f"{where}{part}/")
         if kind == "enum":
-            missing = [each for each in writer.symbols if each not in reader.symbols]
+            known = frozenset(reader.symbols)
+            missing = [each for each in writer.symbols if each not in known]
             if missing and reader.default is None:
                 message = (
                     f"the reader lacks the symbols {', '.join(missing[:10])}, and has no default"

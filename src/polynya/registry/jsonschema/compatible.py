@@ -13,12 +13,12 @@ from itertools import islice
 from typing import Any
 
 from polynya.registry.jsonschema.model import TYPES, JsonSchema, Node
-from polynya.registry.refused import Incompatibility, forget_later
+from polynya.registry.refused import Incompatibility, TooComplex, forget_later
 from polynya.registry.texts import write_json
 
 FOUND_MAX = 20
 _CASES_MAX = 256  # alternatives of a writer that are looked at one by one
-_COMPARISONS_MAX = 20_000  # of pairs: more would take seconds
+_STEPS_MAX = 500_000  # more would take seconds
 # keywords that must be equal, or missing in the reader, and the type of the values they judge
 _SAME = {
     "not": "",
@@ -57,20 +57,18 @@ class _Comparison:
     def __init__(self, reader: JsonSchema, writer: JsonSchema) -> None:
         self._reader, self._writer = reader, writer
         self._known: dict[tuple[Any, ...], list[Incompatibility]] = {}
-        self._left = _COMPARISONS_MAX
+        self._left = _STEPS_MAX
         own = writer.root.get("$schema", "") if isinstance(writer.root, dict) else ""
         # before draft 2019-09 keywords beside `$ref` mean nothing
         self._has_siblings = isinstance(own, str) and ("2019-09" in own or "2020-12" in own)
 
     def compare(self, reader: Node, writer: list[Node], where: str) -> list[Incompatibility]:
         """Return the differences between a schema and all of some schemas of the writer."""
+        self._charge(1 + len(writer))
         key = (id(reader), *sorted(map(id, writer)))
         if key in self._known:
             return self._known[key]
-        self._left -= 1
-        if self._left < 0:
-            text = "the schemas are too complex to compare; set the compatibility to NONE"
-            return [Incompatibility("TOO_COMPLEX", where, text)]
+        self._charge(10)
         self._known[key] = []
         found: list[Incompatibility] = []
         for facts in self._cases(writer):
@@ -81,6 +79,12 @@ class _Comparison:
             forget_later(self._known, key)
         self._known[key] = found[:FOUND_MAX]
         return self._known[key]
+
+    def _charge(self, steps: int) -> None:
+        """Count steps. Raises TooComplex when there were too many."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooComplex
 
     # --- the writer -------------------------------------------------------------------------------
 
@@ -96,6 +100,7 @@ class _Comparison:
             alternatives = [
                 each[name] for each in facts for name in ("anyOf", "oneOf") if name in each
             ]
+            self._charge(len(facts) + sum(map(len, alternatives)))
             open_: list[Node] = next(
                 (each for each in alternatives if not _chosen(each, facts)), []
             )
@@ -107,13 +112,14 @@ class _Comparison:
 
     def _add(self, nodes: list[Node], facts: Facts) -> bool:
         """Add schemas to facts, with what they refer to and join; False: no value is of all."""
-        seen = set[int]()
+        seen = {*map(id, facts)}
         nodes = [*nodes]
         while nodes:
             node = nodes.pop()
             if node is False:
                 return False
-            if node is True or id(node) in seen or any(node is each for each in facts):
+            self._charge(1)
+            if node is True or id(node) in seen:
                 continue
             seen.add(id(node))
             target = _target(self._writer, node)
@@ -130,6 +136,8 @@ class _Comparison:
     def _accepts(self, reader: Node, facts: Facts, where: str) -> list[Incompatibility]:
         if reader is True:
             return []
+        listed = sum(len(each["enum"]) for each in facts if "enum" in each)
+        self._charge(listed + len(facts))
         types = _types_of(facts)
         if not types:
             return []
@@ -165,6 +173,7 @@ class _Comparison:
             branches = reader.get(name)
             if branches is None or self._is_fact(name, branches, facts):
                 continue
+            self._charge(10 * len(branches))
             fits = [
                 number
                 for number, each in enumerate(branches)
@@ -232,6 +241,7 @@ class _Comparison:
         names = dict.fromkeys(
             name for each in (reader, *facts) for name in each.get("properties", {})
         )
+        self._charge(len(names) * len(facts))
         for name in names:
             theirs = [found for each in facts for found in _property(each, name)]
             for mine in _property(reader, name, patterns):

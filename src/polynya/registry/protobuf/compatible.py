@@ -131,12 +131,12 @@ def _enums(
 
 def _oneofs(reader: Message, theirs: dict[int, Field], where: str) -> Iterator[Incompatibility]:
     """Find fields that the writer may set together, and of which the reader gets one."""
-    for name in reader.oneofs:
-        homes = [
-            theirs[each.number].oneof or f"/{each.number}"
-            for each in reader.fields
-            if each.oneof == name and each.number in theirs
-        ]
+    found: dict[str, list[str]] = {}
+    for each in reader.fields:
+        if each.oneof and each.number in theirs:
+            home = theirs[each.number].oneof or f"/{each.number}"
+            found.setdefault(each.oneof, []).append(home)
+    for name, homes in found.items():
         if len(set(homes)) > 1:
             text = f"fields that the writer may set together are in the oneof {name} of the reader"
             yield Incompatibility("MULTIPLE_FIELDS_MOVED_TO_ONEOF", f"{where}/{name}", text)

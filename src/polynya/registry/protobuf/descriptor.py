@@ -56,7 +56,7 @@ def read_file(data: bytes) -> File:
         elif number == 6:
             file.services.append(reading.service(_bytes(value)))
         elif number == 8:
-            file.options = reading.options(options.FILE, value)
+            file.options = [*reading.options(options.FILE, value)]
         elif number == 12:
             file.syntax = _text(value)
         elif number not in (1, 9):  # extensions and editions
@@ -104,8 +104,8 @@ class _Reading:
                 made.enums.append(self.enum(_bytes(value)))
             elif number == 7:
                 is_map = (7, 1) in fields_of(_bytes(value))
-                entry = (Option("map_entry", "true"),)
-                made.options = entry if is_map else self.options(options.MESSAGE, value)
+                entry = [Option("map_entry", "true")]
+                made.options = entry if is_map else [*self.options(options.MESSAGE, value)]
             elif number == 8:
                 name = _text(next((each for at, each in fields_of(_bytes(value)) if at == 1), b""))
                 made.oneofs.append(name)
@@ -173,7 +173,7 @@ class _Reading:
             elif number == 2:
                 made.values.append(self._value(_bytes(value)))
             elif number == 3:
-                made.options = self.options(options.ENUM, value)
+                made.options = [*self.options(options.ENUM, value)]
             elif number == 4:
                 made.reserved.append(_range(_bytes(value), excluded=0))
             elif number == 5:

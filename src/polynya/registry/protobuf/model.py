@@ -72,7 +72,7 @@ class Enum(msgspec.Struct, eq=False, gc=False):
 
     name: str
     values: list[tuple[str, int, tuple[Option, ...]]] = []
-    options: tuple[Option, ...] = ()
+    options: list[Option] = []
     reserved: list[str] = []  # as they are written
 
 
@@ -84,7 +84,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     messages: list[Message] = []
     enums: list[Enum] = []
     oneofs: list[str] = []
-    options: tuple[Option, ...] = ()
+    options: list[Option] = []
     reserved: list[str] = []  # as they are written
     extensions: list[str] = []  # ranges, as they are written
 
@@ -117,7 +117,7 @@ class File(msgspec.Struct, eq=False):
     messages: list[Message] = []
     enums: list[Enum] = []
     services: list[Service] = []
-    options: tuple[Option, ...] = ()
+    options: list[Option] = []
     extends: list[tuple[str, tuple[Field, ...]]] = []
     coded: bool = False
 

@@ -3,6 +3,8 @@ file that defines them, so a descriptor that has one is kept as it is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polynya.registry.protobuf.model import Option
 from polynya.registry.protobuf.wire import Value, Writer, fields_of
 
@@ -67,7 +69,7 @@ def read(known: _Known, data: bytes) -> tuple[Option, ...] | None:
     return tuple(found)
 
 
-def write(known: _Known, options: tuple[Option, ...]) -> bytes:
+def write(known: _Known, options: Sequence[Option]) -> bytes:
     """Return the options as a descriptor has them; those that are not known are left out."""
     made = Writer()
     for each in options:

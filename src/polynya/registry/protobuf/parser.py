@@ -52,7 +52,7 @@ def _statement(tokens: Tokens, file: File) -> None:
         file.imports.append((_text(tokens), kind))
         tokens.take(";")
     elif word == "option":
-        file.options += (_option(tokens, ";"),)
+        file.options.append(_option(tokens, ";"))
         tokens.take(";")
     elif word == "message":
         file.messages.append(_message(tokens, file, 1))
@@ -85,7 +85,7 @@ def _message(tokens: Tokens, file: File, depth: int) -> Message:
             made.enums.append(_enum(tokens))
         elif word == "option":
             tokens.take()
-            made.options += (_option(tokens, ";"),)
+            made.options.append(_option(tokens, ";"))
             tokens.take(";")
         elif word in ("reserved", "extensions"):
             tokens.take()
@@ -190,7 +190,7 @@ def _enum(tokens: Tokens) -> Enum:
     tokens.take("{")
     while not tokens.takes("}"):
         if tokens.takes("option"):
-            made.options += (_option(tokens, ";"),)
+            made.options.append(_option(tokens, ";"))
             tokens.take(";")
         elif tokens.takes("reserved"):
             made.reserved.append(_until(tokens, ";"))

@@ -65,16 +65,16 @@ class _Printer:
         yield f"{indent}message {message.name} {{"
         yield from (inner + _option(each) for each in message.options)
         yield from (f"{inner}reserved {each};" for each in _parts(message.reserved))
-        shown = set[str]()
+        together: dict[str, list[Field]] = {}
+        for field in message.fields:
+            together.setdefault(field.oneof, []).append(field)
         for field in message.fields:
             if not field.oneof:
                 yield self.field(field, own, inner)
-            elif field.oneof not in shown:
-                shown.add(field.oneof)
+            elif field is together[field.oneof][0]:
                 yield f"{inner}oneof {field.oneof} {{"
-                for other in message.fields:
-                    if other.oneof == field.oneof:
-                        yield self.field(other, own, f"{inner}  ")
+                for other in together[field.oneof]:
+                    yield self.field(other, own, f"{inner}  ")
                 yield f"{inner}}}"
         yield from (f"{inner}extensions {each};" for each in _parts(message.extensions))
         for nested in message.messages:
