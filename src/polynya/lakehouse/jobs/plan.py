@@ -120,6 +120,9 @@ class Task(msgspec.Struct, frozen=True):
     redo: list[Merged] = []
 
 
+UNFRAMED = 0  # in place of a schema's id: the schema of values without one
+
+
 class Writer(msgspec.Struct, frozen=True):
     """The schema of the records that carry its id: its text, and the texts that it refers to by
     name. `unknown` is the reason if there is none."""
