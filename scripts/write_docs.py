@@ -53,7 +53,8 @@ def errors_page() -> str:
             "`Stream-Outcome` has the outcome. `refused`: nothing was applied.",
             "`unknown`: the request may have been applied; retry it as the same producer, or read "
             "back. With `Retry-After`, a later retry may succeed.",
-            "Subscriptions have error codes of their own: [subscriptions.md](subscriptions.md).\n",
+            "Subscriptions and the schema registry have error codes of their own: "
+            "[subscriptions.md](subscriptions.md), [registry.md](registry.md#routes).\n",
             "| code | status | outcome | retry after | meaning |",
             "|---|---|---|---|---|",
             *rows,

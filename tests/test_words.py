@@ -47,7 +47,7 @@ MARKS = re.compile(r"\((?:[FR]\d+)(?:, ?[FR]?\d+)*\)")
 SENTENCE_WORDS_MAX = 30  # 20 is the aim
 PLAIN_PAGES = [
     *(ROOT / "docs" / f"{name}.md" for name in (
-        "access", "backup", "benchmarks", "cli", "client", "cluster", "cluster-howto", "concepts", "configuration", "console", "cost",
+        "access", "backup", "benchmarks", "cli", "client", "clients-rust", "clients-typescript", "cluster", "cluster-howto", "concepts", "configuration", "console", "cost",
         "diskless", "durability", "embedded", "errors", "glossary", "kafka", "limits", "metrics", "migration", "operations", "protocol",
         "quickstarts", "reliability", "runbooks", "scale", "spark", "spark-cluster", "subscriptions", "tables", "walrus",
     )),

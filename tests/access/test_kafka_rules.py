@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from access.test_shared_tokens import NOW, Meta, Node, story, wanted
 from front.test_kafka_access import produced, topics_of
-from front.test_kafka_acls import login
+from front.test_kafka_acls import is_closed, login
 from worlds.kafka import KafkaWorld, play
 
 from polynya.access import Access, shared_tokens
@@ -133,7 +133,7 @@ def test_another_node_enforces_what_one_was_told(tmp_path: Path) -> None:
         await changed(dropping(*acls))
         assert await produced(wire, "t") == Error.TOPIC_AUTHORIZATION_FAILED
         await changed(password("ann", "other"))
-        assert await wire.ended(), "its password was changed"
+        assert await is_closed(wire), "its password was changed"
         await login(world, "ann", "other")
 
     play(tell, KafkaProtection(access))

@@ -21,9 +21,10 @@ NUMBERS = 600
 class Guarded:
     """A node behind a proxy. `variables` are what its clients get in their environment."""
 
-    def __init__(self, data: Path, faults: Faults) -> None:
+    def __init__(self, data: Path, faults: Faults, *flags: str) -> None:
         self._data = data
         self._faults = faults
+        self._flags = ("--cores", "1", "--auth-required", *flags)
 
     @contextmanager
     def serving(self) -> Iterator[Guarded]:
@@ -45,7 +46,7 @@ class Guarded:
             yield
 
     def _node(self) -> AbstractContextManager[RunningNode]:
-        return running_node(self._data, "--cores", "1", "--auth-required")
+        return running_node(self._data, *self._flags)
 
     def _token(self, name: str, allow: str) -> str:
         made = polynya("token", "create", name, "--allow", allow, "--data", str(self._data))

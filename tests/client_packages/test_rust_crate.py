@@ -21,7 +21,7 @@ from survivor import NUMBERS, Guarded, survive
 CLIENT = ROOT / "clients" / "rust"
 OLDEST = (1, 85)  # `rust-version` in Cargo.toml
 PLAIN = ["--locked", "--no-default-features"]  # without TLS, whose library takes longest to compile
-NODE_TESTS = 8
+NODE_TESTS = 11
 
 pytestmark = pytest.mark.process
 
@@ -99,6 +99,15 @@ def test_the_client_works_and_outlives_its_node(
         env = environment(STREAM="survivors/numbers", COUNT=str(count), **variables)
         command = [str(crate / "node"), "--ignored", "--exact", "--nocapture", "survive"]
         survive(guarded, command, tmp_path, env)
+
+
+@pytest.mark.long
+def test_the_client_speaks_tls(crate: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Guarded(data, Faults(), "--tls-self").serving() as guarded:
+        env = environment(ROOT=str(data / "tls" / "self.crt"), **guarded.variables)
+        told = ran(["cargo", "test", "--locked", "--test", "node"], crate / "source", env)
+    assert f"{NODE_TESTS} passed; 0 failed; 1 ignored" in told
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from client_pages import check_module
 from fault_proxy import Faults
 from long_tests import long
 from node_js import environment, node, npm
@@ -15,7 +16,7 @@ from package_cache import ROOT, built, ran
 from survivor import NUMBERS, Guarded, survive
 
 CLIENT = ROOT / "clients" / "typescript"
-SUITES = {"unit": 19, "node": 11}
+SUITES = {"unit": 21, "node": 11, "untrusted": 1}
 
 pytestmark = pytest.mark.process
 
@@ -82,7 +83,19 @@ def test_the_client_works_and_outlives_its_node(
     suite("unit", package)
     with Guarded(tmp_path / "data", faults).serving() as guarded:
         suite("node", package, **guarded.variables)
+        if faults == Faults():
+            place = guarded.variables["SERVER"], guarded.variables["TOKEN"]
+            check_module("typescript", package / "user", [node()], environment(), *place)
         count = NUMBERS if faults == Faults() else 5 * NUMBERS
         command = [node(), "survive.mjs", guarded.proxy_url, "survivors/numbers", str(count)]
         env = environment(TOKEN=guarded.variables["TOKEN"])
         survive(guarded, command, package / "user", env)
+
+
+@pytest.mark.long
+def test_the_client_speaks_tls(package: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Guarded(data, Faults(), "--tls-self").serving() as guarded:
+        root = str(data / "tls" / "self.crt")
+        suite("node", package, NODE_EXTRA_CA_CERTS=root, **guarded.variables)
+        suite("untrusted", package, **guarded.variables)

@@ -4,10 +4,14 @@ restart."""
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
@@ -20,14 +24,18 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from missing import left_out
+from polling import wait_until
 from product import RunningNode, polynya
 from worlds.kafka_server import java
 
 pytestmark = pytest.mark.process
 SECONDS = 60
+GO_SECONDS = 280  # with an empty cache of Go
 FLAGS = ("--cores", "2", "--auth-required")
 ACLS, CONFIGS = "org.apache.kafka.tools.AclCommand", "kafka.admin.ConfigCommand"
 GROUPS = "org.apache.kafka.tools.GroupsCommand"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -161,6 +169,12 @@ def test_acls_of_kafkas_tools_hold_for_other_clients_and_after_a_restart(site: S
     assert site.listed() == expected
     assert asyncio.run(consumed(site, "orders-1")) == b"x"
     assert asyncio.run(consumed(site, "other")) is None
+    tokens = polynya("token", "ls", "--data", str(site.data), seconds=SECONDS)
+    assert "what Kafka's ACLs allow" in tokens.out
+    asked = Request(f"{site.node.admin}/v1/admin/tokens")
+    asked.add_header("Authorization", f"Bearer {site.token}")
+    with urlopen(asked) as answer:
+        assert "User:ann READ on GROUP PREFIXED team" in json.load(answer)["acls"]
     shown = site.tool(CONFIGS, "--describe", *users)
     assert "consumer_byte_rate=1048576.0" in shown
     assert "SCRAM-SHA-256=iterations=8192" in shown
@@ -177,7 +191,7 @@ def test_acls_of_kafkas_tools_hold_for_other_clients_and_after_a_restart(site: S
     assert site.produced("orders-1") == DENIED
 
 
-def test_configs_of_groups_by_kafkas_tools(site: Site) -> None:
+def test_configs_of_groups_and_the_quorum_by_kafkas_tools(site: Site) -> None:
     group = ("--entity-type", "groups", "--entity-name", "readers")
     site.tool(CONFIGS, "--alter", *group, "--add-config", "consumer.session.timeout.ms=50000")
     assert "consumer.session.timeout.ms=50000" in site.tool(CONFIGS, "--describe", *group)
@@ -186,10 +200,45 @@ def test_configs_of_groups_by_kafkas_tools(site: Site) -> None:
     )
     Producer(site.settings("root", site.token)).list_topics("t", SECONDS)
     consumer.subscribe(["t"])
-    while not consumer.assignment():
-        consumer.poll(0.1)
+    wait_until(
+        lambda: consumer.poll(0.1) or consumer.assignment(),
+        what="the group to assign the partition",
+        seconds=SECONDS,
+    )
     listed = site.tool(GROUPS, "--list")
     assert ["readers", "Consumer", "consumer"] in [line.split() for line in listed.splitlines()]
     consumer.close()
+    quorum = site.tool(QUORUM, "describe", "--status")
+    assert re.search(r"^LeaderId: +0$", quorum, re.MULTILINE)
+    assert '"id": 0' in quorum
     site.tool(CONFIGS, "--alter", *group, "--delete-config", "consumer.session.timeout.ms")
     assert "consumer.session.timeout.ms=50000" not in site.tool(CONFIGS, "--describe", *group)
+
+
+@pytest.mark.long
+def test_admin_clients_of_go_make_and_delete_them(site: Site, tmp_path: Path) -> None:
+    """franz-go's kadm and Sarama list what they made, and nothing once it is deleted."""
+    go = shutil.which("go")
+    if go is None:
+        left_out("the admin clients of Go: Go is not installed")
+    program = tmp_path / "go-admin"
+    built = subprocess.run(
+        [go, "build", "-o", str(program), "."],
+        cwd=Path(__file__).parent / "go_admin",
+        capture_output=True, text=True, timeout=GO_SECONDS, check=False,
+    )  # fmt: skip
+    if built.returncode and "dial tcp" in built.stderr:
+        left_out(
+            f"the admin clients of Go: the module proxy is out of reach: {built.stderr[-200:]}"
+        )
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run(
+        [str(program), site.node.kafka, "root", site.token],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    for client, acls in (("franz", 2), ("sarama", 1)):
+        assert told[client]["Acls"] == [acls, 0]
+        assert told[client]["Users"] == told[client]["Quotas"] == [1, 0]
+        assert "do not satisfy the configured policy" in told[client]["Deny"]

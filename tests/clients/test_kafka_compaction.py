@@ -4,15 +4,18 @@ reaches the end."""
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import node_js
 import pytest
 import test_kafka_clients
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from missing import needed_program
 from polling import wait_until
 from product import RunningNode, polynya
 from test_kafka_codecs import CODECS, HERE, called
@@ -152,6 +155,50 @@ def test_java_restores_a_compacted_topic(node: RunningNode, libraries: Path) -> 
     program = HERE / "kafka_java" / "Compacted.java"
     found = called(*java, program, node.kafka, *(f"c-{codec}" for codec in CODECS))
     assert found == [[KEYS, dict(sorted(LAST.items())), COUNT]] * len(CODECS)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_kafkajs_reads_a_compacted_topic_to_its_end(node: RunningNode, codec: str) -> None:
+    folder = node_js.installed(HERE / "kafka_js", "kafkajs")
+    done = subprocess.run(
+        [node_js.node(), "compacted.mjs", node.kafka, f"c-{codec}"],
+        cwd=folder, env=node_js.environment(), capture_output=True, text=True, timeout=SECONDS,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [KEYS, LAST, COUNT]
+
+
+def test_streams_restores_its_state_from_a_compacted_changelog(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    """Update 20 keys 5,000 times; an instance without its folder restores one record of each key."""
+    maven = needed_program("mvn")
+    updates, keys = 5000, 20
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    admin.create_topics([NewTopic("updates", 2)])["updates"].result(SECONDS)
+    jars = test_kafka_clients.kafka_jars(maven, "kafka-streams")
+    java = ("java", *test_kafka_clients.JAVA, "-cp", f"{jars}/*")
+
+    def run(written: int, folder: str) -> tuple[int, str]:
+        """Return the records of which the store was restored, and its counts."""
+        done = subprocess.run(
+            [*java, str(HERE / "kafka_java" / "Restored.java"), node.kafka, "updates",
+             str(written), str(updates), str(keys), str(tmp_path / folder)],
+            capture_output=True, text=True, timeout=2 * SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        restored, _, counts = done.stdout.splitlines()[-1].partition(" ")
+        return int(restored), counts
+
+    restored, counts = run(updates, "first")
+    expected = ", ".join(
+        f"{key}={updates // keys}" for key in sorted(f"k{at}" for at in range(keys))
+    )
+    assert (restored, counts) == (0, f"{{{expected}}}")
+    for partition in range(2):
+        compact(node, f"kafka/restored-counts-changelog/{partition}")
+    assert run(0, "second") == (keys, counts)
 
 
 def test_http_reads_a_compacted_topic_and_a_compacted_stream(node: RunningNode) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
 
+import httpx
 import pytest
 from long_tests import long
 from node_js import environment, installed, node
@@ -54,10 +56,24 @@ def test_the_official_suite_passes_whole_through_three_nodes_in_turn(
         _passes_whole(url, tmp_path)
 
 
-def _passes_whole(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cores", long([1]))
+def test_the_official_suite_passes_whole_over_http2(tmp_path: Path, cores: int) -> None:
+    flags = (*FLAGS, "--tls-self", "--cores", str(cores))
+    with ahead_of_others(), running_node(tmp_path / "data", *flags) as server:
+        _passes_whole(server.url, tmp_path, Path(__file__).parent / "http2")
+        metrics = httpx.get(f"{server.admin}/metrics", timeout=60).text
+    streams = re.search(r"^polynya_http2_streams_total (\d+)", metrics, re.MULTILINE)
+    assert streams is not None and int(streams[1]) > 2 * TESTS
+    assert not re.search(
+        r'^polynya_http2_refused_total\{reason="\w+"\} [1-9]', metrics, re.MULTILINE
+    )
+
+
+def _passes_whole(url: str, tmp_path: Path, source: Path = Path(__file__).parent) -> None:
     """Run the whole suite with a raised priority (`ahead_of_others`): it checks TTLs of two
     seconds after 1.5 s, without a retry."""
-    folder = installed(Path(__file__).parent, "conformance")
+    name = "conformance" if source == Path(__file__).parent else f"conformance-{source.name}"
+    folder = installed(source, name)
     report = tmp_path / "report.json"
     settings = environment(
         CONFORMANCE_URL=url, CONFORMANCE_LONG_POLL_MS=str(round(LONG_POLL_SECONDS * 1000))

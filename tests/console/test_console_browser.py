@@ -438,6 +438,7 @@ PLACES = (
     "kafka",
     "topic/till",
     "group/readers",
+    "schemas",
     "subscriptions",
     "access",
     "sql",

@@ -21,6 +21,7 @@ const { csvOf, jsonOf } = await from("export");
 const { plotOf } = await from("plot");
 const { completed, suggestions, tablesIn, wordBefore } = await from("complete");
 const { QUERIES_MAX, withQuery } = await from("history");
+const { differing } = await from("diff");
 
 test("numbers, sizes and durations", () => {
   assert.deepEqual([0, 7, 0.5, 999, 1000, 1234567, 2e9].map(compact), ["0", "7", "0.5", "999", "1k", "1.23M", "2G"]);
@@ -341,4 +342,15 @@ test("completion, and the history of queries", () => {
   assert.equal(kept.length, QUERIES_MAX);
   assert.deepEqual(withQuery(kept, "select 57").slice(0, 3), ["select 57", "select 59", "select 58"]);
   assert.equal(withQuery(kept, "x".repeat(20_000)), kept);
+});
+
+test("the difference of two texts", () => {
+  const shown = (old, now) => differing(old, now).map(({ mark, text }) => mark + text);
+  assert.deepEqual(shown("a\nb\nc", "a\nx\nc"), [" a", "-b", "+x", " c"]);
+  assert.deepEqual(shown("a\nb", "a\nb"), [" a", " b"]);
+  assert.deepEqual(shown("a\nc\ne", "a\nb\nc\nd\ne"), [" a", "+b", " c", "+d", " e"]);
+  assert.deepEqual(shown("a\na", "a"), [" a", "-a"]);
+  const many = (mark) => Array.from({ length: 2000 }, (_, number) => `${mark}${number}`).join("\n");
+  const long = differing(many("a"), many("b"));
+  assert.deepEqual([long.length, long[0].text, long[2000].text], [4000, "a0", "b0"]);
 });

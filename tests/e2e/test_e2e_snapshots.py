@@ -3,6 +3,7 @@ loses none that was acknowledged."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -20,7 +21,15 @@ from polynya.client import Client, ClientError
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 HIDDEN = "_snapshots/docs/a"
-SPELLINGS = (HIDDEN, "%5Fsnapshots/docs/a", "default/_snapshots/docs/a", "_snapshots%2Fdocs/a")
+MODULE = b"\0asm"
+MODULES = f"_modules/{hashlib.sha256(MODULE).hexdigest()}"  # the stream of a module
+SPELLINGS = (
+    HIDDEN,
+    MODULES,
+    "%5Fsnapshots/docs/a",
+    "default/_snapshots/docs/a",
+    "_snapshots%2Fdocs/a",
+)
 LISTS = (
     "/v1/streams",
     "/v1/streams?prefix=",
@@ -50,6 +59,7 @@ def planted(client: Client) -> str:
     stream.create()
     at = stream.append(1, 2, 3).offset
     assert stream.publish_snapshot(at, {"sum": 6})
+    assert httpx.put(f"{client.server}/v1/modules", content=MODULE).status_code == 201
     return at
 
 
@@ -69,11 +79,11 @@ def test_no_api_shows_or_takes_the_stream_with_the_bodies(tmp_path: Path) -> Non
             live = http.stream("GET", "/v1/live?match=**&offset=-1&live=sse", timeout=3)
             with suppress(httpx.ReadTimeout), live as events:
                 for line in events.iter_lines():
-                    assert "_snapshots/" not in line
+                    assert "_snapshots/" not in line and "_modules/" not in line
                     if "allUpToDate" in line:
                         break
         assert [facts.name for facts in client.streams()] == ["wakes", "docs/a"]
-        assert "_snapshots/" not in polynya("ls", server=node.url).out
+        assert "_" not in polynya("ls", server=node.url).out
         backup = polynya("backup", str(tmp_path / "backup"), server=f"http://{_admin(node)}")
         assert backup.code == 0, backup.err
     _check_recovery(tmp_path, at)
@@ -116,6 +126,7 @@ def _check_lists(node: RunningNode, http: httpx.Client) -> None:
                 answer = port.get(path)
                 seen += answer.status_code == 200
                 assert "_snapshots/" not in answer.text, path
+                assert "_modules/" not in answer.text, path
         wait_until(lambda: _streams(admin) == 2.0, what="the count of the streams")
     assert seen > len(LISTS)
     table = json.loads(http.get("/v1/tables/everything").text)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ from worlds.kafka import (
 
 from polynya.access.kafka_acls import Kind, Operation, Pattern
 from polynya.admin.token_store import FileTokens
+from polynya.front.common.stream_quotas import StreamQuotas
+from polynya.front.kafka.auth import acls, user_admin
+from polynya.front.kafka.auth.caller import TokenCaller
 from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.errors import Error
@@ -169,6 +173,13 @@ async def login(world: KafkaWorld, user: str, password: str, mechanism: int = SH
     assert await handshake(wire, NAMES[mechanism][0]) == 0
     assert await scram(wire, user, password, mechanism) == 0
     return wire
+
+
+async def is_closed(wire: KafkaWire) -> bool:
+    """Wait for the end of a connection, which may be a reset."""
+    with suppress(ConnectionResetError):
+        return await wire.ended()
+    return True
 
 
 async def scram(wire: KafkaWire, user: str, password: str, mechanism: int = SHA_256) -> int:
@@ -440,6 +451,26 @@ def test_filters_match_as_in_kafka(tmp_path: Path) -> None:
     administered(tmp_path, story)
 
 
+def test_a_request_with_too_many_filters_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: KafkaWorld, admin: Admin) -> None:
+        await admin.create(acl("ann", Operation.READ, "t"))
+        monkeypatch.setattr(acls, "ACL_COMPARISONS_MAX", 9)  # root's scope stands for 4 ACLs
+        mine = filter_of(principal_filter="User:ann")
+        answer = await admin.ask("DeleteAcls", 3, filters=[mine, mine])
+        for result in answer.filter_results:
+            assert result.error_code.value == REFUSED
+            assert "2 filters and 5 ACLs are too many" in result.error_message
+        assert len(await admin.listed(principal_filter="User:ann")) == 1
+        monkeypatch.setattr(acls, "ACL_COMPARISONS_MAX", 10)
+        answer = await admin.ask("DeleteAcls", 3, filters=[mine, mine])
+        assert [len(each.matching_acls) for each in answer.filter_results] == [1, 1]
+        assert await admin.listed(principal_filter="User:ann") == set()
+
+    administered(tmp_path, story)
+
+
 def test_the_scopes_of_tokens_are_listed_and_stay(tmp_path: Path) -> None:
     async def story(world: KafkaWorld, admin: Admin) -> None:
         admin.gate.token("shop", "read,append:kafka/orders/", "subscribe:kafka/team.")
@@ -512,3 +543,78 @@ def test_a_node_without_access_control_answers_security_disabled() -> None:
         assert (await admin.quota("user", "ann", producer_byte_rate=1))[0] == disabled
 
     play(story)
+
+
+def test_topics_of_an_acl_count_for_the_limit_of_streams(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, admin: Admin) -> None:
+        admin.gate.token("shop", "read:kafka/mine/", streams=3)
+        shop = await admin.gate.wire(world, "shop")
+        await admin.create(acl("shop", Operation.CREATE, "shop.", pattern=Pattern.PREFIXED))
+        assert await created(shop, "shop.a", 2) == 0
+        assert await created(shop, "shop.b", 2) == Error.POLICY_VIOLATION
+        await admin.create(acl("shop", Operation.CREATE, "kafka-cluster", Kind.CLUSTER))
+        assert await created(shop, "other", 2) == Error.POLICY_VIOLATION
+        assert await created(shop, "other", 1) == 0
+
+    administered(tmp_path, story)
+
+
+def test_a_subscription_matches_topics_of_acls(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, admin: Admin) -> None:
+        gate = admin.gate
+        gate.token("shop", "read:kafka/mine/")
+        caller = TokenCaller(gate.access, StreamQuotas(1), world.core.service)
+        caller.bind(gate.access.identify(gate.texts["shop"]))
+        assert caller.readable() == ["kafka/mine/"]
+        await admin.create(
+            acl("shop", Operation.READ, "a", pattern=Pattern.PREFIXED),
+            acl("shop", Operation.READ, "ab"),
+            acl("shop", Operation.READ, "retention"),
+            acl("shop", Operation.WRITE, "z"),
+        )
+        assert caller.readable() == ["kafka/a", "kafka/mine/", "kafka/~retention/"]
+        await admin.create(acl("*", Operation.READ, "*"))
+        assert caller.readable() == ["kafka/"]
+
+    administered(tmp_path, story)
+
+
+def test_nothing_is_stored_before_all_nodes_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: KafkaWorld, admin: Admin) -> None:
+        before = admin.gate.tokens.load()
+        monkeypatch.setattr(user_admin, "USER_RULES_LEVEL", 99)
+        older = int(Error.UNSUPPORTED_VERSION)
+        ((error, why),) = await admin.create(acl("ann", Operation.READ, "t"))
+        assert error == older
+        assert "finish the upgrade" in str(why)
+        described = await admin.ask("DescribeAcls", 3, **filter_of())
+        assert described.error_code.value == older
+        assert await admin.password("ann", "x") == older
+        assert (await admin.quota("user", "ann", producer_byte_rate=1))[0] == older
+        assert admin.gate.tokens.load() == before
+
+    administered(tmp_path, story)
+
+
+def test_a_damaged_token_file_is_said_and_the_known_rules_stay(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, admin: Admin) -> None:
+        await world.topic("t")
+        await admin.password("ann", "secret")
+        await admin.create(acl("ann", Operation.WRITE, "t"))
+        wire = await login(world, "ann", "secret")
+        whole = admin.gate.tokens.path.read_bytes()
+        admin.gate.tokens.path.write_bytes(whole[:-20])
+        storage = int(Error.KAFKA_STORAGE_ERROR)
+        ((error, why),) = await admin.create(acl("bob", Operation.READ, "t"))
+        assert (error, "is damaged" in str(why)) == (storage, True)
+        described = await admin.ask("DescribeAcls", 3, **filter_of())
+        assert described.error_code.value == storage
+        (result,) = (await admin.ask("DeleteAcls", 3, filters=[filter_of()])).filter_results
+        assert result.error_code.value == storage
+        assert await admin.password("bob", "x") == storage
+        admin.gate.access.tick()
+        assert await produced(wire, "t") == 0
+
+    administered(tmp_path, story)

@@ -23,6 +23,7 @@ from worlds.kafka import (
 
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.names import group_of, partition_name
+from polynya.front.kafka.admin.quorum_members import Quorum, QuorumMember
 from polynya.front.kafka.configs import (
     CONFIGS,
     InvalidConfig,
@@ -32,7 +33,6 @@ from polynya.front.kafka.configs import (
 )
 from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.errors import Error
-from polynya.front.kafka.quorum import Quorum, QuorumMember
 from polynya.front.kafka.topic_frames import response_of, topic_of
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.topics.commands import TopicChange

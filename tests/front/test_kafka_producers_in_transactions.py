@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from polynya.routing.handle import StreamHandle
 from polynya.service.transactions import coordinator
 from polynya.stream.features.consumer_groups.calls import CommitInTransaction, GroupError, Outcomes
 from polynya.stream.features.consumer_groups.commands import OffsetEntry
+from polynya.stream.features.transactions.commands import TxnHold
 
 OLD, NEW = 1, 2  # protocols
 Story = Callable[[KafkaWorld], Awaitable[None]]
@@ -376,5 +378,32 @@ def test_a_stale_number_is_asked_for_again_and_the_order_stays(
         assert await one.end(commit=True) == 0
         await one.init()
         assert await values(one.wire, 1) == [b"a", b"1", b"2", b"3"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("protocol", [OLD, NEW])
+def test_a_commit_waits_while_a_backup_holds_it(protocol: int, monkeypatch: Any) -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        producer = TransactionalProducer(await world.wire(), protocol)
+        assert await producer.init() == 0
+        await producer.write(0, b"a")
+        service = world.core.service
+        group, now_ms = service.group_of("transaction/x"), service.now_ms()
+        await service.call(group, TxnHold("b/1", now_ms + 9000, now_ms))
+        ending = asyncio.ensure_future(producer.end(commit=True))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not ending.done()
+        await service.call(group, TxnHold("b/1", 0, service.now_ms()))
+        assert await ending == 0
+        now_ms = service.now_ms()
+        await service.call(group, TxnHold("b/2", now_ms + 9000, now_ms))
+        await producer.write(0, b"b")
+        assert await producer.end(commit=False) == 0, "an abort goes on"
+        await producer.write(0, b"c")
+        monkeypatch.setattr(refusals, "HELD_WAIT_SECONDS", 0.0)
+        assert await producer.end(commit=True) == Error.CONCURRENT_TRANSACTIONS
 
     play(story)

@@ -12,8 +12,10 @@ from worlds.service import World
 
 from polynya.access import Access
 from polynya.access.token_file import TokenFile, Wanted
+from polynya.admin.audited_requests import registry_act
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.exchange import Protection
+from polynya.front.http.protocol.extension import Request
 
 SCOPES = {
     "reader": "read:kafka/_schemas/",
@@ -101,3 +103,22 @@ def test_the_password_of_basic_credentials_is_a_token(
             assert (await client.ask("GET", "/subjects"))[0] == 401
 
     story(tell)()
+
+
+@pytest.mark.parametrize(
+    ("method", "segments", "name"),
+    [
+        ("DELETE", ("subjects", "a"), "schema.delete"),
+        ("DELETE", ("subjects", "a", "versions", "1"), "schema.delete"),
+        ("PUT", ("config",), "schema.config"),
+        ("DELETE", ("config", "a"), "schema.config"),
+        ("PUT", ("mode", "a"), "schema.mode"),
+        ("POST", ("subjects", "a", "versions"), ""),
+        ("GET", ("config",), ""),
+        ("PUT", (), ""),
+    ],
+)
+def test_deletions_and_settings_are_audited(
+    method: str, segments: tuple[str, ...], name: str
+) -> None:
+    assert registry_act(Request(method, "/registry/", segments, {}, {}, b"", "")) == name

@@ -160,6 +160,20 @@ async def test_a_topic_that_is_created_again_is_read_again(world: World) -> None
         assert await client.ask("GET", "/subjects") == (200, ["b"])
 
 
+@node_story
+async def test_a_topic_that_the_other_core_deleted_is_created_again(node: Node) -> None:
+    async with AsyncExitStack() as stack:
+        one, two = await clients_of(node, stack)
+        await one.register("a", RECORD)
+        assert await two.ask("GET", "/subjects") == (200, ["a"])
+        topic = two.log._topics.known("_schemas")
+        assert topic is not None
+        await two.log._topics.drop(topic)
+        assert await one.ask("GET", "/subjects") == (200, [])
+        assert await one.register("b", grown(y=1)) == (200, 1)
+        assert await two.ask("GET", "/subjects") == (200, ["b"])
+
+
 @story
 async def test_a_topic_of_two_partitions_is_refused(world: World) -> None:
     async with registry(world) as client:
@@ -176,3 +190,5 @@ async def test_a_mirrored_topic_is_read_only(world: World) -> None:
         status, answer = await client.ask("PUT", "/config", {"compatibility": "NONE"})
         assert (status, answer["error_code"]) == (422, 42205)
         assert "polynya mirror --cut-over" in answer["message"]
+        await client.log._topics.alter("_schemas", lambda _: {})
+        assert (await client.ask("PUT", "/config", {"compatibility": "NONE"}))[0] == 200

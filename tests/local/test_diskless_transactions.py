@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from unittest import mock
 
 import pytest
 from stories.service import story
@@ -31,6 +32,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import UNDECIDED, ColdSlice, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.model import Stream, TableClaim
+from polynya.tiering import decider as decider_module
 from polynya.tiering.decider import Decider
 from polynya.wire.kafka.records import decoded_records
 
@@ -195,6 +197,7 @@ async def test_slices_are_decided_where_nothing_is_merged(world: World) -> None:
     decider = decider_of(world)
     assert undecided(world) == [1, 3, 4, 5, 7, 8, 12]
     assert await decider.decide_due() == 1, "they lie in aborted transactions, and become a pack"
+    assert decider.counters.most == 7, "what the pass began with"
     assert undecided(world) == [12], "this one is open"
     assert [each.flags for each in entries_of(world) if each.record in (1, 3, 4, 7)] == [5, 1, 5, 5]
     assert machine_of(world).directory.streams[NAME].kafka.aborted == b""  # type: ignore[union-attr]
@@ -202,10 +205,27 @@ async def test_slices_are_decided_where_nothing_is_merged(world: World) -> None:
     await made.end(9)
     assert await decider.decide_due() == 1, "nothing is rewritten"
     assert (decider.counters.decided, decider.counters.rewritten) == (1, 1)
+    assert decider.counters.most == 1
     assert undecided(world) == []
     assert await decider.decide_due() == 0
+    assert decider.counters.most == 0
     world.kill()
     assert await values_of(world) == [*SEEN, b"open", b"behind"]
+
+
+@story
+async def test_a_stream_with_too_many_undecided_slices_is_told_once(world: World) -> None:
+    made, decider, told_of = await told(world), decider_of(world), mock.Mock()
+    with (
+        mock.patch.object(decider_module, "UNDECIDED_MAX", 2),
+        mock.patch.object(decider_module.log, "warning", told_of),
+    ):
+        await decider.decide_due()
+        await decider.decide_due()
+        assert [call.args[2] for call in told_of.call_args_list] == [7]
+        await made.end(9)
+        await decider.decide_due()
+        assert len(told_of.call_args_list) == 1
 
 
 @story

@@ -81,3 +81,10 @@ def test_the_process_is_measured():
     assert samples["polynya_process_resident_bytes"] > 1 << 20
     assert samples["polynya_process_cpu_seconds_total"] > 0
     assert samples["polynya_process_open_files"] >= 3
+
+
+def test_of_the_cores_the_one_with_the_oldest_transaction_counts() -> None:
+    names = ("polynya_stable_end_lag_seconds", "polynya_transaction_undecided_entries")
+    assert merge([dict.fromkeys(names, 3.0), dict.fromkeys(names, 5.0)]) == dict.fromkeys(
+        names, 5.0
+    )

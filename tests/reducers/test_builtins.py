@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from polynya.reducers.builtins import BUILTINS, builtin
@@ -130,6 +130,39 @@ def test_latest_takes_any_bytes(
         for key, value in last.items()
         if value is not None and value.strip(b" \t\r\n") != b"null"
     }
+
+
+ODD = [
+    b'{"k":"\\ud800"}',
+    b'{"\\ud800":1,"k":1}',
+    b'{"k":"a","k":"b"}',
+    b'{"k":1e999}',
+    b'{"k":%b}' % (b"[" * 200),
+    b"%b1%b" % (b"[" * 120, b"]" * 120),
+    b"%b1%b" % (b'{"k":' * 127, b"}" * 127),
+    b'{"k":"\xff"}',
+    b"\xef\xbb\xbf{}",
+    b'{"headers":{"operation":"x"},"type":"\\ud800","key":"k"}',
+    b'{"headers":{"operation":["x"]},"type":"t","key":null}',
+    b'{"headers":[],"type":"t","key":"k"}',
+    b'{"k":true}',
+    b'{"k":null}',
+    b'{"k":"base64:"}',
+]
+
+
+@pytest.mark.parametrize("name", [*BUILTINS, "latest /k", "latest /k/k/0"])
+@given(pairs=st.lists(st.tuples(KEYS, st.sampled_from(ODD) | st.binary(max_size=9)), max_size=9))
+@example([(None, odd) for odd in ODD])
+def test_no_record_has_another_effect_than_a_fault(
+    name: str, pairs: list[tuple[bytes | None, bytes]]
+) -> None:
+    kind, _, pointer = name.partition(" ")
+    try:
+        state = reduced(kind, records_of(pairs), [True] * 20, pointer)
+    except ReducerFault:
+        return
+    json.loads(state)
 
 
 def test_merge_patch_keeps_the_bytes_of_numbers() -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
+from chromium import Browser, browser
 from missing import needed_module
 from node_js import environment, node
 from product import polynya, running_node
@@ -16,6 +21,7 @@ from worlds.wasm_modules import COUNTING, compiled
 
 needed_module("wasmtime")
 pytestmark = pytest.mark.process
+__all__ = ["browser"]  # the fixture
 
 HERE = Path(__file__).parent
 LIBRARY = HERE.parent.parent / "sdk" / "browser" / "reducer.js"
@@ -64,6 +70,52 @@ def test_it_has_the_state_of_the_server_and_the_records_behind_it(tmp_path: Path
                 following.kill()
         state = web.get(f"{stream}/snapshot/{mark['offset']}").content
         assert int.from_bytes(state, "little") == sum(map(len, RECORDS[:2]))
+
+
+@pytest.fixture
+def origin() -> Iterator[str]:
+    """A page of another origin than the server's, with the files of the library."""
+    handler = partial(Files, directory=str(LIBRARY.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as pages:
+        thread = threading.Thread(target=pages.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{pages.server_port}"
+        pages.shutdown()
+        thread.join()
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves a folder, and says nothing."""
+
+    def log_message(self, *_: object) -> None: ...
+
+
+FOLLOW = """
+  window.totals = []; window.end = ""
+  import("/reducer.js").then(({ follow }) => follow({ server: %r, stream: "sizes/one", reducer: "sizes",
+    onState: (reducer) => totals.push(new DataView(reducer.state().buffer).getUint32(0, true)) }))
+    .then(() => (end = "closed"), (error) => (end = String(error))); 0
+"""
+
+
+def test_a_page_of_another_origin_follows_a_stream(
+    browser: Browser, origin: str, tmp_path: Path
+) -> None:
+    with (
+        running_node(tmp_path / "data", "--cores", "1", "--cors-origins", origin) as server,
+        httpx.Client(base_url=server.url, timeout=60) as web,
+    ):
+        digest = web.put("/v1/modules", content=compiled(COUNTING)).json()["sha256"]
+        web.put("/v1/reducers/sizes", json={"pattern": "sizes/*", "module": digest})
+        stream = "/v1/stream/sizes/one"
+        assert web.put(stream, headers=JSON).status_code == 201
+        assert web.post(stream, headers=JSON, content=b"12345").is_success
+        page = browser.open(f"{origin}/README.md")
+        page.run(FOLLOW % server.url)
+        page.wait("end || totals.includes(5)")
+        assert web.post(stream, headers=JSON | {"Stream-Closed": "true"}, content=b"67").is_success
+        page.wait("end")
+        assert page.run("[end, totals.at(-1)]") == ["closed", 7]
 
 
 UNITS = """

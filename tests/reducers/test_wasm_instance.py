@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -289,6 +291,23 @@ def test_a_module_that_is_too_long_starts_no_process() -> None:
     with pytest.raises(Fault, match="longer than the 4194304"):
         sandbox.load()
     assert sandbox._process is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_module_has_a_state_or_a_fault(seed: int) -> None:
+    """Bytes are changed at random: nothing but a Fault comes of it."""
+    rng, faults = random.Random(seed), Counter[str]()
+    whole = compiled(COUNTING)
+    for _ in range(20):
+        code = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            code[rng.randrange(8, len(code))] = rng.randrange(256)
+        try:
+            run(bytes(code), Budget(fuel_per_mib=10**5))
+        except Fault as fault:
+            faults[fault.kind] += 1
+    assert faults["MODULE"] > 5
+    assert faults["SANDBOX"] == 0
 
 
 def test_the_folder_of_native_code_is_bounded(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from missing import needed_module
+from missing import left_out, needed_module
 from polling import wait_until
 from worlds.wasm_modules import COUNTING, TEN, compiled, module, nested_blocks
 
@@ -90,7 +90,7 @@ def test_a_call_that_spins_is_ended_and_the_sandbox_goes_on() -> None:
 def test_four_mib_of_nested_blocks_are_refused(
     limit: str, value: int, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They compile in 4 seconds and 1.2 GiB, which a lower limit does not allow."""
+    """The blocks compile in 4 seconds and 1.2 GiB, which a lower limit does not allow."""
     monkeypatch.setattr(f"polynya.reducers.wasm.sandbox.{limit}", value)
     code = nested_blocks(MODULE_BYTES_MAX)
     assert len(code) > MODULE_BYTES_MAX - 100
@@ -129,6 +129,49 @@ def test_the_process_has_no_token_file_or_socket(
         line.split()[:5] == ["Max", "open", "files", "0", "0"] for line in limits.splitlines()
     )
     assert (proc / "cwd").readlink() == Path("/")
+
+
+LOCKED = """
+import ctypes, os, socket, subprocess
+from polynya.reducers.wasm import lockdown, system_calls
+
+restricted = []
+whole = system_calls.restrict
+system_calls.restrict = lambda: restricted.append(whole())
+parent = os.getppid()
+lockdown.lock_down(1 << 30)
+tried = {
+    "open": lambda: open("/etc/hostname"),
+    "socket": socket.socket,
+    "list": lambda: os.listdir("/"),
+    "run": lambda: subprocess.run(["true"]),
+    "fork": os.fork,
+    "signal": lambda: os.kill(parent, 0),
+    "limits": lambda: __import__("resource").prlimit(parent, 7),
+}
+worked = []
+for name, call in tried.items():
+    try:
+        call()
+        worked.append(name)
+    except OSError:
+        pass
+print("filter" if restricted == [True] else "limits alone", *worked)
+"""
+
+
+def test_code_that_breaks_out_reaches_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOCKED],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=True,
+    )
+    kind, *worked = done.stdout.split()
+    if kind != "filter":
+        left_out("this kernel has no filter of system calls")
+    assert worked == []
 
 
 PARENT = """

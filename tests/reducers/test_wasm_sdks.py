@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -13,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from missing import missing, needed_module, needed_program
+from missing import needed_module, needed_program
 from node_js import environment, installed, node, npm
+from worlds.rust_modules import TARGET, cargo
 
 from polynya.reducers.reducer import Record
 from polynya.reducers.wasm.faults import Fault
@@ -26,7 +26,6 @@ needed_module("wasmtime")
 pytestmark = pytest.mark.process
 
 SDK = Path(__file__).parent.parent.parent / "sdk"
-TARGET = "wasm32-unknown-unknown"
 SECONDS = 300
 BUILT = ("target", "build", "node_modules", "Cargo.lock", "package-lock.json")
 ITEMS = ("book", "pen", 'a "quoted" one', "Zürich", "new\nline", "<&>")
@@ -54,20 +53,6 @@ def copied(name: str, folder: Path) -> Path:
     place = folder / name
     shutil.copytree(SDK / name, place, ignore=shutil.ignore_patterns(*BUILT))
     return place
-
-
-@functools.cache
-def cargo() -> str:
-    """Return a cargo that builds for WebAssembly; rustup adds the target."""
-    program = needed_program("cargo")
-    libraries = ["rustc", "--print", "target-libdir", "--target", TARGET]
-    found = subprocess.run(libraries, capture_output=True, text=True, check=False)
-    if found.returncode or not Path(found.stdout.strip()).exists():
-        add = [needed_program("rustup"), "target", "add", TARGET]
-        added = subprocess.run(add, capture_output=True, text=True, timeout=SECONDS, check=False)
-        if added.returncode:
-            missing(f"the Rust target {TARGET} cannot be installed: {added.stderr[-500:]}")
-    return program
 
 
 def rust_cart(folder: Path) -> bytes:
@@ -151,7 +136,7 @@ def test_the_carts_in_rust_and_assemblyscript_have_equal_states(
 
 @pytest.mark.long
 def test_the_cart_in_go_has_the_same_state(tmp_path: Path) -> None:
-    """Its compilation alone takes 20 CPU seconds."""
+    """The compilation alone takes 20 CPU seconds."""
     assert check(go_cart(tmp_path), "") == hashlib.sha256(expected(orders(2000))).hexdigest()
 
 

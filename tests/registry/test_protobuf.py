@@ -73,7 +73,7 @@ def test_a_text_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("module", [descriptor_pb2, timestamp_pb2, wrappers_pb2])
 def test_descriptors_of_other_people_are_printed_without_loss(module: object) -> None:
-    """What the text does not have, such as ranges of extensions with options, stays a descriptor."""
+    """A descriptor with more than a text, such as ranges of extensions with options, stays one."""
     given = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(given)  # type: ignore[attr-defined]
     text = canonical(parse(coded(given), {}))

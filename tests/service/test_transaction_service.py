@@ -121,7 +121,7 @@ def test_an_operator_aborts_and_lists() -> None:
 def test_the_next_transaction_is_logged_right_behind_the_acknowledgement_of_the_one_before() -> (
     None
 ):
-    """It is asked for once: the core of the coordinator waits, and the log refuses none."""
+    """Ask for it once: the core of the coordinator waits, and the log refuses none."""
 
     async def story() -> None:
         world = World().start()

@@ -17,6 +17,7 @@ from polynya.stream.features.transactions.commands import (
     TxnEnd,
     TxnExpire,
     TxnForget,
+    TxnHold,
     TxnInit,
 )
 from polynya.stream.machine import Machine
@@ -234,3 +235,62 @@ def test_a_restore_gives_new_producers_and_aborts_what_is_open() -> None:
     assert again.apply(TxnAsk(FIRST + 1, 1, 99)).detail == (False, 1, 90)
     assert again.apply(TxnAsk(FIRST + 2, 1, 99)).detail == (True, 1, 0)
     checked(again)
+
+
+def hold(backup: str, until_ms: int, now_ms: int) -> TxnHold:
+    return TxnHold(backup, until_ms, now_ms)
+
+
+def test_a_backup_holds_commits_and_nothing_else_and_counts_them() -> None:
+    machine = Machine(1, 4)
+    for number, id_ in enumerate("abc"):
+        assert codes(machine, init(id_), add(id_, FIRST + number)) == [Code.OK] * 2
+    assert machine.apply(hold("one/0", 0, 10)).detail == ("one/0", 0)
+    assert codes(machine, end("a", FIRST, now_ms=11)) == [Code.OK], "it counts, and holds none"
+    assert machine.apply(hold("one/0", 0, 12)).detail == ("one/0", 1)
+    assert machine.apply(hold("one/1", 500, 20)).detail == ("one/1", 0), "another round"
+    before = machine.transactions.get("b")
+    assert before is not None
+    assert codes(machine, end("b", FIRST + 1, now_ms=30)) == [Code.TXN_HELD]
+    assert before.state.name == "ONGOING"
+    aborted = TxnEnd("c", FIRST + 2, 0, False, 2, 31)
+    assert codes(machine, aborted, init("d"), add("d", FIRST + 3)) == [Code.OK] * 3
+    assert codes(machine, end("b", FIRST + 1, now_ms=499)) == [Code.TXN_HELD]
+    again = checked(machine)
+    for each in (machine, again):
+        assert codes(each, end("b", FIRST + 1, now_ms=500)) == [Code.OK], "the hold is over"
+        assert each.apply(hold("one/1", 0, 501)).detail == ("one/1", 1)
+    assert snapshot_of(again) == snapshot_of(machine)
+
+
+def test_a_hold_is_not_taken_from_another_backup_while_it_stands() -> None:
+    machine = Machine(1, 4)
+    assert codes(machine, hold("one/1", 500, 20)) == [Code.OK]
+    for until_ms in (0, 600):
+        refused = machine.apply(hold("two/1", until_ms, 30))
+        assert (refused.code, refused.detail) == (Code.BACKUP_HOLDS, "one/1")
+    assert codes(machine, hold("one/1", 0, 40), hold("two/1", 600, 41)) == [Code.OK] * 2
+    assert machine.apply(hold("one/1", 0, 700)).detail == ("one/1", 0), "the other one expired"
+
+
+@pytest.mark.parametrize("wrong", [hold("", 0, 5), hold("b" * 65, 0, 5), hold("b", 10_006, 5)])
+def test_a_hold_that_no_backup_asks_for_is_refused(wrong: TxnHold) -> None:
+    assert fault_of(wrong)
+
+
+def test_a_hold_is_in_the_next_delta_and_a_state_without_one_has_the_bytes_of_before() -> None:
+    machine = Machine(1, 4)
+    machine.apply(init("a"))
+    plain = snapshot_of(machine)
+    base = deltas.SnapshotPart(plain)
+    machine.take_changes()
+    machine.apply(hold("one/1", 500, 20))
+    delta = deltas.encode_head(machine, machine.take_changes(), 0, whole=False)
+    merged = deltas.merge([base, deltas.SnapshotPart(delta, delta=True, root=False)])
+    assert merged == snapshot_of(machine)
+    assert decode_image(merged).hold == machine.transactions.hold
+    image = decode_image(merged)
+    reborn(image, Survey(), now_ms=30)
+    assert image.hold is None
+    assert plain[:3] == b"\xdc\x00\x1d", "29 fields"
+    assert merged[:3] == b"\xdc\x00\x1e"

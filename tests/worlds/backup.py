@@ -69,6 +69,9 @@ class FakeSource:
     async def about(self) -> About:
         return About(CLUSTER, 1, GROUPS, "9.9", True)
 
+    async def prepare(self, group: int, backup: str) -> None:
+        pass
+
     async def commits(self, group: int, backup: str, hold_ms: int | None = None) -> GroupCommits:
         """Answer like `polynya.admin.backup_routes`."""
         self.before_commits(group, hold_ms)

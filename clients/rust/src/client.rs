@@ -44,7 +44,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Trust these certificates, in PEM, instead of those of the system.
+    /// Trust these certificates, in PEM, instead of those of the system: authorities, or those of servers themselves.
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_pem = Some(pem.into());
@@ -86,6 +86,10 @@ impl Client {
     /// A stream, without a request.
     pub fn stream(&self, name: &str) -> Stream {
         Stream { transport: Arc::clone(&self.transport), name: name.to_owned(), content_type: Arc::default() }
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     /// Follow many streams on one connection: names, or one pattern (`runs/*`), or one prefix that ends with a slash.
@@ -203,6 +207,13 @@ impl Stream {
     /// The name of the stream.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The stream with a content type that is known. This saves a request, which a token without `read` may not send.
+    #[must_use]
+    pub fn with_content_type(self, content_type: &str) -> Self {
+        self.learn(content_type);
+        self
     }
 
     /// Create the stream with a content type, `application/json` for records of JSON. One that has it already is no error.

@@ -426,36 +426,7 @@ fn connector(_servers: &[String], root_pem: Option<&[u8]>) -> Result<Connector, 
 
 #[cfg(feature = "tls")]
 fn connector(servers: &[String], root_pem: Option<&[u8]>) -> Result<Connector, Error> {
-    use hyper_rustls::ConfigBuilderExt;
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
-
-    let invalid = |why: String| Error::new(ErrorKind::Invalid, why);
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| invalid(format!("TLS: {error}")))?;
-    let mut roots = rustls::RootCertStore::empty();
-    let config = match root_pem {
-        Some(pem) => {
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate =
-                    certificate.map_err(|error| invalid(format!("the certificates are not PEM: {error:?}")))?;
-                roots.add(certificate).map_err(|error| invalid(format!("a certificate cannot be trusted: {error}")))?;
-            }
-            builder.with_root_certificates(roots)
-        }
-        // the system's certificates are read only where they are needed
-        None if servers.iter().any(|server| server.starts_with("https:")) => {
-            builder.with_native_roots().map_err(|error| invalid(format!("the system's certificates: {error}")))?
-        }
-        None => builder.with_root_certificates(roots),
-    };
-    Ok(hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config.with_no_client_auth())
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(tcp()))
+    crate::tls::connector(tcp(), root_pem, servers.iter().any(|server| server.starts_with("https:")))
 }
 
 /// The path of a stream. Segments of dots are encoded, so that the server refuses them.

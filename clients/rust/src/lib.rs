@@ -31,8 +31,11 @@ mod played;
 mod producer;
 mod reader;
 mod record;
+mod requests;
 mod sse;
 mod text;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use client::{Append, Appended, Client, ClientBuilder, Facts, Stream};
 pub use error::{Error, ErrorKind, Outcome};
@@ -41,3 +44,8 @@ pub use live::{ManyEvent, ManyOptions, ManyReader};
 pub use producer::{Counts, Producer, ProducerOptions, Receipt};
 pub use reader::{Live, NOW, ReadOptions, Reader, START};
 pub use record::{NewRecord, Page, Record};
+pub use requests::{AppendOutcome, Scope, ShortToken, StreamAppend};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

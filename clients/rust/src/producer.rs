@@ -324,7 +324,7 @@ impl Sender {
                 },
             };
             match next {
-                Message::Record(record) if size + record.data.len() + 2 <= self.options.batch_bytes.max(size + 1) => {
+                Message::Record(record) if size + record.data.len() + 2 <= self.options.batch_bytes => {
                     size += record.data.len() + 2;
                     batch.push(record);
                 }

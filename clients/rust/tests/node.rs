@@ -7,8 +7,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use polynya::*;
 use serde_json::{Value, json};
 
+/// Settings for the node, whose certificate is in the file ROOT, if it has one.
+fn builder(server: &str) -> ClientBuilder {
+    let builder = Client::builder(server);
+    match var("ROOT") {
+        Ok(path) => builder.root_certificates(std::fs::read(path).unwrap()),
+        Err(_) => builder,
+    }
+}
+
 fn client() -> Client {
-    Client::builder(&var("SERVER").unwrap()).token(var("TOKEN").unwrap()).build().unwrap()
+    builder(&var("SERVER").unwrap()).token(var("TOKEN").unwrap()).build().unwrap()
 }
 
 fn fresh(kind: &str) -> String {
@@ -100,7 +109,7 @@ async fn refusals_have_kinds_codes_and_offsets() {
 async fn tokens_that_are_wrong_and_a_wrong_url_are_said() {
     let stream = created("guarded", "application/json").await;
     let server = var("SERVER").unwrap();
-    for builder in [Client::builder(&server), Client::builder(&server).token("polynya-nonsense")] {
+    for builder in [builder(&server), builder(&server).token("polynya-nonsense")] {
         let stranger = builder.build().unwrap();
         assert_eq!(kind(stranger.stream(stream.name()).append(&[1]).await), ErrorKind::AccessDenied);
         assert_eq!(
@@ -113,10 +122,16 @@ async fn tokens_that_are_wrong_and_a_wrong_url_are_said() {
         assert!(all(stranger.stream(stream.name()).read(ReadOptions::default())).await.unwrap().is_empty());
         assert_eq!(stranger.stream(stream.name()).append(&[1]).await.unwrap_err().code(), "FORBIDDEN");
     }
-    let elsewhere = Client::builder(&format!("{server}/elsewhere")).token(var("TOKEN").unwrap()).build().unwrap();
+    let elsewhere = builder(&format!("{server}/elsewhere")).token(var("TOKEN").unwrap()).build().unwrap();
     assert_eq!(elsewhere.stream("a").append(&[1]).await.unwrap_err().status(), 404);
+    let no_retry = Retry { total: Duration::ZERO, ..Retry::default() };
+    if var("ROOT").is_ok() {
+        let untrusting = Client::builder(&server).retry(no_retry).build().unwrap();
+        let error = untrusting.stream("a").append(&[1]).await.unwrap_err();
+        assert_eq!((error.kind(), error.message().contains("certificate")), (ErrorKind::Unavailable, true), "{error}");
+    }
     let refusing = var("REFUSING").unwrap();
-    let nobody = Client::builder(&refusing).retry(Retry { total: Duration::ZERO, ..Retry::default() }).build().unwrap();
+    let nobody = Client::builder(&refusing).retry(no_retry).build().unwrap();
     let error = nobody.stream("a").append(&[1]).await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Refused));
     assert!(error.message().contains(&refusing) && error.message().contains("refused"), "{error}");
@@ -199,10 +214,93 @@ async fn an_append_with_a_producers_numbers_is_stored_once() {
 }
 
 #[tokio::test]
+async fn appends_to_many_streams_have_an_outcome_each() {
+    let (values, bytes) = (created("json", "application/json").await, created("raw", "application/octet-stream").await);
+    let appends = [
+        StreamAppend::json(values.name(), &["a\nb"]).unwrap().producer("gate", 0, 0),
+        StreamAppend::bytes(bytes.name(), [0, 255]).close(),
+        StreamAppend::json(&fresh("none"), &[1]).unwrap(),
+        StreamAppend::json(values.name(), &[1]).unwrap().if_match(START),
+    ];
+    let outcomes = client().append_many(&appends).await.unwrap();
+    let codes: Vec<(u16, &str)> = outcomes.iter().map(|each| (each.status, each.code.as_str())).collect();
+    assert_eq!(codes[..3], [(200, ""), (204, ""), (404, "NOT_FOUND")]);
+    assert!(!codes[3].1.is_empty());
+    assert_eq!(all(values.read(ReadOptions::default())).await.unwrap(), [r#""a\nb""#]);
+    assert_eq!(kind(client().append_many(&[]).await), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn a_short_token_is_for_what_it_names() {
+    let (mine, other) = (created("mine", "application/json").await, created("other", "application/json").await);
+    let minted = client().mint_token(Scope::Stream(mine.name()), &["read"], Duration::from_secs(600)).await.unwrap();
+    assert!(!format!("{minted:?}").contains(&minted.token));
+    let page = builder(&var("SERVER").unwrap()).token(minted.token).build().unwrap();
+    assert!(all(page.stream(mine.name()).read(ReadOptions::default())).await.unwrap().is_empty());
+    assert_eq!(kind(page.stream(mine.name()).append(&[1]).await), ErrorKind::AccessDenied);
+    assert_eq!(kind(all(page.stream(other.name()).read(ReadOptions::default())).await), ErrorKind::AccessDenied);
+    let blind = client().mint_token(Scope::Prefix("rs/"), &["append"], Duration::from_secs(60)).await.unwrap();
+    page.set_token(&blind.token).unwrap();
+    let written = page.stream(mine.name()).with_content_type("application/json");
+    written.producer(ProducerOptions::default()).await.unwrap().append(&1).await.unwrap().await.unwrap();
+    assert_eq!(all(mine.read(ReadOptions::default())).await.unwrap(), ["1"]);
+}
+
+/// The code of docs/clients-rust.md.
+#[tokio::test]
+async fn the_page_does_what_it_says() -> Result<(), Error> {
+    let (server, token, name) = (var("SERVER").unwrap(), var("TOKEN").unwrap(), fresh("page"));
+    let client = builder(&server).token(token).build()?;
+    let orders = client.stream(&name);
+    orders.create("application/json").await?;
+    let first = orders.append(&[json!({"item": 7}), json!({"item": 8})]).await?;
+    let mut reader = orders.read(ReadOptions::default());
+    while let Some(record) = reader.next().await? {
+        println!("{} at {}", record.json::<Value>()?["item"], record.offset);
+    }
+    assert_eq!(reader.offset(), first.offset);
+
+    let keyed = NewRecord::json(&json!({"item": 9}))?.key("ann").header("source", "web");
+    orders.send(Append::records(&[keyed]).if_match(&first.offset)).await?;
+
+    let mut tail = orders.tail(ReadOptions::default());
+    let record = tail.next().await?;
+    let mut other = orders.tail(ReadOptions::default().offset(tail.offset()).whole_records());
+    assert_eq!(
+        (record.unwrap().text(), other.next().await?.unwrap().text()),
+        (r#"{"item":7}"#.into(), r#"{"item":8}"#.into())
+    );
+    assert_eq!(other.next().await?.unwrap().key.unwrap(), "ann");
+
+    let mut many = client.tail_many(&["runs/*"], ManyOptions::default().from_now())?;
+    let places = many.offsets().clone(); // ManyOptions::default().offsets(&places) goes on there
+    let run = client.stream(&format!("runs/{}", name.replace('/', "-")));
+    assert!(places.is_empty() && !many.is_up_to_date());
+    run.create("application/json").await?;
+    run.append(&[1]).await?;
+    drop(many.next_event().await?);
+
+    let producer = orders.producer(ProducerOptions::default().id("till-1")).await?;
+    for item in 10..1010 {
+        producer.append(&json!({ "item": item })).await?;
+    }
+    let counts = producer.close().await?;
+    assert_eq!(counts.applied, 1000);
+
+    orders.close().await?;
+    match orders.append(&[1]).await {
+        Err(error) if error.kind() == ErrorKind::StreamClosed => println!("closed at {}", error.offset()),
+        Err(error) if error.outcome() == Outcome::Unknown => println!("read back: {error}"),
+        other => drop(other?),
+    }
+    Ok(())
+}
+
+#[tokio::test]
 #[ignore = "somebody has to kill the node meanwhile"]
 async fn survive() {
     let retry = Retry { pause: Duration::from_millis(20), pause_max: Duration::from_millis(200), ..Retry::default() };
-    let client = Client::builder(&var("SERVER").unwrap()).token(var("TOKEN").unwrap()).retry(retry).build().unwrap();
+    let client = builder(&var("SERVER").unwrap()).token(var("TOKEN").unwrap()).retry(retry).build().unwrap();
     let (name, count): (String, u64) = (var("STREAM").unwrap(), var("COUNT").unwrap().parse().unwrap());
     let (stream, other) = (client.stream(&name), client.stream(&format!("{name}-other")));
     stream.create("application/json").await.unwrap();

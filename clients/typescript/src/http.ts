@@ -85,7 +85,7 @@ const LATER = new Set([408, 425, 429, 500, 502, 503, 504])
 // temporary, but not within a retry period
 const NOT_LATER = new Set(["PRODUCER_LIMIT", "STREAM_QUOTA", "TOO_MANY_SUBSCRIPTIONS"])
 // raised before any byte reached the server; browsers do not tell
-const NOT_SENT = /^(ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|UND_ERR_CONNECT_TIMEOUT|ERR_TLS_.*|.*CERT.*)$/
+const NOT_SENT = /^(bad port|ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|UND_ERR_CONNECT_TIMEOUT|ERR_TLS_.*|.*CERT.*)$/
 
 type Verdict = "nothing" | "perhaps" | "never"
 
@@ -268,6 +268,11 @@ class Watch {
     }, SILENCE_MS)
   }
 
+  /** Stop the clock while nobody reads. */
+  rest(): void {
+    clearTimeout(this.#timer)
+  }
+
   end(): void {
     clearTimeout(this.#timer)
     this.signal?.removeEventListener("abort", this.#onAbort)
@@ -304,6 +309,7 @@ class Opened implements OpenReply {
     try {
       const { done, value } = await this.#reader.read()
       if (done) this.watch.end()
+      else this.watch.rest()
       return done ? undefined : value
     } catch (error) {
       this.watch.end()
@@ -349,7 +355,7 @@ function brokenOf(error: unknown, server: string): Broken {
 /** The system's codes of a failed `fetch`, of each address that was tried. */
 function codesOf(error: unknown): string[] {
   const { cause, code, errors, message } = (error ?? {}) as { cause?: unknown; code?: unknown; errors?: unknown[]; message?: string }
-  if (message === "bad port") return ["ENOTFOUND"] // one that browsers, and so `fetch`, never use
+  if (message === "bad port") return [message] // one that browsers, and so `fetch`, never use
   if (Array.isArray(errors) && errors.length > 0) return errors.flatMap(codesOf)
   if (cause !== undefined) return codesOf(cause)
   return typeof code === "string" ? [code] : []
@@ -357,8 +363,8 @@ function codesOf(error: unknown): string[] {
 
 function reasonOf(error: unknown): string {
   const { message, cause } = (error ?? {}) as { message?: string; cause?: unknown }
-  const inner = cause === undefined ? "" : reasonOf(cause)
-  return [message, inner || codesOf(error).join(", ")].filter(Boolean).join(": ") || String(error)
+  const inner = cause === undefined ? codesOf(error).join(", ") : reasonOf(cause)
+  return [message, message?.includes(inner) ? "" : inner].filter(Boolean).join(": ") || String(error)
 }
 
 function serverOf(text: string): string {

@@ -80,6 +80,8 @@ export class Producer {
   #closing: Receipt | undefined
   #failed: ProducerFailed | undefined
   #waiting: (() => void)[] = []
+  #asked = 0 // calls of `append`, which take their turns
+  #taken = 0
 
   constructor(
     private readonly transport: Transport,
@@ -114,11 +116,27 @@ export class Producer {
     if (record.length === 0) throw new TypeError("an empty record cannot be appended")
     const size = record.length + 2
     if (size > APPEND_BYTES_MAX) throw new RangeError(`the record has ${record.length} bytes; the limit is ${APPEND_BYTES_MAX}`)
-    while (this.#failed === undefined && this.#buffered > 0 && this.#buffered + size > this.#limits.bufferBytes) {
-      this.#send()
-      await new Promise<void>((resolve) => this.#waiting.push(resolve))
+    const turn = this.#asked
+    this.#asked += 1
+    try {
+      while (this.#failed === undefined && (turn > this.#taken || this.#isOver(size))) {
+        this.#send()
+        await new Promise<void>((resolve) => this.#waiting.push(resolve))
+      }
+      this.#checkOpen()
+      return this.#add(record, size)
+    } finally {
+      this.#taken += 1
+      if (this.#taken < this.#asked) this.#wake()
     }
-    this.#checkOpen()
+  }
+
+  /** Report whether a record has to wait for room. One alone always fits. */
+  #isOver(size: number): boolean {
+    return this.#buffered > 0 && this.#buffered + size > this.#limits.bufferBytes
+  }
+
+  #add(record: Uint8Array, size: number): Receipt {
     const batch = this.#filling(size)
     batch.records.push(record)
     batch.size += size
@@ -242,7 +260,7 @@ export class Producer {
     const comma = new Uint8Array([0x2c])
     const pieces = isJson ? batch.records.flatMap((record, at) => (at === 0 ? [record] : [comma, record])) : batch.records
     const body = isJson && pieces.length > 0 ? joined([new Uint8Array([0x5b]), ...pieces, new Uint8Array([0x5d])]) : joined(pieces)
-    const take = (reply: Reply, perhaps: boolean): Appended => this.#taken(batch, reply, perhaps)
+    const take = (reply: Reply, perhaps: boolean): Appended => this.#stored(batch, reply, perhaps)
     try {
       return await this.transport.send(this.#request(epoch, batch.number, body, batch.closes), { what: this.#what, take, repeatable: true })
     } catch (error) {
@@ -252,7 +270,7 @@ export class Producer {
     }
   }
 
-  #taken(batch: Batch, reply: Reply, perhaps: boolean): Appended {
+  #stored(batch: Batch, reply: Reply, perhaps: boolean): Appended {
     const stored = reply.headers.get("producer-seq")
     const isOurs = stored === null || (Number(stored) >= batch.number && reply.headers.get("producer-epoch") === String(this.#epoch))
     if (!isOurs) throw new AnswerDamaged(`${this.#what}: the response belongs to another append`)

@@ -84,6 +84,9 @@ test("a short token is for what it names, and a client fetches another in time",
   await assert.rejects(page.stream(other.name).head(), AccessDenied)
   await assert.rejects(page.stream(mine.name).append([2]), AccessDenied)
   await assert.rejects(client.mintToken({}), TypeError)
+  const { token: blind } = await client.mintToken({ stream: mine.name, verbs: ["append"] })
+  await new Client(SERVER, { token: blind }).stream(mine.name, { contentType: "application/json" }).append([2])
+  assert.deepEqual(await all(mine.read()), [1, 2])
 })
 
 test("a tail follows, and another goes on in the middle of a batch", async () => {

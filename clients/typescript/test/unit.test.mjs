@@ -175,6 +175,13 @@ test("an error event ends a tail or resumes it", async () => {
   await assert.rejects(all(stream(trimmed).tail()), Trimmed)
 })
 
+test("where events do not get through, long polls are tried", async () => {
+  const nothing = () => ({ headers: { "content-type": "text/event-stream" }, body: "" })
+  const play = played(page([], at(0, 0), UP), nothing(), nothing(), nothing(), page([1], at(1, 2), { ...UP, "stream-closed": "true" }))
+  assert.deepEqual(await all(stream(play).tail()), [1])
+  assert.match(play.asked.at(-1).url, /live=long-poll/)
+})
+
 test("a signal or close() ends a tail that waits", async () => {
   const hanging = async (url, init) => {
     if (!url.includes("live=")) return new Response("[]", { headers: page([], at(0, 0), UP).headers })
@@ -222,6 +229,18 @@ test("a producer sends batches again until they are stored, and ends with exact 
   await producer.append(4)
   await assert.rejects(producer.close(), (error) => error instanceof ProducerFailed && error.reason instanceof StreamClosed && error.applied === 3 && error.refused === 1 && error.unknown === 0)
   await assert.rejects(producer.append(5), ProducerFailed)
+})
+
+test("records that wait for room keep their order", async () => {
+  const ours = (number) => stored(number + 1, { "producer-epoch": "0", "producer-seq": String(number) })
+  const play = played(...Array.from({ length: 8 }, (_, number) => ours(number)))
+  const producer = await stream(play).producer({ bufferBytes: 8 })
+  const long = "x".repeat(20)
+  const given = [1, long, 2, 3, long, 4].map((value) => producer.append(value)) // none is awaited
+  await Promise.all(given)
+  await producer.close()
+  const sent = play.asked.flatMap(({ body }) => JSON.parse(new TextDecoder().decode(body)))
+  assert.deepEqual([sent, producer.applied], [[1, long, 2, 3, long, 4], 6])
 })
 
 test("a named producer takes the next epoch and is told when it is fenced", async () => {

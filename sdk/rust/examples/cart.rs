@@ -2,18 +2,25 @@
 //! A negative count takes some out.
 
 use polynya_reducer::{json, Record, Reducer};
-use std::collections::BTreeMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 #[derive(Default)]
 struct Cart(BTreeMap<String, i64>);
 
 impl Cart {
     fn add(&mut self, item: String, count: i64) -> Result<(), String> {
-        let sum = self.0.get(&item).copied().unwrap_or(0).checked_add(count);
-        match sum.ok_or("the count is too large")? {
-            0 => self.0.remove(&item),
-            sum => self.0.insert(item, sum),
-        };
+        match self.0.entry(item) {
+            Entry::Vacant(_) if count == 0 => (),
+            Entry::Vacant(new) => {
+                new.insert(count);
+            }
+            Entry::Occupied(mut old) => {
+                *old.get_mut() = old.get().checked_add(count).ok_or("the count is too large")?;
+                if *old.get() == 0 {
+                    old.remove();
+                }
+            }
+        }
         Ok(())
     }
 }

@@ -7,10 +7,12 @@ use std::borrow::Cow;
 /// `None` if there is no such member, or if this is no object. The last one of a name counts.
 pub fn field<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut found = None;
-    walk(object, |each, value| {
-        if each == name {
+    walk(object, |quoted, value| {
+        let inner = &quoted[1..quoted.len() - 1];
+        if inner == name.as_bytes() || (inner.contains(&b'\\') && text(quoted)? == name) {
             found = Some(value);
         }
+        Some(())
     })?;
     found
 }
@@ -19,7 +21,10 @@ pub fn field<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
 /// object.
 pub fn members(object: &[u8]) -> Option<Vec<(Cow<'_, str>, &[u8])>> {
     let mut found = Vec::new();
-    walk(object, |name, value| found.push((name, value)))?;
+    walk(object, |quoted, value| {
+        found.push((text(quoted)?, value));
+        Some(())
+    })?;
     Some(found)
 }
 
@@ -59,7 +64,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 pub fn text(quoted: &[u8]) -> Option<Cow<'_, str>> {
     let inner = quoted.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let inner = std::str::from_utf8(inner).ok()?;
-    if !inner.contains('\\') {
+    if !inner.as_bytes().contains(&b'\\') {
         return Some(Cow::Borrowed(inner));
     }
     let mut out = String::new();
@@ -82,7 +87,11 @@ pub fn text(quoted: &[u8]) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(out))
 }
 
-fn walk<'a>(object: &'a [u8], mut each: impl FnMut(Cow<'a, str>, &'a [u8])) -> Option<()> {
+/// Call `each` with the name in its quotes and the value of every member.
+fn walk<'a>(
+    object: &'a [u8],
+    mut each: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>,
+) -> Option<()> {
     let mut at = space(object, 0);
     if *object.get(at)? != b'{' {
         return None;
@@ -92,15 +101,18 @@ fn walk<'a>(object: &'a [u8], mut each: impl FnMut(Cow<'a, str>, &'a [u8])) -> O
         return Some(());
     }
     loop {
+        if *object.get(at)? != b'"' {
+            return None;
+        }
         let end = skip(object, at)?;
-        let name = text(&object[at..end])?;
+        let name = &object[at..end];
         at = space(object, end);
         if *object.get(at)? != b':' {
             return None;
         }
         at = space(object, at + 1);
         let end = skip(object, at)?;
-        each(name, &object[at..end]);
+        each(name, &object[at..end])?;
         at = space(object, end);
         match object.get(at)? {
             b',' => at = space(object, at + 1),

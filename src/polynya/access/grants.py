@@ -121,18 +121,20 @@ class Principal(msgspec.Struct, eq=False, kw_only=True, weakref=True):
     def prefixes(self, verb: str) -> list[str]:
         """Return the disjoint prefixes under which the verb is allowed; [""] is everywhere. A grant
         for one stream has none."""
-        found = sorted(
-            {
-                "" if Verb.ADMIN in grant.verbs else grant.prefix
-                for grant in self.grants
-                if grant.verbs & {verb, Verb.ADMIN} and not grant.exact
-            }
+        return disjoint(
+            "" if Verb.ADMIN in grant.verbs else grant.prefix
+            for grant in self.grants
+            if grant.verbs & {verb, Verb.ADMIN} and not grant.exact
         )
-        return [
-            prefix
-            for prefix in found
-            if not any(prefix != other and prefix.startswith(other) for other in found)
-        ]
+
+
+def disjoint(prefixes: Iterable[str]) -> list[str]:
+    """Return the prefixes without those that begin with another one."""
+    found: list[str] = []
+    for prefix in sorted(set(prefixes)):  # one that begins with another follows it
+        if not found or not prefix.startswith(found[-1]):
+            found.append(prefix)
+    return found
 
 
 def parse_scope(text: str) -> Grant:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from polynya.access.grants import BadScope, check_name
+from polynya.access.kafka_acls import EVERYBODY
 from polynya.access.scram import HASHES, Verifier, verifier_of
 from polynya.access.token_file import AtRest, TokenRecord
 from polynya.base.limits import SCRAM_SALT_BYTES_MAX, TOKENS_MAX
@@ -80,6 +81,8 @@ def active_record(known: AtRest, name: str, now_ms: int) -> TokenRecord | None:
 
 
 def _new(known: AtRest, name: str, new_id: str, now_ms: int) -> TokenRecord:
+    if name == EVERYBODY:
+        raise BadUser("'*' means all users: choose another name")
     if any(each.id == name for each in known.tokens):
         raise BadUser(f"'{name}' is the id of a token: choose another name")
     if len(known.tokens) >= TOKENS_MAX:

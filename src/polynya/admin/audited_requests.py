@@ -126,6 +126,16 @@ def topic_act(request: Request) -> str:
     return acts.get(request.method, "")
 
 
+def registry_act(request: Request) -> str:
+    """Return the audit name of a deletion or a setting of the schema registry. Serializers register
+    by the thousand."""
+    if request.method == "DELETE" and request.segments[:1] == ("subjects",):
+        return "schema.delete"
+    kinds = {"config": "schema.config", "mode": "schema.mode"}
+    changes = request.method in ("PUT", "DELETE") and request.segments
+    return kinds.get(request.segments[0], "") if changes else ""
+
+
 def transaction_act(request: Request) -> str:
     return {"POST": "transaction.abort"}.get(request.method, "")
 

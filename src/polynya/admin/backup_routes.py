@@ -20,6 +20,7 @@ from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import BACKUP_ROUND_CHARACTERS_MAX, HOLD_MS_MAX
 from polynya.config.core_start import CoreStart
 from polynya.engine.snapshots.capture import captured
+from polynya.engine.snapshots.prepared import PreparedCaptures
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
@@ -48,6 +49,7 @@ _Round = Annotated[str, msgspec.Meta(max_length=BACKUP_ROUND_CHARACTERS_MAX)]
 class CaptureRequest(msgspec.Struct, forbid_unknown_fields=True):
     group: Annotated[int, msgspec.Meta(ge=0)]
     backup: _Round = ""  # all groups are captured together, in this round
+    prepare: bool = False  # encode the group, for a capture of this round that comes next
 
 
 class CommitsRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -109,6 +111,7 @@ class Backups:
         self._service: NodeService = engine.service
         self._held: dict[str, _Held] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._prepared = PreparedCaptures(engine.snapshotter.encoding)
         self._service.rpc.serve(CAPTURE, CaptureRequest, Captured, self._capture)
         self._service.rpc.serve(PART, PartRequest, CapturedPart, self._part)
         self._service.rpc.serve(COMMITS, CommitsRequest, GroupCommits, self._commits)
@@ -161,16 +164,18 @@ class Backups:
         machine = service.local.led.get(number)
         if machine is None:
             raise NotLeader(0)
+        group = self._engine.storage.core_replicas.groups[number]
+        if question.prepare:
+            await self._prepared.prepare(question.backup, number, group)
+            return Captured(number, "", 0, 0, 0, 0, 0, 0, 0)
         self._check_room(question.backup)
         token = token_hex(8)
         held = self._held[token] = _Held(number, question.backup)  # reserves the slot
         self._keep(token)
         try:
-            found = await captured(
-                self._engine.storage.core_replicas.groups[number],
-                self._engine.snapshotter.encoding,
-                hot=True,
-            )
+            found = await self._prepared.fix(question.backup, number)
+            if found is None:
+                found = await captured(group, self._engine.snapshotter.encoding, hot=True)
             log_ms = service.now_ms()
             if service.local.led.get(number) is not machine:
                 raise NotLeader(0)

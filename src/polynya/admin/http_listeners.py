@@ -259,7 +259,7 @@ class HttpListeners:
             BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
             REDUCERS + "/": self._audited(audited_requests.reducer_act, self._reducers.handle),
-            REGISTRY: self._registry.handle,
+            REGISTRY: self._audited(audited_requests.registry_act, self._registry.handle),
             SEGMENTS: self._segments.handle,
             COMPACTION: self._compaction.handle,
             MIRROR: MirrorRoutes(self._service, self._topics.topics).handle,

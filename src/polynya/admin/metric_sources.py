@@ -40,6 +40,7 @@ MERGER = {
     "polynya_merge_failures_total": "failures",
     "polynya_merge_refused_total": "refused",
 }
+DECIDER = {"polynya_transaction_undecided_entries": "most"}
 COMPACTOR = {
     "polynya_compaction_passes_total": "passes",
     "polynya_compaction_held_passes_total": "held_passes",

@@ -50,10 +50,14 @@ class CommitHold:
         found = await self._all(self._groups, None)
         return all(self._is_untouched(each) for each in found)
 
+    def next_round(self) -> str:
+        """Begin another round, in which groups count from 0."""
+        self._number += 1
+        return self.round
+
     async def hold(self) -> None:
         """Hold commits in every group, and wait until those before are complete. Raises NotHeld, with
         nothing held."""
-        self._number += 1
         self._counted = frozenset(self._groups)
         try:
             async with asyncio.timeout(LOGGED_SECONDS):

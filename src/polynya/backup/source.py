@@ -63,6 +63,10 @@ class BackupSource(Protocol):
         """Capture a group. `backup`: the round in which all groups are captured together."""
         ...
 
+    async def prepare(self, group: int, backup: str) -> None:
+        """Encode a group for its capture in a round, which is short then."""
+        ...
+
     async def commits(self, group: int, backup: str, hold_ms: int | None = None) -> GroupCommits:
         """Return the commits of a group. `hold_ms`: log first that this round holds them for so long;
         0: that it counts them, and holds none. If another round holds them, nothing changes."""

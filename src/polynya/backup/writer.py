@@ -214,16 +214,22 @@ class BackupWriter:
     async def _capture_together(self, about: About) -> dict[int, Captured]:
         """Capture all groups while commits are held. Return nothing if one was decided though.
         Raises NotHeld."""
+        groups, name = range(about.groups + 1), self._hold.next_round()
+        self._progress.doing = "encoding the groups"
+        await asyncio.gather(*(self._prepare(each, name) for each in groups))
         self._progress.doing = "holding commits"
         await self._hold.hold()
         is_whole = False
         try:
-            groups = range(about.groups + 1)
-            name = self._hold.round
             found = await asyncio.gather(*(self._source.capture(each, name) for each in groups))
         finally:
             is_whole = await self._hold.release()
         return dict(zip(groups, found, strict=True)) if is_whole else {}
+
+    async def _prepare(self, group: int, name: str) -> None:
+        """Encode a group before commits are held. Without it they are held for longer."""
+        with suppress(Unavailable):
+            await self._source.prepare(group, name)
 
     async def _keep(self) -> None:
         while True:

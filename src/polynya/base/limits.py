@@ -120,6 +120,8 @@ REDUCER_SECONDS_MIN = 10  # between two publishes: a 64th of the grace of supers
 REDUCER_MEMORY_BYTES_MAX = 1024 * MIB  # of a module
 REDUCER_FUEL_MAX = 10**13  # of a module, for a MiB of records
 REDUCER_TAIL_BYTES_MAX = 64 * MIB  # records that a query of a state applies behind the snapshot
+REDUCER_KEPT_STATE_BYTES = 8 * MIB  # a state that a core keeps for the next query …
+REDUCER_KEPT_BYTES = 32 * MIB  # … and all of them
 MODULE_BYTES_MAX = 4 * MIB  # a module of a reducer
 BOOTSTRAP_BYTES_MAX = 8 * MIB  # the records behind a snapshot in one answer; reads get the rest
 ATTRS_LISTED_MAX = 100  # streams of a page of the list with their attributes
@@ -297,6 +299,8 @@ ACLS_MAX = 5_000
 ACLS_OF_USER_MAX = 1_000  # one value of the meta group has them
 ACL_NAME_BYTES_MAX = 1 * KIB  # of a resource: as of a consumer group
 USER_QUOTAS_MAX = 5_000
+# ACLs that the filters of one request are compared with, in a thread: some seconds
+ACL_COMPARISONS_MAX = 5_000_000
 # entries, each kept for a limited time: every core holds them all, beside the tokens
 REVOKED_JWTS_MAX = 10_000
 REVOKED_JWT_BYTES_MAX = 1 * KIB  # a revoked `jti` or `sub`

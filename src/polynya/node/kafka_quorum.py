@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from polynya.cluster.reconfiguration import GroupStatus
-from polynya.front.kafka.quorum import Quorum, QuorumMember
+from polynya.front.kafka.admin.quorum_members import Quorum, QuorumMember
 from polynya.stream.features.placement.cluster_map import META_GROUP
 
 

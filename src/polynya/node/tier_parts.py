@@ -74,6 +74,7 @@ class TierParts:
             (self._delta_worker.counters, metric_sources.COPY_DELTAS),
             (tier.flusher.counters, metric_sources.FLUSHER),
             (tier.merger.counters, metric_sources.MERGER),
+            (tier.decider.counters, metric_sources.DECIDER),
             (tier.merger.pager.counters, metric_sources.PAGER),
             (tier.compactor.counters, metric_sources.COMPACTOR),
             (tier.writer.counters, metric_sources.DISKLESS_WRITER),

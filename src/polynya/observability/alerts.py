@@ -174,6 +174,13 @@ ALERTS = (
         "{{ $labels.instance }} aborted {{ $value }} transactions that their coordinators did not know",
     ),
     Alert(
+        "TransactionsUndecided",
+        "polynya_transaction_undecided_entries > 4096",
+        "{{ $labels.instance }}: a partition has {{ $value }} undecided slices, which are in no page and "
+        "fill the memory",
+        wait="10m",
+    ),
+    Alert(
         "AppendsRefused",
         "increase(polynya_hot_refused_total[5m]) + increase(polynya_overloaded_total[5m]) > 0",
         "Appends get 503: the object store or the disk does not keep up",

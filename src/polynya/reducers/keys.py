@@ -39,7 +39,10 @@ def _at_pointer(value: bytes | None, pointer: tuple[str, ...]) -> Change | None:
     found = None if value is None else value_at(value, pointer)
     if found is None or found[:1] in (b"{", b"[", b"n"):
         return None
-    text = _text(found) if found[:1] == b'"' else found.decode()
+    try:
+        text = _text(found) if found[:1] == b'"' else found.decode()
+    except UNREADABLE:
+        return None
     return _marked(text), value
 
 

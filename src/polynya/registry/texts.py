@@ -32,7 +32,9 @@ def _refuse(name: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadSchema(f"an object has the name '{twice}' twice")
+        seen = set[str]()
+        for name, _ in pairs:
+            if name in seen:
+                raise BadSchema(f"an object has the name '{name[:64]}' twice")
+            seen.add(name)
     return found

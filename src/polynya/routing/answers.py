@@ -230,6 +230,10 @@ class MetaGroup:
         """Propose a command; see `Proposals.call`."""
         return await self._call(META_GROUP, command)
 
+    def is_here(self) -> bool:
+        """Report whether this core acts for the group; see `Rpc.is_home`."""
+        return self._rpc.is_home(META_GROUP)
+
     async def entries(self, scope: str) -> dict[str, bytes]:
         """Return the entries under a scope (see `polynya.stream.features.settings.rules`)."""
         found: dict[str, bytes] = await self._rpc.at_replica(

@@ -21,7 +21,7 @@ from polynya.cold.rewriting.merger import Merger, rewrite
 from polynya.cold.steps import FAULTS, Steps
 from polynya.jobs import Failures, repeat
 from polynya.stream.features.markers.commands import DecideEntries
-from polynya.stream.features.markers.decisions import undecided_in
+from polynya.stream.features.markers.decisions import undecided_from, undecided_in
 from polynya.stream.machine import Machine
 from polynya.stream.state import index
 from polynya.stream.state.aborted import ROW, aborted_of
@@ -33,7 +33,7 @@ log = logging.getLogger("polynya.cold")
 
 INTERVAL_SECONDS = 10.0
 REWRITTEN_MAX = 64  # slices of one pass
-ROWS_MAX = 4096  # of a stream; more are told
+UNDECIDED_MAX = 4096  # entries, or rows, of a stream; more are told
 KNOWN_MAX = 65_536  # streams with decided entries that are remembered
 
 
@@ -44,6 +44,9 @@ class DecideCounters(msgspec.Struct):
     rewritten: int = 0  # slices with aborted batches
     failures: int = 0
     failures_in_a_row: int = 0
+    most: int = (
+        0  # undecided entries, or rows of aborted transactions, of a stream: of the last pass
+    )
 
 
 class _Plan(msgspec.Struct):
@@ -51,6 +54,7 @@ class _Plan(msgspec.Struct):
 
     ranges: dict[int, list[tuple[int, int, int]]] = msgspec.field(default_factory=dict)
     runs: list[MergeRun] = msgspec.field(default_factory=list)
+    most: int = 0
 
 
 class Decider:
@@ -112,18 +116,20 @@ class Decider:
                 for stream in streams:
                     if stream.kafka is not None and stream.cold and not stream.deleted:
                         self._plan(plan, group, machine, stream)
+        self.counters.most = plan.most
         return plan
 
     def _plan(self, plan: _Plan, group: int, machine: Machine, stream: Stream) -> None:
         """Add the entries of a stream that lie before its stable end."""
-        cold = stream.cold
+        cold, rows = stream.cold, aborted_of(stream)
         assert cold is not None
         begin = index.first_from(cold, self._known.get(stream.uid, 0))
+        most = max(undecided_from(cold, begin), len(rows) // ROW.size)
+        plan.most = max(plan.most, most)
+        self._tell(stream, most)
         end = min(index.entries_before(cold, stable_of(stream)[0]), begin + DECIDED_MAX)
         if begin >= end:
             return
-        rows = aborted_of(stream)
-        self._tell(stream, len(rows) // ROW.size)
         entries = index.cut(cold, begin, end)
         clear, marked = undecided_in(entries, rows)
         if clear:
@@ -154,13 +160,14 @@ class Decider:
             count = min(decided, len(entries) // ENTRY_BYTES)
             self._known[uid] = index.span(entries, 0, count)[1]
 
-    def _tell(self, stream: Stream, rows: int) -> None:
-        if rows > ROWS_MAX and stream.uid not in self._told:
+    def _tell(self, stream: Stream, count: int) -> None:
+        if count > UNDECIDED_MAX and stream.uid not in self._told:
             self._told.add(stream.uid)
             log.warning(
-                "the stream with uid %d has %d aborted transactions that its slices do not mark",
+                "the slices of the stream with uid %d are undecided: %d entries of its index, or "
+                "aborted transactions that they do not mark",
                 stream.uid,
-                rows,
+                count,
             )
-        elif rows <= ROWS_MAX // 2:
+        elif count <= UNDECIDED_MAX // 2:
             self._told.discard(stream.uid)

@@ -23,14 +23,17 @@ import org.apache.kafka.streams.state.Stores;
  * Kafka Streams with exactly_once_v2 counts words. One instance ends in the middle, and another one
  * goes on with the counts of the changelog. Prints the last committed count of each word.
  *
- * java WordCount.java SERVERS INPUT OUTPUT LINES STATE_FOLDER
+ * java WordCount.java SERVERS INPUT OUTPUT LINES STATE_FOLDER [MILLISECONDS between two lines]
  */
 public class WordCount {
   static final String KIND = "org.apache.kafka.common.serialization.";
   static final List<String> WORDS = List.of("a", "b", "c", "a", "b", "a");
 
+  static int pause = 0;
+
   public static void main(String[] given) throws Exception {
     int lines = Integer.parseInt(given[3]);
+    pause = given.length > 5 ? Integer.parseInt(given[5]) : 0;
     KafkaStreams first = started(given);
     write(given[0], given[1], lines / 2);
     counted(given[0], given[2], lines / 2);
@@ -69,7 +72,7 @@ public class WordCount {
     return streams;
   }
 
-  static void write(String servers, String topic, int lines) {
+  static void write(String servers, String topic, int lines) throws InterruptedException {
     Properties settings = new Properties();
     settings.put("bootstrap.servers", servers);
     settings.put("key.serializer", KIND + "StringSerializer");
@@ -77,6 +80,7 @@ public class WordCount {
     try (KafkaProducer<String, String> producer = new KafkaProducer<>(settings)) {
       for (int line = 0; line < lines; line++) {
         producer.send(new ProducerRecord<>(topic, line % 2, null, String.join(" ", WORDS)));
+        Thread.sleep(pause);
       }
     }
   }
@@ -91,7 +95,7 @@ public class WordCount {
     settings.put("value.deserializer", KIND + "LongDeserializer");
     Map<String, Long> wanted = Map.of("a", 3L * lines, "b", 2L * lines, "c", 1L * lines);
     Map<String, Long> found = new TreeMap<>();
-    long until = System.nanoTime() + 60_000_000_000L;
+    long until = System.nanoTime() + (pause > 0 ? 240_000_000_000L : 60_000_000_000L);
     try (KafkaConsumer<String, Long> consumer = new KafkaConsumer<>(settings)) {
       List<TopicPartition> both = List.of(new TopicPartition(topic, 0), new TopicPartition(topic, 1));
       consumer.assign(both);

@@ -28,6 +28,9 @@ PATH = "/v1/reducers"
 MODULES = "/v1/modules"
 _BUILTINS = ("latest", "merge-patch", "count")
 _RETRY_SECONDS = 5.0  # after a server that is away
+_SHARE = (
+    10  # a look visits all streams of the patterns, so it may take one part in SHARE of the time
+)
 
 
 @click.group("reduce", cls=CommandGroup)
@@ -222,11 +225,11 @@ def run_command(client: Client, names: tuple[str, ...], once: bool, interval: fl
             if faults:
                 raise exits.Refused(f"no state of {output.counted(len(faults), 'stream')}")
             return
-        resting = threading.Event()  # nobody sets it
+        resting = threading.Event()  # it is never set
         while True:
             try:
                 worker.round()
-                pause = interval
+                pause = max(interval, _SHARE * worker.asked_seconds)
             except exits.Ended as ended:
                 output.notice(f"{ended.message}: retrying")
                 pause = max(interval, _RETRY_SECONDS)

@@ -8,13 +8,15 @@ next run, and the same records give the same bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from typing import Any, Protocol, Unpack
 
 import msgspec
 
 from polynya.base.limits import REDUCER_BATCH_BYTES
-from polynya.base.offsets import parse_token
+from polynya.base.offsets import format_token, parse_token
 from polynya.cli.remote.client import Parts, stream_path
 from polynya.reducers.bindings import Binding
 from polynya.reducers.envelope import parse_page
@@ -22,9 +24,10 @@ from polynya.reducers.reducer import Reducer, ReducerFault
 from polynya.reducers.wasm.faults import NotInstalled
 
 PUBLISH_SECONDS = 60.0  # a long run publishes in between: a worker that dies then loses no more
-START = "-1"
+START = format_token(0, 0)  # refused if records are trimmed, which -1 would pass over
 # refusals of a publish that another worker, or a changed reducer, explains
 _OVERTAKEN = ("SNAPSHOT_OLDER", "SNAPSHOT_TOO_SOON", "REDUCER_REVISION", "REDUCER_STOPPED")
+_FAULTS = ("SNAPSHOT_ORIGINS", "BODY_TOO_LARGE", "INVALID_JSON", "REDUCER_FAULT")
 _OVERTAKEN_TOO = ("NO_REDUCER", "INCARNATION_MISMATCH", "NOT_FOUND", "GONE")
 
 
@@ -167,21 +170,37 @@ class Run:
             state = self._state_at(reducer, offset, _record_of(newest["offset"]))
             digest = f"sha-256={hashlib.sha256(state).hexdigest()}"
             if digest != newest["digest"]:
-                self._put(reducer, str(newest["offset"]), state)
+                answer = self._put(reducer, str(newest["offset"]), state)
+                if answer.status_code >= 300 and Refused(answer).code == "REDUCER_FAULT":
+                    return None  # the stream has lost records by compaction
         finally:
             reducer.close()
         return Verified(str(newest["offset"]), offset, newest["digest"], digest)
 
     def _state_at(self, reducer: Reducer, offset: str, end: int) -> bytes:
-        while offset == START or _record_of(offset) < end:
-            page = self._page(offset)
-            found = parse_page(page.content, is_json=self._is_json)
-            reducer.apply([each for each in found if each.record < end])
-            behind = str(page.headers["stream-next-offset"])
-            if behind == offset:
-                break
-            offset = behind
+        with closing(self._pages(offset, end)) as pages:
+            for body, _ in pages:
+                found = parse_page(body, is_json=self._is_json)
+                reducer.apply([each for each in found if each.record < end])
         return reducer.state()
+
+    def _pages(self, offset: str, end: int) -> Generator[tuple[bytes, str]]:
+        """Yield the pages from an offset to the record `end`, each with the offset behind it. The next
+        one is fetched while the caller works on a page."""
+        with ExitStack() as held:
+            fetcher: ThreadPoolExecutor | None = None
+            coming: Future[Answer] | None = None
+            while _record_of(offset) < end:
+                page = self._page(offset) if coming is None else coming.result()
+                behind = str(page.headers["stream-next-offset"])
+                if behind == offset:
+                    return
+                offset = behind
+                if _record_of(offset) < end:
+                    if fetcher is None:
+                        fetcher = held.enter_context(ThreadPoolExecutor(1))
+                    coming = fetcher.submit(self._page, offset)
+                yield page.content, offset
 
     def _page(self, offset: str) -> Answer:
         query = f"?offset={offset}&record_view=envelope&max_bytes={REDUCER_BATCH_BYTES}"
@@ -237,20 +256,16 @@ class Run:
         """Apply the records up to the record `end`, and publish."""
         began, records = self._now(), 0
         done = Outcome()
-        while offset == START or _record_of(offset) < end:
-            page = self._page(offset)
-            found = parse_page(page.content, is_json=self._is_json)
-            reducer.apply(found)
-            records += len(found)
-            behind = str(page.headers["stream-next-offset"])
-            if behind == offset:
-                break
-            offset = behind
-            if self._now() - began >= PUBLISH_SECONDS:
-                done = self._publish(reducer, offset, records)
-                if done.fault:
-                    return done
-                began, records = self._now(), 0 if done.published else records
+        with closing(self._pages(offset, end)) as pages:
+            for body, behind in pages:
+                found = parse_page(body, is_json=self._is_json)
+                reducer.apply(found)
+                records, offset = records + len(found), behind
+                if self._now() - began >= PUBLISH_SECONDS:
+                    done = self._publish(reducer, offset, records)
+                    if done.fault:
+                        return done
+                    began, records = self._now(), 0 if done.published else records
         return self._publish(reducer, offset, records) if records or not done.published else done
 
     def _publish(self, reducer: Reducer, offset: str, records: int) -> Outcome:
@@ -267,7 +282,7 @@ class Run:
             return Outcome(fault="nondeterministic: another state of the same records is published")
         if refused.code in _OVERTAKEN or refused.code in _OVERTAKEN_TOO:
             return Outcome()
-        if refused.code in ("SNAPSHOT_ORIGINS", "BODY_TOO_LARGE", "INVALID_JSON"):
+        if refused.code in _FAULTS:
             return Outcome(fault=str(refused))
         raise refused
 

@@ -29,7 +29,7 @@ SHOWN = 2000  # bytes of the state
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What a module made of a file."""
+    """The result of a module over a file."""
 
     records: int
     state_bytes: int
@@ -60,7 +60,7 @@ class Trial(msgspec.Struct, frozen=True):
 def test_command(module: Path, file: Path, memory: int, fuel: int, as_json: bool) -> None:
     """Run a WebAssembly module over FILE, one record a line, without a server.
 
-    It runs twice. The second run has other batches, and goes on from its own state in the middle:
+    It runs twice. The second run has other batches, and continues from its own state in the middle:
     the digests must be equal.
 
     \b

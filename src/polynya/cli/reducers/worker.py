@@ -48,6 +48,7 @@ class Worker:
         self._names = frozenset(names)
         self._told = told
         self._now = now
+        self.asked_seconds = 0.0  # that the last round took to find what is due
         self._shuffle = shuffle
         self._maker = Maker(self._module_of, folder)
         self._without: set[str] = set()  # reducers whose modules this machine cannot run
@@ -60,14 +61,16 @@ class Worker:
         """Run all that is due. Return how many runs there were. `everything`: also what passes no
         threshold yet. Raises `Refused`, and what the server's `send` raises."""
         known = self._reducers()
-        runs, after = 0, ""
+        runs, after, self.asked_seconds = 0, "", 0.0
         while True:
             query: dict[str, str] = {"after": after} if after else {}
             if everything:
                 query["all"] = "1"
             if len(self._names) == 1:
                 query["reducer"] = next(iter(self._names))
+            began = self._now()
             page = self._ask("GET", f"{PATH}/due?{urlencode(query)}").json()
+            self.asked_seconds += self._now() - began
             rows = page["due"]
             self._shuffle(rows)  # so that workers seldom do the same at a time
             for due in rows:

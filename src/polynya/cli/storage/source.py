@@ -44,6 +44,11 @@ class HttpSource:
         answer = await self._ask("POST", "/capture", body=body)
         return msgspec.json.decode(answer.content, type=Captured)
 
+    async def prepare(self, group: int, backup: str) -> None:
+        await self._ask(
+            "POST", "/capture", body={"group": group, "backup": backup, "prepare": True}
+        )
+
     async def commits(self, group: int, backup: str, hold_ms: int | None = None) -> GroupCommits:
         body = {"group": group, "backup": backup, "hold_ms": hold_ms}
         answer = await self._ask("POST", "/commits", body=body)

@@ -96,7 +96,8 @@ async function refusal(answer, secret) {
   let code = `HTTP ${answer.status}`;
   let message = answer.statusText || "the server gave no reason";
   try {
-    const { error } = await answer.json();
+    const told = await answer.json();
+    const error = told.error ?? { code: told.error_code, message: told.message }; // the latter of the schema registry
     code = String(error.code ?? code);
     message = String(error.message ?? message);
   } catch {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Self
 
 import msgspec
 from google_crc32c import extend
@@ -22,7 +23,7 @@ from polynya.replica import Group
 from polynya.stream.features.pages.eviction import stream_or_view
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import encode as snapshots
-from polynya.stream.state.changes import SinceCopy, keys_of
+from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 
 PASSES = 6  # over the streams that changed during the previous pass
 AT_ONCE = 128  # streams that may be left for the last step
@@ -63,39 +64,78 @@ async def captured(
     payload. `begins`: the changes from here on are tracked, if streams of the group are diskless.
 
     Raises Unavailable when an installed snapshot replaces the group's state meanwhile."""
-    machine, found = group.machine, dict[int, _Encoded]()
     async with lock:
-        taken, keys = (
-            machine.take_changes(),
-            list[int | str]((*machine.directory.by_uid, *machine.directory.evicted)),
-        )
-        try:
-            await _encode_all(machine, found, keys, hot=hot)
-            for _ in range(PASSES):
-                if len(machine.changes.streams) + len(machine.changes.evicted) <= AT_ONCE:
-                    break
-                more = machine.take_changes()
-                keys = keys_of(more)
-                more.put_back(taken)
-                taken = more
-                await _encode_all(machine, found, keys, hot=hot)
-            if group.machine is not machine:
-                raise Unavailable(
-                    "a snapshot from another node replaced the group's state: capture it again"
-                )
-            for key in keys_of(machine.changes):
-                _encode_one(machine, found, key, hot=hot)
-            moment = _moment(group, found)
-            last = machine.take_changes()
-            last.put_back(taken)
-            taken = last
-            if begins and machine.diskless.streams:
-                machine.kept.since_copy = SinceCopy(machine.diskless.left)
-            elif begins:
-                machine.kept.since_copy = None
-        finally:
-            machine.kept.put_back(taken)
-    return await _put_together(found, moment)
+        with Capture(group, hot=hot) as capture:
+            await capture.prepare()
+            moment = await capture.fix(begins=begins)
+    return await capture.put_together(moment)
+
+
+class Capture:
+    """A capture of a group in steps: `prepare` encodes everything, `fix` what has changed since, at one
+    log index. A context manager, inside of which the caller has the core's lock."""
+
+    def __init__(self, group: Group, *, hot: bool) -> None:
+        self._group, self._machine, self._hot = group, group.machine, hot
+        self._found: dict[int, _Encoded] = {}
+        self._taken: Changes | None = None
+
+    def __enter__(self) -> Self:
+        self._taken = self._machine.take_changes()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._taken is not None:
+            self._machine.kept.put_back(self._taken)
+            self._taken = None
+
+    async def prepare(self) -> None:
+        """Encode all streams while the log advances."""
+        directory = self._machine.directory
+        keys = list[int | str]((*directory.by_uid, *directory.evicted))
+        await _encode_all(self._machine, self._found, keys, hot=self._hot)
+        await self._catch_up()
+
+    async def fix(self, *, begins: bool = False) -> _Moment:
+        """Encode what has changed since, and fix the index. Raises Unavailable."""
+        machine = self._machine
+        await self._catch_up()
+        if self._group.machine is not machine:
+            raise Unavailable(
+                "a snapshot from another node replaced the group's state: capture it again"
+            )
+        for key in keys_of(machine.changes):
+            _encode_one(machine, self._found, key, hot=self._hot)
+        moment = _moment(self._group, self._found)
+        self._take()
+        if begins and machine.diskless.streams:
+            machine.kept.since_copy = SinceCopy(machine.diskless.left)
+        elif begins:
+            machine.kept.since_copy = None
+        return moment
+
+    async def put_together(self, moment: _Moment) -> Captured:
+        """Join the pieces; nothing is excluded meanwhile."""
+        return await _put_together(self._found, moment)
+
+    async def _catch_up(self) -> None:
+        """Encode changed streams until few are left."""
+        changes = self._machine.changes
+        for _ in range(PASSES):
+            if len(changes.streams) + len(changes.evicted) <= AT_ONCE:
+                return
+            keys = self._take()
+            await _encode_all(self._machine, self._found, keys, hot=self._hot)
+
+    def _take(self) -> list[int | str]:
+        """Take the changes since, and return the keys of their streams."""
+        if self._taken is None:
+            raise Unavailable("the capture took too long and was dropped: capture the group again")
+        more = self._machine.take_changes()
+        keys = keys_of(more)
+        more.put_back(self._taken)
+        self._taken = more
+        return keys
 
 
 class _Moment(msgspec.Struct, frozen=True):

@@ -25,18 +25,25 @@ class StreamQuotas:
         ] = {}  # principal id → (expiry of the count, creations left until then)
 
     async def has_room(
-        self, service: Service, principal: Principal, name: str, count: int = 1
+        self,
+        service: Service,
+        principal: Principal,
+        name: str,
+        count: int = 1,
+        prefixes: list[str] | None = None,
     ) -> bool:
         """Report whether the stream may be created, and with `count` as many together. Creating an
-        existing stream again is always allowed."""
+        existing stream again is always allowed. `prefixes`: the streams that count; None: those
+        that the scopes of the token allow to create."""
         until, free = self._known.get(principal.id, (0.0, 0))
         if free >= count and time.monotonic() < until:
             self._known[principal.id] = (until, free - count)
             return True
         most = principal.limits.streams
         found = 0
-        # many short tokens have one quota, that of their minter
-        for prefix in (principal.minter or principal).prefixes(Verb.CREATE):
+        if prefixes is None:  # many short tokens have one quota, that of their minter
+            prefixes = (principal.minter or principal).prefixes(Verb.CREATE)
+        for prefix in prefixes:
             found += len(await service.list_streams(prefix, "", most - found + 1))
             if found + count > most:
                 return not isinstance(await service.info(name), Refusal)

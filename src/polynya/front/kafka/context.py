@@ -11,10 +11,10 @@ import msgspec
 from polynya.base.histogram import Histogram
 from polynya.base.limits import OFFSETS_RETENTION_SECONDS
 from polynya.front.common.client_traffic import ClientTraffic
+from polynya.front.kafka.admin.quorum_members import Quorum, unknown_quorum
 from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.configs import NodeProfiles
-from polynya.front.kafka.quorum import Quorum, unknown_quorum
 from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics.catalog import TopicCatalog

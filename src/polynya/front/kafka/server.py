@@ -9,11 +9,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
+from polynya.front.kafka.admin.quorum_members import QuorumSource, unknown_quorum
 from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.connections import Connections, KafkaProtection
 from polynya.front.kafka.context import Context, GroupService, TopicDefaults
-from polynya.front.kafka.quorum import QuorumSource, unknown_quorum
 from polynya.front.kafka.topics.steps import TopicService
 from polynya.service.transactions.kafka import KafkaTransactions
 

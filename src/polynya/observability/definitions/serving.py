@@ -80,6 +80,7 @@ SERVING = (
         "polynya_stable_end_lag_seconds",
         "gauge",
         "Age of the oldest open transaction of a partition: readers of committed records wait for it.",
+        merge="max",
     ),
     Metric(
         "polynya_transactions_expired_total",
@@ -92,6 +93,13 @@ SERVING = (
         "Transactions that were open at a participant for too long, and ended as their coordinator "
         "answered. `known` is `no` if it did not know them: these were aborted.",
         ("known",),
+    ),
+    Metric(
+        "polynya_transaction_undecided_entries",
+        "gauge",
+        "Largest number of entries of a partition's index that were built while transactions were open "
+        "and are not decided yet, or of aborted transactions that slices do not mark.",
+        merge="max",
     ),
     Metric("polynya_http_long_polls_total", "counter", "Long-polls started."),
     Metric("polynya_http_sse_total", "counter", "SSE subscriptions started."),

@@ -1,9 +1,10 @@
 """Reducers that are WebAssembly modules, each in a sandbox process of its own.
 
 A module is code of a user. It runs in a child process that has no token, socket or file
-(`child.py`, `lockdown.py`), and inside of it in `wasmtime`: one memory, no threads, canonical NaNs,
-and limits of fuel, memory, time and stack (`engine.py`, `limits.py`). The parent (`sandbox.py`)
-writes frames to the child's stdin and reads replies from its stdout (`pipe.py`).
+(`child.py`, `lockdown.py`, `system_calls.py`), and inside of it in `wasmtime`: one memory, no
+threads, canonical NaNs, and limits of fuel, memory, time and stack (`engine.py`, `limits.py`). The
+parent (`sandbox.py`) writes frames to the child's stdin and reads replies from its stdout
+(`pipe.py`).
 
 ABI 1 (`abi.py`, `instance.py`): a core module without imports. The exception is WASI preview 1,
 which the runtime of some languages asks for; `wasi.py` answers with constants.

@@ -7,6 +7,8 @@ import os
 import resource
 import time
 
+from polynya.reducers.wasm import system_calls
+
 NICENESS = 5
 _NO_NEW_PRIVILEGES = 38  # prctl(2)
 
@@ -21,6 +23,7 @@ def lock_down(data_bytes: int) -> None:
         resource.setrlimit(limit, (0, 0))
     # Not RLIMIT_AS: it counts the addresses that wasmtime reserves
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    system_calls.restrict()
 
 
 def begin_compile(seconds: int) -> None:

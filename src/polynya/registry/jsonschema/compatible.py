@@ -96,7 +96,9 @@ class _Comparison:
             alternatives = [
                 each[name] for each in facts for name in ("anyOf", "oneOf") if name in each
             ]
-            open_ = next((each for each in alternatives if not _chosen(each, facts)), [])
+            open_: list[Node] = next(
+                (each for each in alternatives if not _chosen(each, facts)), []
+            )
             if open_ and count + len(pending) + len(open_) < _CASES_MAX:
                 pending += [([each], facts) for each in open_]
             else:
@@ -395,8 +397,9 @@ def _listed(reader: dict[str, Any], facts: Facts, where: str) -> Iterator[Incomp
     mine = _values(reader)
     if mine is None:
         return
+    own = set(map(write_json, mine))
     listed = [values for each in facts if (values := _values(each)) is not None]
-    if not any(all(any(_equal(each, own) for own in mine) for each in values) for values in listed):
+    if not any(own.issuperset(map(write_json, values)) for values in listed):
         text = "the reader lists values, and the writer may write others"
         yield Incompatibility("ENUM_NARROWED", f"{where}/enum", text)
 

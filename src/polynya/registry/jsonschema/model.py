@@ -38,15 +38,20 @@ class JsonSchema(msgspec.Struct, eq=False):
 
     root: Node
     documents: dict[str, Node]
+    anchors: dict[str, dict[str, Node]] = {}  # by document, once one is needed
 
     def target(self, reference: str) -> Node | None:
         """Return what a reference names; None: it names nothing that is known."""
         path, fragment = urldefrag(reference)
         own = self.root.get("$id", self.root.get("id")) if isinstance(self.root, dict) else None
-        document = self.documents.get("" if path in ("", own) else path)
-        if document is None:
-            return None
-        return _pointed(document, unquote(fragment))
+        name = "" if path in ("", own) else path
+        document, fragment = self.documents.get(name), unquote(fragment)
+        if document is None or not fragment or fragment.startswith("/"):
+            return None if document is None else _pointed(document, fragment)
+        if name not in self.anchors:
+            self.anchors[name] = {}
+            _find_anchors(document, self.anchors[name])
+        return self.anchors[name].get(fragment)
 
 
 def parse(text: str, references: Mapping[str, str], *, strict: bool = True) -> JsonSchema:
@@ -80,11 +85,9 @@ def _sorted(value: Any) -> Any:
 
 
 def _pointed(document: Node, fragment: str) -> Node | None:
-    """Return what a JSON pointer or an anchor names in a document."""
+    """Return what a JSON pointer names in a document."""
     if not fragment:
         return document
-    if not fragment.startswith("/"):
-        return _anchored(document, fragment, 0)
     found: Any = document
     for part in fragment[1:].split("/"):
         name = part.replace("~1", "/").replace("~0", "~")
@@ -97,17 +100,18 @@ def _pointed(document: Node, fragment: str) -> Node | None:
     return found if isinstance(found, dict | bool) else None
 
 
-def _anchored(value: Any, anchor: str, depth: int) -> Node | None:
-    if depth > 2 * SCHEMA_DEPTH_MAX:
-        return None
-    if isinstance(value, dict):
-        if anchor in (value.get("$anchor"), value.get("$dynamicAnchor")):
-            return value
-        if f"#{anchor}" in (value.get("$id"), value.get("id")):
-            return value
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    found = (_anchored(each, anchor, depth + 1) for each in inner)
-    return next((each for each in found if each is not None), None)
+def _find_anchors(document: Node, found: dict[str, Node]) -> None:
+    pending: list[Any] = [document]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += value.values()
+            names = [value.get("$anchor"), value.get("$dynamicAnchor")]
+            ids = [value.get("$id"), value.get("id")]
+            names += [each[1:] for each in ids if isinstance(each, str) and each[:1] == "#"]
+            found.update({each: value for each in names if isinstance(each, str)})
+        elif isinstance(value, list):
+            pending += value
 
 
 class _Checker:

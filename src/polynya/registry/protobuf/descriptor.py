@@ -54,7 +54,7 @@ def read_file(data: bytes) -> File:
         elif number == 5:
             file.enums.append(reading.enum(_bytes(value)))
         elif number == 6:
-            file.services += (reading.service(_bytes(value)),)
+            file.services.append(reading.service(_bytes(value)))
         elif number == 8:
             file.options = reading.options(options.FILE, value)
         elif number == 12:
@@ -63,7 +63,7 @@ def read_file(data: bytes) -> File:
             reading.is_whole = False
     if not (file.messages or file.enums or file.services or imports or file.package):
         raise BadSchema("the descriptor is empty; expected one of a .proto file")
-    file.imports = tuple((each, kinds.get(at, "")) for at, each in enumerate(imports))
+    file.imports = [(each, kinds.get(at, "")) for at, each in enumerate(imports)]
     file.coded = not reading.is_whole
     return file
 
@@ -108,18 +108,18 @@ class _Reading:
                 made.options = entry if is_map else self.options(options.MESSAGE, value)
             elif number == 8:
                 name = _text(next((each for at, each in fields_of(_bytes(value)) if at == 1), b""))
-                made.oneofs += (name,)
+                made.oneofs.append(name)
             elif number == 9:
-                made.reserved += (_range(_bytes(value), excluded=1),)
+                made.reserved.append(_range(_bytes(value), excluded=1))
             elif number == 10:
-                made.reserved += (f'"{_text(value)}"',)
+                made.reserved.append(f'"{_text(value)}"')
             elif number == 5:
-                made.extensions += (_range(_bytes(value), excluded=1),)
+                made.extensions.append(_range(_bytes(value), excluded=1))
             else:
                 self.is_whole = False
         made.fields = [_placed(field, oneof, made, maps) for field, oneof in fields]
         used = {each.oneof for each in made.fields}
-        made.oneofs = tuple(each for each in made.oneofs if each in used)
+        made.oneofs = [each for each in made.oneofs if each in used]
         return made
 
     def field(self, data: bytes) -> tuple[Field, int]:
@@ -175,9 +175,9 @@ class _Reading:
             elif number == 3:
                 made.options = self.options(options.ENUM, value)
             elif number == 4:
-                made.reserved += (_range(_bytes(value), excluded=0),)
+                made.reserved.append(_range(_bytes(value), excluded=0))
             elif number == 5:
-                made.reserved += (f'"{_text(value)}"',)
+                made.reserved.append(f'"{_text(value)}"')
             else:
                 self.is_whole = False
         return made

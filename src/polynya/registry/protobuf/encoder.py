@@ -163,7 +163,7 @@ def _service(service: Service) -> bytes:
 
 
 def _reserved(
-    made: Writer, texts: tuple[str, ...], numbers: tuple[int, int], end: int, *, excluded: int
+    made: Writer, texts: list[str], numbers: tuple[int, int], end: int, *, excluded: int
 ) -> None:
     for text in texts:
         for begin, last in _ranges(text, end):

@@ -73,7 +73,7 @@ class Enum(msgspec.Struct, eq=False, gc=False):
     name: str
     values: list[tuple[str, int, tuple[Option, ...]]] = []
     options: tuple[Option, ...] = ()
-    reserved: tuple[str, ...] = ()  # as they are written
+    reserved: list[str] = []  # as they are written
 
 
 class Message(msgspec.Struct, eq=False, gc=False):
@@ -83,10 +83,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
     fields: list[Field] = []
     messages: list[Message] = []
     enums: list[Enum] = []
-    oneofs: tuple[str, ...] = ()
+    oneofs: list[str] = []
     options: tuple[Option, ...] = ()
-    reserved: tuple[str, ...] = ()  # as they are written
-    extensions: tuple[str, ...] = ()  # ranges, as they are written
+    reserved: list[str] = []  # as they are written
+    extensions: list[str] = []  # ranges, as they are written
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -113,12 +113,12 @@ class File(msgspec.Struct, eq=False):
 
     syntax: str = "proto2"
     package: str = ""
-    imports: tuple[tuple[str, str], ...] = ()  # path, and "public" or "weak"
+    imports: list[tuple[str, str]] = []  # path, and "public" or "weak"
     messages: list[Message] = []
     enums: list[Enum] = []
-    services: tuple[Service, ...] = ()
+    services: list[Service] = []
     options: tuple[Option, ...] = ()
-    extends: tuple[tuple[str, tuple[Field, ...]], ...] = ()
+    extends: list[tuple[str, tuple[Field, ...]]] = []
     coded: bool = False
 
     @property
@@ -193,7 +193,7 @@ def resolve(file: File, types: Types) -> None:
     for name, message in messages_of(file.messages, file.package):
         for field in message.fields:
             _resolve(field, types, name)
-    file.services = tuple(_service(each, types, file.package) for each in file.services)
+    file.services = [_service(each, types, file.package) for each in file.services]
     for _, fields in file.extends:
         for field in fields:
             _resolve(field, types, file.package)

@@ -49,7 +49,7 @@ def _statement(tokens: Tokens, file: File) -> None:
         tokens.take(";")
     elif word == "import":
         kind = tokens.take() if tokens.next in ("public", "weak") else ""
-        file.imports += ((_text(tokens), kind),)
+        file.imports.append((_text(tokens), kind))
         tokens.take(";")
     elif word == "option":
         file.options += (_option(tokens, ";"),)
@@ -59,9 +59,9 @@ def _statement(tokens: Tokens, file: File) -> None:
     elif word == "enum":
         file.enums.append(_enum(tokens))
     elif word == "service":
-        file.services += (_service(tokens),)
+        file.services.append(_service(tokens))
     elif word == "extend":
-        file.extends += (_extend(tokens, file),)
+        file.extends.append(_extend(tokens, file))
     elif word != ";":
         raise BadSchema(
             f"{where}: expected 'message', 'enum', 'import', 'option', 'package', 'service' or "
@@ -91,12 +91,12 @@ def _message(tokens: Tokens, file: File, depth: int) -> Message:
             tokens.take()
             ranges = _until(tokens, ";")
             if word == "reserved":
-                made.reserved += (ranges,)
+                made.reserved.append(ranges)
             else:
-                made.extensions += (ranges,)
+                made.extensions.append(ranges)
         elif word == "extend":
             tokens.take()
-            file.extends += (_extend(tokens, file),)
+            file.extends.append(_extend(tokens, file))
         elif word == "oneof":
             tokens.take()
             _oneof(tokens, made, file)
@@ -108,7 +108,7 @@ def _message(tokens: Tokens, file: File, depth: int) -> Message:
 
 def _oneof(tokens: Tokens, made: Message, file: File) -> None:
     name = tokens.of("name", "the name of a oneof")
-    made.oneofs += (name,)
+    made.oneofs.append(name)
     tokens.take("{")
     while not tokens.takes("}"):
         if tokens.takes("option"):
@@ -193,7 +193,7 @@ def _enum(tokens: Tokens) -> Enum:
             made.options += (_option(tokens, ";"),)
             tokens.take(";")
         elif tokens.takes("reserved"):
-            made.reserved += (_until(tokens, ";"),)
+            made.reserved.append(_until(tokens, ";"))
         elif not tokens.takes(";"):
             name = tokens.of("name", "the name of a constant")
             tokens.take("=")

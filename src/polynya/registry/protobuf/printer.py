@@ -130,7 +130,7 @@ def _option(option: Option) -> str:
     return f"option {option.name} = {option.value};"
 
 
-def _parts(reserved: tuple[str, ...]) -> list[str]:
+def _parts(reserved: list[str]) -> list[str]:
     """Return ranges and names one by one, names last as in a descriptor."""
     parts = [part.strip() for each in reserved for part in each.split(",")]
     return sorted(parts, key=lambda each: each.startswith('"'))

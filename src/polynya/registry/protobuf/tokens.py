@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 
 from polynya.registry.refused import BadSchema
 
@@ -23,6 +24,7 @@ class Tokens:
     def __init__(self, text: str) -> None:
         """Raises BadSchema for what is no token."""
         self._text = text
+        self._lines = [0, *(each.end() for each in re.finditer("\n", text))]  # where they begin
         self._found: list[tuple[str, str, int]] = []  # kind, token, place
         self._at = 0
         place = 0
@@ -51,8 +53,8 @@ class Tokens:
         return self._place(len(self._text) if is_end else self._found[self._at][2])
 
     def _place(self, at: int) -> str:
-        line = self._text.count("\n", 0, at) + 1
-        return f"line {line}, column {at - self._text.rfind(chr(10), 0, at)}"
+        line = bisect_right(self._lines, at)
+        return f"line {line}, column {at - self._lines[line - 1] + 1}"
 
     def take(self, wanted: str = "") -> str:
         """Return the next token and go on. Raises BadSchema if it is not the wanted one."""

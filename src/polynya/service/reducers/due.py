@@ -13,6 +13,7 @@ import msgspec
 from polynya.base.limits import REDUCER_SECONDS_MIN
 from polynya.base.names import DEFAULT_BUCKET
 from polynya.local.api import StreamInfo
+from polynya.reducers.builtins import LATEST
 from polynya.service.api import Service
 from polynya.service.reducers.registry import Bound, Fault
 from polynya.stream.features.marks.held import of_origin
@@ -39,6 +40,7 @@ class DuePage(msgspec.Struct, frozen=True):
 
     due: list[Due]
     after: str
+    unfit: list[tuple[str, str]] = []  # reducers and streams, see `is_unfit`
 
 
 async def find_due(
@@ -48,21 +50,34 @@ async def find_due(
     records behind the snapshot pass no threshold yet."""
     working = [each for each in reducers if not each.binding.stopped]
     found: list[Due] = []
+    unfit: list[tuple[str, str]] = []
     for prefix in _prefixes(working):
         if after > prefix and not after.startswith(prefix):
             continue
         for _ in range(_PAGES_MAX):
             infos = await service.list_streams(prefix, after, _PAGE, attributes=True)
             for info in infos:
+                unfit += [
+                    (each.name, info.name)
+                    for each in working
+                    if info.rewrites and each.fits(info.name) and is_unfit(each, info)
+                ]
                 found += _of_stream(service, working, info, everything=everything)
                 after = info.name
                 if len(found) >= DUE_MAX:
-                    return DuePage(found, after)
+                    return DuePage(found, after, unfit)
             if len(infos) < _PAGE:
                 break
         else:
-            return DuePage(found, after)
-    return DuePage(found, "")
+            return DuePage(found, after, unfit)
+    return DuePage(found, "", unfit)
+
+
+def is_unfit(reducer: Bound, info: StreamInfo) -> bool:
+    """Report whether a stream has lost records by key compaction that the reducer may need: what is
+    computed again would be another state. `latest` by the keys of records needs none of them."""
+    binding = reducer.binding
+    return info.rewrites > 0 and (binding.builtin != LATEST or bool(binding.key))
 
 
 def _prefixes(reducers: Iterable[Bound]) -> list[str]:
@@ -86,7 +101,7 @@ def _of_stream(
     return [
         due
         for each in reducers
-        if each.fits(info.name)
+        if each.fits(info.name) and not is_unfit(each, info)
         if not _waits(faults.get((each.name, info.name)), each, now_ms)
         if (due := _judge(each, info, now_ms, everything=everything)) is not None
     ]

@@ -17,6 +17,7 @@ from msgspec import structs
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.limits import REDUCER_FAULTS_MAX, REDUCERS_MAX
 from polynya.reducers.bindings import Binding, Wanted, is_same
+from polynya.service.reducers.kept_states import KeptStates
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of
@@ -82,6 +83,7 @@ class Reducers:
         self.counts = Counts()
         self.runs_modules = False  # this node has workers, so it computes states of modules too
         self._reading = asyncio.Lock()
+        self.kept = KeptStates()
         self.runs = asyncio.Semaphore(_RUNS)  # states that the core computes at a time
 
     @property
@@ -112,8 +114,11 @@ class Reducers:
         return self.known
 
     async def of_stream(self, stream: str) -> list[Bound]:
-        """Return the reducers of a stream by its canonical name, of the last second."""
+        """Return the reducers of a stream by its canonical name, of the last second. Raises
+        Unavailable while they have never been read."""
         await self.refresh()
+        if self._known is None:
+            await self._read()
         return [each for each in self.known.values() if each.fits(stream)]
 
     async def bound_of(self, stream: str, *, clients: bool) -> list[str] | None:

@@ -16,7 +16,8 @@ from polynya.reducers.wasm.limits import Budget
 from polynya.reducers.wasm.module_reducer import ModuleReducer
 from polynya.reducers.wasm.sandbox import Sandbox
 from polynya.service.api import Service
-from polynya.service.reducers.due import newest_mark
+from polynya.service.reducers.due import is_unfit, newest_mark
+from polynya.service.reducers.kept_states import Kept
 from polynya.service.reducers.modules import module_of
 from polynya.service.reducers.registry import Bound
 from polynya.service.snapshots import body_of
@@ -28,6 +29,10 @@ from polynya.wire.kafka.values import values_type
 from polynya.wire.record_pages import Form, StoredSpan, show
 
 _JSON = "application/json"
+COMPACTED = (
+    "the stream has lost records by key compaction: only 'latest' by the keys of records can be "
+    "computed"
+)
 
 
 class TooFarBehind(Exception):
@@ -38,13 +43,6 @@ class NoWorker(Exception):
     """This node does not run the reducer's module."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """The position of a state."""
-
-    record: int
-    byte: int
-
-
 def has_json_values(info: StreamInfo) -> bool:
     """Report whether the values of a stream are JSON."""
     if info.encoding == Encoding.KAFKA:
@@ -52,20 +50,42 @@ def has_json_values(info: StreamInfo) -> bool:
     return info.encoding == Encoding.JSON
 
 
-async def current_state(
-    service: Service, info: StreamInfo, bound: Bound
-) -> tuple[Reducer, Place] | Refusal:
-    """Return a reducer with the state at the stream's tail, and that tail. Close it. Raises
-    `ReducerFault`, `TooFarBehind`, `NoWorker`."""
+async def bring_up(service: Service, info: StreamInfo, bound: Bound, kept: Kept) -> Refusal | None:
+    """Bring a kept state to the stream's tail, from the newest snapshot if there is none. Raises
+    `ReducerFault`, `TooFarBehind`, `NoWorker`; then, and at a Refusal, none is kept."""
+    if kept.reducer is not None and kept.record >= info.record:
+        return None
+    try:
+        if kept.reducer is not None and not is_unfit(bound, info):
+            begin, end = (kept.record, kept.byte), (info.record, info.byte)
+            if await _apply_all(service, info, kept.reducer, begin, end) is None:
+                kept.size += end[1] - begin[1]
+                kept.record, kept.byte = end
+                return None
+        kept.drop()
+        found = await current_state(service, info, bound)
+    except BaseException:
+        kept.drop()
+        raise
+    if isinstance(found, Refusal):
+        return found
+    mark = newest_mark(bound, info)
+    kept.reducer, kept.record, kept.byte = found, info.record, info.byte
+    kept.size = info.byte if mark is None else mark.size + info.byte - mark.byte
+    return None
+
+
+async def current_state(service: Service, info: StreamInfo, bound: Bound) -> Reducer | Refusal:
+    """Return a reducer with the state at the stream's tail. Close it. Raises `ReducerFault`,
+    `TooFarBehind`, `NoWorker`."""
+    if is_unfit(bound, info):
+        raise ReducerFault(COMPACTED)
     mark = newest_mark(bound, info)
     if mark is None and info.first_record:
         return Refusal(Code.TRIMMED, info.first_record, info.first_byte)
     if mark is not None and mark.record < info.first_record:
         return Refusal(Code.TRIMMED, info.first_record, info.first_byte)
-    found = await state_at(service, info, bound, mark, (info.record, info.byte))
-    if isinstance(found, Refusal):
-        return found
-    return found, Place(info.record, info.byte)
+    return await state_at(service, info, bound, mark, (info.record, info.byte))
 
 
 async def state_at(
@@ -159,6 +179,8 @@ async def verify(service: Service, info: StreamInfo, bound: Bound) -> Verified |
     """Compute the newest snapshot of a reducer again, from the first record or else from its oldest
     older snapshot. None: there is nothing to compare. Raises `ReducerFault`, `TooFarBehind`,
     `NoWorker`."""
+    if is_unfit(bound, info):
+        raise ReducerFault(COMPACTED)
     newest = newest_mark(bound, info)
     if newest is None:
         return None

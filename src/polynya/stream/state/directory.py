@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from polynya.base.names import COMPANION
+from polynya.base.names import COMPANION, is_internal
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.model import HotBatch, Stream
 
@@ -37,6 +37,7 @@ class StreamDirectory:
         self.compacted: dict[int, Stream] = {}
         self.marked: dict[int, Stream] = {}
         self.companions: dict[int, Stream] = {}
+        self.internal: set[str] = set()  # names of streams of the product itself, evicted or not
         self.attribute_bytes = 0
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
 
@@ -56,8 +57,8 @@ class StreamDirectory:
 
     @property
     def public_count(self) -> int:
-        """The number of streams without the companions."""
-        return self.count - len(self.companions)
+        """The number of streams that clients may know of."""
+        return self.count - len(self.internal)
 
     def in_order(self) -> Iterable[Stream]:
         """Return the streams that are not evicted, in creation order."""
@@ -81,13 +82,17 @@ class StreamDirectory:
         """Add a stream that is new here."""
         self.streams[stream.name] = stream
         self.by_uid[stream.uid] = stream
-        if stream.name.startswith(COMPANION):
-            self.companions[stream.uid] = stream
+        if is_internal(stream.name):
+            self.internal.add(stream.name)
+            if stream.name.startswith(COMPANION):
+                self.companions[stream.uid] = stream
 
     def remove(self, stream: Stream) -> None:
         """Remove a stream without hot batches."""
         del self.streams[stream.name], self.by_uid[stream.uid]
         self.companions.pop(stream.uid, None)
+        if stream.name not in self.evicted:
+            self.internal.discard(stream.name)
         self.undecided.pop(stream.uid, None)
 
     def note_compacted(self, stream: Stream) -> None:

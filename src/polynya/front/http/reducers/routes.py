@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from polynya.service.api import Service
 from polynya.service.reducers.due import find_due
 from polynya.service.reducers.modules import MAGIC, module_of, store_module
 from polynya.service.reducers.registry import Bound, Fault, TooManyReducers
-from polynya.service.reducers.states import NoWorker, TooFarBehind, verify
+from polynya.service.reducers.states import COMPACTED, NoWorker, TooFarBehind, verify
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern
 from polynya.stream.replies import Reply
 from polynya.wire.headers import format_instant
@@ -31,6 +32,7 @@ MODULES = "/v1/modules"
 DUE = "due"  # instead of a name
 FAULT, MODULE, VERIFY = "fault", "module", "verify"  # below a name
 _RETRY_MS, _RETRY_MS_MAX = 60_000, 3_600_000
+_NOTED_MAX = 16  # faults that one look at what is due notes
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
@@ -133,8 +135,27 @@ class ReducerRoutes:
         chosen = [each for each in known.values() if query.get("reducer", each.name) == each.name]
         after, everything = query.get("after", ""), query.get("all", "") == "1"
         page = await find_due(self._service, chosen, after, everything=everything)
+        for name, stream in page.unfit[:_NOTED_MAX]:
+            await self._note_unfit(known[name], stream)
         rows = [structs.asdict(each) | {"stream": spelled_name(each.stream)} for each in page.due]
         return _json({"due": rows, "after": page.after})
+
+    async def _note_unfit(self, bound: Bound, stream: str) -> None:
+        """Note that a reducer cannot be computed on a stream, unless it is noted."""
+        reducers, now_ms = self._service.reducers, self._service.now_ms()
+        old = reducers.faults.get((bound.name, stream))
+        revision = bound.binding.revision
+        if old is not None and old.revision == revision and now_ms < old.again_ms:
+            return
+        fault = Fault(
+            reason=COMPACTED,
+            revision=revision,
+            since_ms=now_ms if old is None else old.since_ms,
+            again_ms=now_ms + _RETRY_MS_MAX,
+            tries=1 if old is None else old.tries + 1,
+        )
+        with suppress(TooManyReducers):
+            await reducers.set_fault(bound.name, stream, fault)
 
     async def _fault(self, name: str, request: Request) -> Response:
         """Note a fault on a stream that a worker reports."""

@@ -6,11 +6,13 @@ import asyncio
 
 import msgspec
 
+from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.conditions import refuse_conditions
+from polynya.front.http.routes.pages import allowed_bytes
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.snapshots.asked import facts
 from polynya.local.api import Refusal
@@ -21,7 +23,8 @@ from polynya.reducers.reducer import Reducer, ReducerFault
 from polynya.reducers.wasm.faults import NotInstalled
 from polynya.reducers.wasm.module_reducer import ModuleReducer
 from polynya.service.reducers.registry import Bound
-from polynya.service.reducers.states import NoWorker, TooFarBehind, current_state
+from polynya.service.reducers.states import NoWorker, TooFarBehind, bring_up
+from polynya.stream.replies import Code
 from polynya.wire.headers import OCTET_STREAM
 
 LINES = "application/x-ndjson"
@@ -41,22 +44,23 @@ async def _show(exchange: Exchange) -> None:
         return
     service = exchange.context.service
     bound = _chosen(exchange, await service.reducers.of_stream(info.name))
-    async with service.reducers.runs:
+    key = (info.uid, bound.name, bound.binding.revision)
+    async with service.reducers.kept.held(key) as kept, service.reducers.runs:
         service.reducers.counts.states += 1
         try:
-            found = await current_state(service, info, bound)
-            if isinstance(found, Refusal):
-                fail_refusal(exchange, found)
+            refusal = await bring_up(service, info, bound, kept)
+            if refusal is not None or kept.reducer is None:
+                fail_refusal(exchange, refusal or Refusal(Code.NOT_FOUND))
                 return
-            reducer, place = found
             headers = [
-                ("Stream-Next-Offset", format_token(place.record, place.byte)),
+                ("Stream-Next-Offset", format_token(kept.record, kept.byte)),
                 ("Stream-Reducer", bound.binding.origin(bound.name)),
                 ("Stream-Incarnation", str(info.uid)),
                 ("Cache-Control", NO_STORE),
             ]
-            kind, body = await asyncio.to_thread(_answer, exchange, reducer, bound)
-            exchange.answer(200, [("Content-Type", kind), *headers], body)
+            kind, body = await asyncio.to_thread(_answer, exchange, kept.reducer, bound)
+            allowed_bytes(exchange, min(len(body), APPEND_BYTES_MAX))
+            exchange.answer_parts(200, [("Content-Type", kind), *headers], [body])
         except (NoWorker, NotInstalled) as missing:
             raise Failure("NO_WORKER", str(missing)) from None
         except ReducerFault as fault:
@@ -67,6 +71,9 @@ async def _show(exchange: Exchange) -> None:
                 f"the snapshot of '{bound.name}' is too far behind the tail to answer: run a worker "
                 "('polynya reduce run')",
             ) from None
+        finally:
+            if bound.binding.module:  # a process is not kept
+                kept.drop()
 
 
 def _chosen(exchange: Exchange, fitting: list[Bound]) -> Bound:
@@ -92,21 +99,18 @@ def _chosen(exchange: Exchange, fitting: list[Bound]) -> Bound:
 def _answer(exchange: Exchange, reducer: Reducer, bound: Bound) -> tuple[str, bytes]:
     """Return the type and the body of the answer. Raises `Failure`."""
     query = exchange.query
-    try:
-        if "key" in query:
-            return _kind_of(reducer), _one(reducer, query["key"])
-        if "after" not in query and "limit" not in query:
-            return reducer.content_type, reducer.state()
-        if not isinstance(reducer, Latest):
-            raise Failure(
-                "INVALID_PARAMETER",
-                f"after and limit list the keys of 'latest', and the reducer is "
-                f"'{bound.binding.builtin}'",
-            )
-        lines = (_line(*item) for item in reducer.items(query.get("after"), _limit(exchange)))
-        return LINES, b"".join(lines)
-    finally:
-        reducer.close()
+    if "key" in query:
+        return _kind_of(reducer), _one(reducer, query["key"])
+    if "after" not in query and "limit" not in query:
+        return reducer.content_type, reducer.state()
+    if not isinstance(reducer, Latest):
+        raise Failure(
+            "INVALID_PARAMETER",
+            f"after and limit list the keys of 'latest', and the reducer is "
+            f"'{bound.binding.builtin}'",
+        )
+    lines = (_line(*item) for item in reducer.items(query.get("after"), _limit(exchange)))
+    return LINES, b"".join(lines)
 
 
 def _kind_of(reducer: Reducer) -> str:

@@ -7,12 +7,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable, UpgradePending
 from polynya.base.levels import CONDITIONS_LEVEL
+from polynya.base.limits import REGISTRY_BYTES_MAX, REGISTRY_VERSIONS_MAX
 from polynya.base.names import REPLICATED, partition_name
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.kafka.configs import PROFILE
@@ -22,7 +23,7 @@ from polynya.local.api import OWN_ENCODING, Page, Position, ReadQuery, Refusal, 
 from polynya.registry import refused
 from polynya.registry.plans import Change
 from polynya.registry.records import TOPIC, Record
-from polynya.registry.refused import Refused
+from polynya.registry.refused import BadSchema, Refused
 from polynya.registry.view import View
 from polynya.routing.handle import StreamHandle
 from polynya.stream.features.appends.commands import AppendIf
@@ -34,6 +35,8 @@ from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_
 PREFIX = partition_name(TOPIC, 0).removesuffix("0")  # which a token must cover
 CONFIGS = [("cleanup.policy", "compact"), (PROFILE, REPLICATED)]
 TRIES_MAX = 100  # of one change: each loses to another change
+AT_ONCE_CHARACTERS = 8 * 1024  # of schemas; more are parsed in a thread
+Result = TypeVar("Result")
 _PAGE_BYTES = 1 << 20
 _MISSING = (Code.NOT_FOUND, Code.GONE)
 
@@ -51,6 +54,7 @@ class RegistryLog:
         self._place = (0, 0)
         self._reading = asyncio.Lock()
         self._wanted = self._read = 0  # requests to read, and those that were read for
+        self._working = asyncio.Lock()
         self.conflicts = 0  # appends that lost to another one
 
     @property
@@ -89,6 +93,17 @@ class RegistryLog:
             self.conflicts += 1
         raise Unavailable("too many changes of the schema registry at one time; retry")
 
+    async def work(self, work: Callable[[], Result], size: int) -> Result:
+        """Work on schemas of a size, in a thread if that may take long: one at a time. Raises
+        Refused."""
+        try:
+            if size <= AT_ONCE_CHARACTERS:
+                return work()
+            async with self._working:
+                return await asyncio.to_thread(work)
+        except BadSchema as bad:
+            raise Refused(refused.INVALID_SCHEMA, f"Invalid schema: {bad}") from None
+
     # --- the topic --------------------------------------------------------------------------------
 
     async def _handle(self) -> StreamHandle | None:
@@ -105,8 +120,8 @@ class RegistryLog:
         return opened.partition(0)
 
     async def _created(self) -> StreamHandle:
+        await self._topics.refresh()  # it may have been deleted, or a mirror of it has ended
         if await self._topics.open(TOPIC) is None:
-            await self._topics.refresh()
             if why := self._topics.refusal_of(TOPIC):
                 raise Refused(refused.NOT_PERMITTED, f"the registry needs a topic: {why}")
             await self._topics.create(TOPIC, 1, CONFIGS)
@@ -130,7 +145,21 @@ class RegistryLog:
         if info.uid != self._uid or info.record < self._place[0]:
             self._begin(info.uid)
         while self._place[0] < info.record:
+            self._check_size()
             await self._read_page(handle)
+
+    def _check_size(self) -> None:
+        """Raise Refused if another writer of the topic has gone far beyond what is kept."""
+        if (
+            self.view.size > 2 * REGISTRY_BYTES_MAX
+            or self.view.versions > 2 * REGISTRY_VERSIONS_MAX
+        ):
+            raise Refused(
+                refused.STORE_ERROR,
+                f"the topic {TOPIC} has more than {self.view.versions:,} versions with "
+                f"{self.view.size:,} bytes; a node keeps {REGISTRY_VERSIONS_MAX:,} and "
+                f"{REGISTRY_BYTES_MAX:,}: delete some with the registry that wrote them",
+            )
 
     def _begin(self, uid: int) -> None:
         """Begin with an empty view, of a stream; 0: of none, which has nothing to read."""

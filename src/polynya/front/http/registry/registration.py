@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import structs
 
@@ -14,12 +12,9 @@ from polynya.front.http.registry.log import RegistryLog
 from polynya.registry import plans, refused
 from polynya.registry.plans import Asked, Change
 from polynya.registry.records import Content, Version, extra_of, references_of
-from polynya.registry.refused import BadSchema, Refused
+from polynya.registry.refused import Refused
 from polynya.registry.schemas import TYPES, Candidate, equal, judge, spelled
 from polynya.registry.view import View
-
-AT_ONCE_CHARACTERS = 8 * 1024  # of schemas; more are parsed in a thread
-_Result = TypeVar("_Result")
 
 
 class Registration:
@@ -100,7 +95,7 @@ class Registration:
         wanted = Candidate(content.text, plans.resolve(view, content.references))
         candidates = [plans.candidate_of(view, each) for each in others.values()]
         size = sum(each.size for each in (wanted, *candidates))
-        found = await worked(partial(equal, content.type, wanted, candidates), size)
+        found = await self._log.work(partial(equal, content.type, wanted, candidates), size)
         return None if found is None else others[found.version]
 
     async def _content(self, view: View) -> Content:
@@ -112,7 +107,7 @@ class Registration:
         if key not in self._spelled:
             wanted = Candidate(body.schema or "", texts)
             work = partial(spelled, body.type, wanted, normalize=normalize)
-            self._spelled[key] = await worked(work, wanted.size)
+            self._spelled[key] = await self._log.work(work, wanted.size)
         return Content(body.type, self._spelled[key], self._references, self._extra)
 
     async def _complaints(self, view: View, level: str) -> list[str]:
@@ -132,12 +127,4 @@ class Registration:
         wanted = Candidate(self._body.schema or "", plans.resolve(view, self._references))
         earlier = [plans.candidate_of(view, each) for each in versions]
         work = partial(judge, type_, level, wanted, earlier)
-        return await worked(work, sum(each.size for each in (wanted, *earlier)))
-
-
-async def worked(work: Callable[[], _Result], size: int) -> _Result:
-    """Run work on schemas, in a thread if that may take long. Raises Refused."""
-    try:
-        return work() if size <= AT_ONCE_CHARACTERS else await asyncio.to_thread(work)
-    except BadSchema as bad:
-        raise Refused(refused.INVALID_SCHEMA, f"Invalid schema: {bad}") from None
+        return await self._log.work(work, sum(each.size for each in (wanted, *earlier)))

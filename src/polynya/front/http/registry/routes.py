@@ -23,7 +23,7 @@ from polynya.front.http.registry.answers import (
     shown_text,
 )
 from polynya.front.http.registry.log import RegistryLog
-from polynya.front.http.registry.registration import Registration, worked
+from polynya.front.http.registry.registration import Registration
 from polynya.registry import plans, refused
 from polynya.registry.plans import Change
 from polynya.registry.records import Version
@@ -33,6 +33,7 @@ from polynya.registry.view import View
 
 MOUNT = "/registry/"
 ROOT = "/registry"
+LISTED_CHARACTERS_MAX = 32 << 20  # of the texts in one response
 
 
 class RegistryRoutes:
@@ -78,7 +79,7 @@ class RegistryRoutes:
             case ["types"]:
                 return shown(sorted(TYPES, reverse=True))
             case []:
-                return shown(part(request, _all(await self._log.current(), request)))
+                return shown(_all(await self._log.current(), request))
             case ["ids", text, *more]:
                 id_ = _id(text)
                 found = await self._sharing(id_)
@@ -104,7 +105,7 @@ class RegistryRoutes:
         if format_:
             wanted = plans.candidate_of(self._log.view, version)
             work = partial(serialized, version.content.type, wanted)
-            answer["schema"] = await worked(work, wanted.size)
+            answer["schema"] = await self._log.work(work, wanted.size)
         return answer
 
     async def _sharing(self, id_: int) -> list[Version]:
@@ -236,12 +237,20 @@ class RegistryRoutes:
 def _all(view: View, request: Request) -> list[dict[str, Any]]:
     prefix = request.query.get("subjectPrefix", "")
     deleted, newest = flag(request, "deleted"), flag(request, "latestOnly")
-    found: list[dict[str, Any]] = []
+    found: list[Version] = []
     for subject in sorted(view.subjects):
         if subject.startswith(prefix):
             versions = view.all_of(subject, deleted=deleted)
-            found += [each.shown for each in (versions[-1:] if newest else versions)]
-    return found
+            found += versions[-1:] if newest else versions
+    found = part(request, found)
+    size = sum(len(each.content.text) for each in found)
+    if size > LISTED_CHARACTERS_MAX:
+        raise Refused(
+            422,
+            f"the schemas of the list have {size:,} characters, and a response has at most "
+            f"{LISTED_CHARACTERS_MAX:,}: pass 'limit' and 'offset', or 'subjectPrefix'",
+        )
+    return [each.shown for each in found]
 
 
 def _of_id(request: Request, found: list[Version], more: list[str]) -> Response:

@@ -23,6 +23,8 @@ from polynya.front.http.snapshots.asked import (
 from polynya.front.http.snapshots.origins import note_outcome, origin_of_publish, publishing
 from polynya.front.http.snapshots.parts import NO_JSON, PARTS, digest_of, named_parts
 from polynya.local.api import Refusal, StreamInfo
+from polynya.service.reducers.due import is_unfit
+from polynya.service.reducers.states import COMPACTED
 from polynya.service.snapshots import ANY_BYTE, Body, Staged, boundary_of, drop, publish, stage
 from polynya.stream.features.marks.held import repeated
 from polynya.stream.parts import Mark
@@ -67,6 +69,8 @@ async def _put(exchange: Exchange, at: tuple[int, int], origin: tuple[str, int] 
     info = await facts(exchange)
     if info is None:
         return
+    if bound is not None and is_unfit(bound, info):
+        raise Failure("REDUCER_FAULT", COMPACTED)
     service = exchange.context.service
     place = await boundary_of(service, info, *at)
     if isinstance(place, Refusal):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from polynya.base.errors import PolynyaError
+from polynya.front.kafka.admin.quorum_members import QuorumMember
 from polynya.front.kafka.auth.user_admin import now_ms
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.quorum import QuorumMember
 from polynya.wire.kafka.generated import describe_quorum as wire
 
 TOPIC = "__cluster_metadata"  # as Kafka names the log of its controllers

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
 from polynya.access.kafka_acls import (
     EVERYBODY,
     Acl,
@@ -15,6 +19,7 @@ from polynya.access.kafka_acls import (
 from polynya.access.kafka_rules import with_acls, without_acls
 from polynya.access.scope_acls import acls_of_tokens
 from polynya.access.token_file import AtRest
+from polynya.base.limits import ACL_COMPARISONS_MAX
 from polynya.front.kafka.auth.user_admin import (
     FAULTS,
     Found,
@@ -23,7 +28,7 @@ from polynya.front.kafka.auth.user_admin import (
     refusal,
     with_rules,
 )
-from polynya.front.kafka.call import Call, in_turns
+from polynya.front.kafka.call import Call, count, in_thread, in_turns
 from polynya.front.kafka.errors import Error
 from polynya.wire.kafka.generated import create_acls as created
 from polynya.wire.kafka.generated import delete_acls as deleted
@@ -54,14 +59,14 @@ async def describe_acls(
     except FAULTS as fault:
         error, why = fault_of(fault)
         return described.DescribeAclsResponse(error_code=error, error_message=why)
+    (matching,) = await in_thread(call.context.coding, partial(_matching_of, known, [wanted]))
     found = dict[tuple[int, str, int], described.DescribeAclsResource]()
-    async for acl in in_turns(call, sorted(_all(known))):
-        if wanted.matches(acl):
-            pattern = (acl.kind, acl.name, acl.pattern)
-            resource = found.setdefault(pattern, described.DescribeAclsResource(*pattern, []))
-            resource.acls.append(
-                described.AclDescription(acl.principal, EVERYBODY, acl.operation, Permission.ALLOW)
-            )
+    async for acl, _ in in_turns(call, matching):
+        pattern = (acl.kind, acl.name, acl.pattern)
+        resource = found.setdefault(pattern, described.DescribeAclsResource(*pattern, []))
+        resource.acls.append(
+            described.AclDescription(acl.principal, EVERYBODY, acl.operation, Permission.ALLOW)
+        )
     return described.DescribeAclsResponse(error_message=None, resources=list(found.values()))
 
 
@@ -130,8 +135,7 @@ async def delete_acls(call: Call, request: deleted.DeleteAclsRequest) -> deleted
     admin = call.context.user_admin
     refused = refusal(admin, call.context.service.level)
     if admin is None or refused:
-        results = [deleted.DeleteAclsFilterResult(*refused or ()) for _ in request.filters]
-        return deleted.DeleteAclsResponse(filter_results=results)
+        return _all_refused(request, *refused or (Error.SECURITY_DISABLED, None))
     filters = list[AclFilter | None]()
     results = []
     for asked in request.filters:
@@ -143,28 +147,53 @@ async def delete_acls(call: Call, request: deleted.DeleteAclsRequest) -> deleted
             filters.append(None)
             result.error_code, result.error_message = Error.INVALID_REQUEST, str(bad)
 
-    def change(known: AtRest) -> tuple[AtRest, AtRest]:
-        gone = [
-            acl for acl in known.kafka.acls if any(each and each.matches(acl) for each in filters)
-        ]
-        return with_rules(known, without_acls(known.kafka, gone, now_ms())), known
-
     try:
-        before = await admin.change(change)
+        known = await admin.load()
+        matching = await in_thread(call.context.coding, partial(_matching_of, known, filters))
+        gone = {acl for each in matching for acl, _ in each}
+
+        def change(now: AtRest) -> tuple[AtRest, None]:
+            return with_rules(now, without_acls(now.kafka, gone, now_ms())), None
+
+        await admin.change(change)
+    except BadAcl as bad:  # too many
+        return _all_refused(request, Error.POLICY_VIOLATION, str(bad))
     except FAULTS as fault:
-        error, why = fault_of(fault)
-        return deleted.DeleteAclsResponse(
-            filter_results=[deleted.DeleteAclsFilterResult(error, why) for _ in filters]
-        )
-    of_scopes = acls_of_tokens(before.tokens, now_ms())
-    known = sorted({*before.kafka.acls, *of_scopes})
-    async for result, wanted in in_turns(call, zip(results, filters, strict=True)):
-        matching = [] if wanted is None else [acl for acl in known if wanted.matches(acl)]
-        result.matching_acls = [_matching(acl, acl in of_scopes) for acl in matching]
-        for acl, each in zip(matching, result.matching_acls, strict=True):
-            by = (call.caller, call.connection.remote)
+        return _all_refused(request, *fault_of(fault))
+    by = (call.caller, call.connection.remote)
+    async for result, found in in_turns(call, zip(results, matching, strict=True)):
+        for acl, is_of_scope in found:
+            each = _matching(acl, is_of_scope)
+            result.matching_acls.append(each)
             admin.record("acl.delete", str(acl), by, Error(each.error_code))
+        if count(call, len(found)):
+            await asyncio.sleep(0)
     return deleted.DeleteAclsResponse(filter_results=results)
+
+
+def _all_refused(
+    request: deleted.DeleteAclsRequest, error: Error, why: str | None
+) -> deleted.DeleteAclsResponse:
+    results = [deleted.DeleteAclsFilterResult(error, why) for _ in request.filters]
+    return deleted.DeleteAclsResponse(filter_results=results)
+
+
+def _matching_of(
+    known: AtRest, filters: Sequence[AclFilter | None]
+) -> list[list[tuple[Acl, bool]]]:
+    """Return what each filter matches, and of each ACL whether the scope of a token stands for it.
+    Raises BadAcl if that takes too long."""
+    of_scopes = acls_of_tokens(known.tokens, now_ms())
+    every = sorted({*known.kafka.acls, *of_scopes})
+    if len(filters) * len(every) > ACL_COMPARISONS_MAX and len(filters) > 1:
+        raise BadAcl(
+            f"{len(filters)} filters and {len(every)} ACLs are too many for one request: send "
+            "fewer filters"
+        )
+    return [
+        [] if wanted is None else [(acl, acl in of_scopes) for acl in every if wanted.matches(acl)]
+        for wanted in filters
+    ]
 
 
 def _matching(acl: Acl, is_of_scope: bool) -> deleted.DeleteAclsMatchingAcl:
@@ -194,7 +223,3 @@ def _filter(asked: described.DescribeAclsRequest | deleted.DeleteAclsFilter) -> 
             asked.permission_type,
         )
     )
-
-
-def _all(known: AtRest) -> set[Acl]:
-    return {*known.kafka.acls, *acls_of_tokens(known.tokens, now_ms())}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from polynya.access import Access, Principal
-from polynya.access.grants import Verb
+from polynya.access.grants import Verb, disjoint
 from polynya.access.kafka_acls import CLUSTER_NAME, Kind, Operation, Pattern
 from polynya.access.kafka_acls import EVERYBODY as ALL_NAMES
 from polynya.access.rate_limits import Meter
@@ -226,15 +226,7 @@ class TokenCaller(Caller):
         return self._acl(Kind.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE)
 
     def readable(self) -> list[str] | None:
-        principal = self.principal
-        if principal is None:
-            return []
-        prefixes = principal.prefixes(Verb.READ)
-        for pattern, name in self.access.allowed(principal).names(Kind.TOPIC, Operation.READ):
-            if pattern == Pattern.PREFIXED:
-                prefixes.append(KAFKA_PREFIX + name)
-            else:
-                prefixes.append(KAFKA_PREFIX if name == ALL_NAMES else topic_folder(name))
+        prefixes = [] if self.principal is None else self._prefixes(self.principal, Verb.READ)
         return None if "" in prefixes else prefixes
 
     def may_use_transaction(self, id_: str, operation: Operation = Operation.WRITE) -> bool:
@@ -273,7 +265,8 @@ class TokenCaller(Caller):
         if principal is None or not principal.limits.streams:
             return principal is not None
         name = partition_name(topic, 0)
-        found = await self._quotas.has_room(self._service, principal, name, partitions)
+        prefixes = self._prefixes(principal, Verb.CREATE)
+        found = await self._quotas.has_room(self._service, principal, name, partitions, prefixes)
         self.access.counters.limited += not found
         return found
 
@@ -288,6 +281,19 @@ class TokenCaller(Caller):
         meter = self.quota_of(CONSUMER_RATE)
         if meter is not None:
             meter.charge(size)
+
+    def _prefixes(self, principal: Principal, verb: str) -> list[str]:
+        """Return the disjoint prefixes of the streams on which a scope or an ACL allows a verb."""
+        operation, acls = _OPERATIONS[verb], self.access.allowed(principal)
+        found = principal.prefixes(verb)
+        for pattern, name in acls.names(Kind.TOPIC, operation):
+            if pattern == Pattern.PREFIXED:
+                found.append(KAFKA_PREFIX + name)
+            else:
+                found.append(KAFKA_PREFIX if name == ALL_NAMES else topic_folder(name))
+        if acls.may(Kind.CLUSTER, CLUSTER_NAME, operation):
+            found.append(KAFKA_PREFIX)
+        return disjoint(found)
 
     def _has(self, verb: str, name: str) -> bool:
         return self.principal is not None and self.principal.may(verb, name)

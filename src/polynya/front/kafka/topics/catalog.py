@@ -341,7 +341,7 @@ class TopicCatalog:
         cancelled."""
         while True:
             try:
-                if self._service.rpc.is_home(META_GROUP):
+                if self._service.meta_group.is_here():
                     await self.refresh(local=True)
                     for topic in [each for each in self.names.values() if not each.is_settled]:
                         if self._is_in_other_hands(topic):

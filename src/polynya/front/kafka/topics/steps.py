@@ -40,17 +40,13 @@ class TopicSource(Protocol):
 
     async def call(self, command: Command) -> Reply: ...
 
+    def is_here(self) -> bool:
+        """Report whether this core acts for the group. Raise NotLeader while it has no leader."""
+        ...
+
     async def topics(self, since: int, *, local: bool) -> TopicNews:
         """Return the topics that changed since a number; -1: all. `local`: of this node's
         replica."""
-        ...
-
-
-class GroupHomes(Protocol):
-    """The cores that act for the groups."""
-
-    def is_home(self, group: int) -> bool:
-        """Report whether this core acts for a group. Raise NotLeader while it has no leader."""
         ...
 
 
@@ -67,9 +63,6 @@ class TopicService(Service, Protocol):
 
     @property
     def meta_group(self) -> TopicSource: ...
-
-    @property
-    def rpc(self) -> GroupHomes: ...
 
     @property
     def directory(self) -> GroupVoters: ...

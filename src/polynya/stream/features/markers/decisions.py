@@ -34,6 +34,12 @@ def undecided_in(entries: bytes, rows: bytes) -> tuple[list[int], list[int]]:
     return clear, others
 
 
+def undecided_from(cold: index.Entries, begin: int) -> int:
+    """Return the number of the entries with flag 8 from the `begin`-th on."""
+    flags = index.cut(cold, begin, index.count(cold))[_FLAGS_AT :: form.ENTRY_BYTES]
+    return sum(1 for own in flags if own & UNDECIDED)
+
+
 @applies(DecideEntries)
 def apply_decide_entries(machine: Machine, command: DecideEntries, place: int) -> Reply:
     """Decide the entries that lie wholly in a range and before the stable end, but in no aborted

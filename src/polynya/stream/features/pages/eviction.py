@@ -21,7 +21,7 @@ from google_crc32c import value as crc32c
 from msgspec import structs
 
 from polynya.base.errors import CorruptData
-from polynya.base.names import COMPANION, spelled_name
+from polynya.base.names import COMPANION, is_internal, spelled_name
 from polynya.stream.command import NEEDS, Command, applies, level_of
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.tables.lifetimes import is_forgotten, without_forgotten
@@ -338,6 +338,8 @@ def where_of(stream: Stream) -> Evicted | None:
 def adopt(machine: Machine, view: Stream, where: Evicted) -> None:
     """Add an evicted stream from a snapshot."""
     machine.directory.evicted[view.name] = _packed(view, where)
+    if is_internal(view.name):
+        machine.directory.internal.add(view.name)
 
 
 def slice_of(machine: Machine, view: Stream) -> ColdSlice:
