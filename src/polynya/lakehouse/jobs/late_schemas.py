@@ -18,7 +18,7 @@ _ASKED_MAX = 20  # ids in one round
 def retry_registered(coordinator: Coordinator, table: TableRef) -> None:
     """Put ranges of a table that are set aside into its next job if a schema that one lacked is
     registered now. What cannot be found out is left to the next round."""
-    if not table.ranges_aside or not table.payload:
+    if not table.ranges_aside or not isinstance(table.payload, str) or not table.payload:
         return
     with suppress(PolynyaError, BadPayload):
         payload = parse_payload(table.payload)

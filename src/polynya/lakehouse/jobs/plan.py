@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import SLICE_BYTES_MAX
@@ -74,8 +75,8 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     partitions: list[str] = []  # expressions of base/partitions.py
     transform: str = ""  # of a derived table: "sql:STATEMENT" or "python:MODULE:FUNCTION"
     # in the list of tables: the payload, and the ranges that are set aside
-    payload: str = ""
-    ranges_aside: int = 0
+    payload: str | UnsetType = UNSET
+    ranges_aside: int | UnsetType = UNSET
 
 
 class JobPlan(msgspec.Struct, frozen=True):
@@ -120,6 +121,9 @@ class Task(msgspec.Struct, frozen=True):
     redo: list[Merged] = []
 
 
+UNFRAMED = 0  # in place of a schema's id: the schema of values without one
+
+
 class Writer(msgspec.Struct, frozen=True):
     """The schema of the records that carry its id: its text, and the texts that it refers to by
     name. `unknown` is the reason if there is none."""
@@ -149,12 +153,22 @@ class Job(msgspec.Struct, frozen=True):
     strict: list[int] = []  # incarnations whose records should be JSON objects, in `redo`
     version: int = 1  # of the stored form, see `plan_objects`
     # of a table with a payload: the schemas by id; 0: that of all unframed values
-    writers: dict[int, Writer] | None = None
+    schemas: dict[int, Writer] | UnsetType = UNSET
+
+    @property
+    def writers(self) -> dict[int, Writer] | None:
+        """Return the schemas by id; None for a table without a payload."""
+        return None if isinstance(self.schemas, UnsetType) else self.schemas
 
     @property
     def location(self) -> str:
         """Return the key of the folder of the files that the job writes."""
         return self.folder or self.plan.table.location
+
+
+def with_schemas(job: Job, writers: dict[int, Writer] | None) -> Job:
+    """Return the job with the schemas of its table's payload; None if it has none."""
+    return job if writers is None else msgspec.structs.replace(job, schemas=writers)
 
 
 def store_settings(store: StoreRef) -> StoreSettings:

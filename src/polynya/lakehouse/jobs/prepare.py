@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import UNSET
 
 from polynya.lakehouse.decoding.assemble import arrow_type
 from polynya.lakehouse.decoding.decode import observed, sample_values
@@ -112,7 +113,7 @@ def make_job(
         full=full,
         round=round_number,
         cuts=divisions,
-        writers=fixed.writers,
+        schemas=UNSET if fixed.writers is None else fixed.writers,
     )
 
 

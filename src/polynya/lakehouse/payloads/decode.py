@@ -16,7 +16,7 @@ from polynya.lakehouse.decoding.assemble import arrow_type
 from polynya.lakehouse.decoding.decode import Bytes, Decoded, Positions, Schema
 from polynya.lakehouse.decoding.kinds import typed
 from polynya.lakehouse.decoding.rows import MISFIT, Problem
-from polynya.lakehouse.jobs.plan import Writer
+from polynya.lakehouse.jobs.plan import UNFRAMED, Writer
 from polynya.lakehouse.payloads.avro import AvroDecoder
 from polynya.lakehouse.payloads.framing import HEADER_BYTES, Mask, framed, ids_of
 from polynya.lakehouse.payloads.json_schema import fields_of
@@ -33,7 +33,6 @@ from polynya.lakehouse.reading.slices import Kind
 from polynya.lakehouse.schema.columns import Column, by_field, missing
 
 BAD_SCHEMA, BAD_BODY = "bad_schema", "bad_body"
-UNFRAMED = 0  # in place of an id: the schema of values without one
 _NO_ID = -(2**31) - 1  # below every id
 _DECODERS = 256  # of a process
 _RUNS_MAX = 16  # of records with unknown schemas in one slice: each is a failure of its table

@@ -17,8 +17,7 @@ import msgspec
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.payloads import AVRO, REGISTRY, BadPayload, Payload, payload_of
-from polynya.lakehouse.jobs.plan import Writer
-from polynya.lakehouse.payloads.decode import UNFRAMED
+from polynya.lakehouse.jobs.plan import UNFRAMED, Writer
 
 NODE_PATH = "/registry"  # of a node's own registry
 REFERENCES_MAX = 100  # of one schema, at all levels

@@ -17,7 +17,7 @@ from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.lakehouse.decoding.decode import NO_OBJECT, Schema, observed, sample_values
 from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files, with_field_ids
 from polynya.lakehouse.jobs.output import DLQ_TYPES, fields_in
-from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, Task, Writer
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, Task, Writer, with_schemas
 from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import SAMPLE_RECORDS_STREAM, Fixed, main_schema, widened
 from polynya.lakehouse.jobs.results import (
@@ -98,7 +98,7 @@ def produce_rebuild(
     for number in range(ROUNDS_MAX):
         discover = number < ROUNDS_MAX - 1 and leaves(fixed.columns) < types.LEAVES_MAX
         job = make.job(fixed.columns, live["main"], number, discover=discover, fresh=True)
-        job = msgspec.structs.replace(job, writers=fixed.writers)
+        job = with_schemas(job, fixed.writers)
         job = msgspec.structs.replace(job, cuts=cuts(partitions, named, fixed.columns))
         results = run_plan(blobs, job, runner, progress)
         wishes = [wished for result in results for wished in result.wishes]
@@ -151,7 +151,7 @@ def produce_replay(
     files = [file for file, count in found if count]
     _, known = _known(blobs, writers, files)
     job = _Maker(plan, blobs, live).job(columns, files, 0, discover=False)
-    job = msgspec.structs.replace(job, cuts=previous.cuts, writers=known)
+    job = with_schemas(msgspec.structs.replace(job, cuts=previous.cuts), known)
     results = run_plan(blobs, job, runner, progress)
     _check_rows(job, results)
     made = _result(plan, job, results, previous)
