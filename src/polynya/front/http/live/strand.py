@@ -148,8 +148,8 @@ class Strand:
     # --- turns ------------------------------------------------------------------------------------
 
     async def turn(self) -> float | None:
-        """Attach, or write one page. Return the seconds until the next turn, or None. Raises
-        `Failure` and PolynyaError."""
+        """Attach if needed, and write one page. Return the seconds until the next turn, or None.
+        Raises `Failure` and PolynyaError."""
         if self.is_over:
             return OVER
         if self._is_gone:  # this turn looks for another one
@@ -158,7 +158,9 @@ class Strand:
             self._leave()
             self._begin_again()
         if not self._is_attached:
-            return await self._attach()
+            later = await self._attach()
+            if not self._is_attached or self._is_gone:
+                return later
         self._backlog.is_open = True
         try:
             asked = self._record
