@@ -151,7 +151,7 @@ def test_a_killed_worker_copies_each_line_once(tmp_path: Path, profile: str) -> 
             wait_until(
                 lambda: reader.has(2 * LINES) or has_failed(port), what="lines", seconds=SECONDS
             )
-            assert not has_failed(port), ask(port, "GET", "/connectors/lines/status")
+            assert not has_failed(port), json.dumps(ask(port, "GET", "/connectors/lines/status"))
         assert reader.lines[: 2 * LINES] == [f"line {number}" for number in range(2 * LINES)]
     finally:
         reader.close()
