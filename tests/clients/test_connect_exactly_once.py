@@ -90,6 +90,10 @@ def ask(port: int, method: str, path: str, body: object = None) -> dict[str, obj
     return None
 
 
+def has_failed(port: int) -> bool:
+    return "FAILED" in json.dumps(ask(port, "GET", "/connectors/lines/status"))
+
+
 def write(path: Path, begin: int) -> None:
     with path.open("a") as file:
         file.writelines(f"line {number}\n" for number in range(begin, begin + LINES))
@@ -142,9 +146,13 @@ def test_a_killed_worker_copies_each_line_once(tmp_path: Path, profile: str) -> 
             assert process.poll() is None, (tmp_path / "worker.log").read_text()[-4000:]
             wait_until(lambda: reader.has(LINES // 3), what="some lines", seconds=SECONDS)
         write(source, LINES)  # the worker is dead
+        write(source, 2 * LINES)  # the connector keeps its last batches until there are more lines
         with worker(tmp_path, node.kafka, port):
-            wait_until(lambda: reader.has(2 * LINES), what="all lines", seconds=SECONDS)
-        assert reader.lines == [f"line {number}" for number in range(2 * LINES)]
+            wait_until(
+                lambda: reader.has(2 * LINES) or has_failed(port), what="lines", seconds=SECONDS
+            )
+            assert not has_failed(port), json.dumps(ask(port, "GET", "/connectors/lines/status"))
+        assert reader.lines[: 2 * LINES] == [f"line {number}" for number in range(2 * LINES)]
     finally:
         reader.close()
         assert node.stop() == 0, "".join(node.log)
