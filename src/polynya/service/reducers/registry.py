@@ -114,8 +114,11 @@ class Reducers:
         return self.known
 
     async def of_stream(self, stream: str) -> list[Bound]:
-        """Return the reducers of a stream by its canonical name, of the last second."""
+        """Return the reducers of a stream by its canonical name, of the last second. Raises
+        Unavailable while they have never been read."""
         await self.refresh()
+        if self._known is None:
+            await self._read()
         return [each for each in self.known.values() if each.fits(stream)]
 
     async def bound_of(self, stream: str, *, clients: bool) -> list[str] | None:
