@@ -90,10 +90,13 @@ def fill(address: str, topic: str) -> None:
     assert writer.flush(SECONDS) == 0
 
 
-def read_some(address: str, topic: str, group: str) -> None:
-    """Commit a position in the middle of each partition."""
+def read_all(address: str, topic: str, group: str) -> None:
+    """Commit the end of each partition: MirrorMaker translates no position before its own start."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": group})
-    places = [TopicPartition(topic, number, 20 + number) for number in range(3)]
+    places = [
+        TopicPartition(topic, number, end)
+        for number, (_, end) in enumerate(ends(address, topic, 3))
+    ]
     consumer.commit(offsets=places, asynchronous=False)
     consumer.close()
 
@@ -123,11 +126,12 @@ def test_topics_records_and_positions_go_both_ways(
 
             wait_until(is_whole, what=f"the records of {name}", seconds=SECONDS)
             assert content(target, name) == content(source, topic)
-            read_some(source, topic, f"readers-{topic}")
+            read_all(source, topic, f"readers-{topic}")
         for _, topic, target, name in ways:
 
             def is_known(topic: str = topic, target: str = target, name: str = name) -> bool:
                 found = position(target, name, f"readers-{topic}")
-                return all(0 < at <= 20 + number for number, at in enumerate(found))
+                last = [end for _, end in ends(target, name, 3)]
+                return all(0 < at <= end for at, end in zip(found, last, strict=True))
 
             wait_until(is_known, what=f"the positions in {name}", seconds=SECONDS)
