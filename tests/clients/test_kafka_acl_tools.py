@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import go_programs
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import (
@@ -24,7 +24,6 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from missing import left_out
 from polling import wait_until
 from product import RunningNode, polynya
 from worlds.kafka_server import java
@@ -218,20 +217,7 @@ def test_configs_of_groups_and_the_quorum_by_kafkas_tools(site: Site) -> None:
 @pytest.mark.long
 def test_admin_clients_of_go_make_and_delete_them(site: Site, tmp_path: Path) -> None:
     """franz-go's kadm and Sarama list what they made, and nothing once it is deleted."""
-    go = shutil.which("go")
-    if go is None:
-        left_out("the admin clients of Go: Go is not installed")
-    program = tmp_path / "go-admin"
-    built = subprocess.run(
-        [go, "build", "-o", str(program), "."],
-        cwd=Path(__file__).parent / "go_admin",
-        capture_output=True, text=True, timeout=GO_SECONDS, check=False,
-    )  # fmt: skip
-    if built.returncode and "dial tcp" in built.stderr:
-        left_out(
-            f"the admin clients of Go: the module proxy is out of reach: {built.stderr[-200:]}"
-        )
-    assert built.returncode == 0, built.stderr
+    program = go_programs.built(Path(__file__).parent / "go_admin", ".", tmp_path / "go-admin")
     done = subprocess.run(
         [str(program), site.node.kafka, "root", site.token],
         capture_output=True, text=True, timeout=SECONDS, check=False,

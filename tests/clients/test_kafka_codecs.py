@@ -4,16 +4,16 @@ librdkafka reads the same."""
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import go_programs
 import node_js
 import pytest
 import test_kafka_clients
-from missing import left_out, needed_program
+from missing import needed_program
 from product import RunningNode
 from test_kafka_clients import COUNT, expected, run
 
@@ -88,21 +88,7 @@ def test_kafkajs_has_gzip(node: RunningNode) -> None:
 
 @pytest.mark.long
 def test_franz_go_has_every_codec(node: RunningNode, tmp_path: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        left_out("franz-go: Go is not installed")
-    program = tmp_path / "records"
-    built = subprocess.run(
-        [go, "build", "-o", str(program), "./records"],
-        cwd=HERE / "franz",
-        capture_output=True,
-        text=True,
-        timeout=GO_SECONDS,
-        check=False,
-    )
-    if built.returncode and "dial tcp" in built.stderr:
-        left_out(f"franz-go: the Go module proxy is out of reach: {built.stderr[-200:]}")
-    assert built.returncode == 0, built.stderr
+    program = go_programs.built(HERE / "franz", "./records", tmp_path / "records")
     given = (node.kafka, "go", COUNT, *CODECS)
     called(program, "write", *given)
     assert called(program, "read", *given) == [expected(codec, with_none=False) for codec in CODECS]

@@ -4,11 +4,11 @@ tools and franz-go."""
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import go_programs
 import pytest
 from clients.test_kafka_clients import SECONDS, java, libraries, run
 from confluent_kafka import ConsumerGroupType, Producer
@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from missing import left_out
 from product import RunningNode
 
 pytestmark = pytest.mark.process
@@ -94,22 +93,9 @@ def test_the_java_tools_consume_and_describe(node: RunningNode, libraries: Path)
 @pytest.fixture(scope="module")
 def franz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of franz-go's members."""
-    go = shutil.which("go")
-    if go is None:
-        left_out("franz-go: Go is not installed")
-    program = tmp_path_factory.mktemp("franz") / "members"
-    built = subprocess.run(
-        [go, "build", "-o", str(program), "./members"],
-        cwd=HERE / "franz",
-        capture_output=True,
-        text=True,
-        timeout=GO_SECONDS,
-        check=False,
+    return go_programs.built(
+        HERE / "franz", "./members", tmp_path_factory.mktemp("franz") / "members"
     )
-    if built.returncode and "dial tcp" in built.stderr:
-        left_out(f"franz-go: the Go module proxy is out of reach: {built.stderr[-200:]}")
-    assert built.returncode == 0, built.stderr
-    return program
 
 
 @pytest.mark.long  # the compiler of Go takes its time

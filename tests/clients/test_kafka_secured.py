@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import go_programs
 import node_js
 import pytest
 import test_kafka_clients
 from long_tests import long
-from missing import left_out, needed_program
+from missing import needed_program
 from polling import wait_until
 from product import RunningNode, environment, polynya
 
@@ -133,17 +133,7 @@ def test_kafkajs_authenticates(node: Secured) -> None:
 
 @pytest.mark.long
 def test_franz_go_authenticates(node: Secured) -> None:
-    go = shutil.which("go")
-    if go is None:
-        left_out("franz-go: Go is not installed")
-    program = node.data.parent / "franz"
-    built = subprocess.run(
-        [go, "build", "-o", str(program), "."],
-        cwd=HERE / "franz", capture_output=True, text=True, timeout=GO_SECONDS, check=False,
-    )  # fmt: skip
-    if built.returncode and "dial tcp" in built.stderr:
-        left_out(f"franz-go: the Go module proxy is out of reach: {built.stderr[-200:]}")
-    assert built.returncode == 0, built.stderr
+    program = go_programs.built(HERE / "franz", ".", node.data.parent / "franz")
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
         topic = f"mine.go.{mechanism}"
         given = (node.kafka, topic, str(COUNT), mechanism, "shop", node.token, str(node.ca))

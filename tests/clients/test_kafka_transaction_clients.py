@@ -9,11 +9,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import go_programs
 import pytest
 from clients.test_kafka_clients import JAVA, SCRIPTS, java, kafka_jars, libraries
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from missing import left_out, needed_program
+from missing import needed_program
 from product import RunningNode, environment
 
 pytestmark = pytest.mark.process
@@ -103,17 +104,11 @@ def test_franz_go_moves_records_and_offsets_in_transactions(
     node: RunningNode, tmp_path: Path
 ) -> None:
     """A group's session aborts some transactions: their records come again."""
-    go = needed_program("go")
     create(node, "moved-from")
     create(node, "moved-to", profile="diskless")
-    program = tmp_path / "franz-transactions"
-    built = subprocess.run(
-        [go, "build", "-o", str(program), "./transactions"],
-        cwd=SCRIPTS.parent / "franz", capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    if "dial tcp" in built.stderr:
-        left_out(f"franz-go: the Go module proxy is out of reach: {built.stderr[-200:]}")
-    assert built.returncode == 0, built.stderr
+    program = go_programs.built(
+        SCRIPTS.parent / "franz", "./transactions", tmp_path / "franz-transactions"
+    )
     done = subprocess.run(
         [str(program), node.kafka, "moved-from", "moved-to", "60"],
         capture_output=True, text=True, timeout=SECONDS, check=False,

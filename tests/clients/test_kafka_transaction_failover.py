@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import committed_numbers
 import pytest
 from clients.test_kafka_failover import SECONDS, servers
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -75,27 +76,7 @@ class TransactionWriter:
 
 
 def read(bootstrap: str, topic: str) -> list[list[int]]:
-    """Return the committed values of each partition, in order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, part, 0) for part in range(PARTITIONS)])
-    found: list[list[int]] = [[] for _ in range(PARTITIONS)]
-    ended = set[int]()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(CALL_SECONDS)
-        assert message is not None, "nothing came"
-        if message.error():
-            ended.add(message.partition())
-        else:
-            found[message.partition()].append(int(message.value()))
-    consumer.close()
-    return found
+    return committed_numbers.committed(bootstrap, topic, PARTITIONS, CALL_SECONDS)
 
 
 @pytest.mark.parametrize("profile", ["replicated", "diskless"])

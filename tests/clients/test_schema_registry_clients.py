@@ -4,13 +4,13 @@ refused, and read back what they produced."""
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import go_programs
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
@@ -19,7 +19,6 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from missing import left_out
 from product import RunningNode
 
 pytestmark = pytest.mark.process
@@ -205,21 +204,7 @@ def test_the_calls_and_bytes_of_the_java_serializer(
 
 @pytest.mark.long
 def test_the_client_of_franz_go(node: RunningNode, tmp_path: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        left_out("franz-go: Go is not installed")
-    program = tmp_path / "schemas"
-    built = subprocess.run(
-        [go, "build", "-o", str(program), "./schemas"],
-        cwd=HERE / "franz",
-        capture_output=True,
-        text=True,
-        timeout=GO_SECONDS,
-        check=False,
-    )
-    if built.returncode and "dial tcp" in built.stderr:
-        left_out(f"franz-go: the Go module proxy is out of reach: {built.stderr[-200:]}")
-    assert built.returncode == 0, built.stderr
+    program = go_programs.built(HERE / "franz", "./schemas", tmp_path / "schemas")
     given = (str(program), f"{node.url}/registry", node.kafka, "go")
     done = subprocess.run(given, capture_output=True, text=True, timeout=SECONDS * 2, check=False)
     assert done.returncode == 0, done.stderr

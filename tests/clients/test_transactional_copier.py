@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import committed_numbers
 import pytest
 from clients.test_kafka_clients import JAVA, kafka_jars
 from clients.test_kafka_failover import servers
@@ -71,27 +72,7 @@ def write(bootstrap: str, topic: str) -> None:
 
 
 def committed(bootstrap: str, topic: str) -> list[list[int]]:
-    """Return the committed values of each partition, in order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, part, 0) for part in range(PARTITIONS)])
-    found: list[list[int]] = [[] for _ in range(PARTITIONS)]
-    ended = set[int]()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(SECONDS)
-        assert message is not None, "nothing came"
-        if message.error():
-            ended.add(message.partition())
-        else:
-            found[message.partition()].append(int(message.value()))
-    consumer.close()
-    return found
+    return committed_numbers.committed(bootstrap, topic, PARTITIONS, SECONDS)
 
 
 def are_copying(copiers: list[Copier], bootstrap: str, topic: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from polynya.client.messages import HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.values import Json, encode, to_bytes
 
 APPENDS_AT_ONCE_MAX = 64
+OutcomeT = TypeVar("OutcomeT")
 _LINES = "application/x-ndjson"
 
 
@@ -68,15 +69,7 @@ def append_many(appends: Sequence[StreamAppend], retry: Retry) -> Operation[list
     what = f"append to {len(appends)} streams"
 
     def take(answer: HttpResponse) -> list[AppendOutcome]:
-        try:
-            found = msgspec.json.decode(answer.body, type=list[AppendOutcome])
-        except UNREADABLE:
-            found = []
-        if len(found) != len(appends):
-            raise errors.AnswerDamaged(
-                f"{what}: the response has not {len(appends)} outcomes", status=answer.status
-            )
-        return found
+        return _outcomes(answer, what, list[AppendOutcome], len(appends))
 
     request = HttpRequest("POST", "/v1/append", {"content-type": _LINES}, body)
     repeatable = all(each.producer is not None for each in appends)
@@ -93,14 +86,7 @@ def append_all(appends: Sequence[StreamAppend], retry: Retry) -> Operation[list[
     what = f"append to {len(appends)} streams at once"
 
     def take(answer: HttpResponse) -> list[AppendOutcome]:
-        try:
-            found = msgspec.json.decode(answer.body, type=list[_Applied])
-        except UNREADABLE:
-            found = []
-        if len(found) != len(appends):
-            raise errors.AnswerDamaged(
-                f"{what}: the response has not {len(appends)} outcomes", status=answer.status
-            )
+        found = _outcomes(answer, what, list[_Applied], len(appends))
         return [
             AppendOutcome(200, each.next_offset, each.incarnation, each.closed) for each in found
         ]
@@ -114,6 +100,21 @@ class _Applied(msgspec.Struct):
     next_offset: str
     incarnation: str
     closed: bool = False
+
+
+def _outcomes(
+    answer: HttpResponse, what: str, kind: type[list[OutcomeT]], count: int
+) -> list[OutcomeT]:
+    """Return the outcomes of a response. Raises AnswerDamaged for another number of them."""
+    try:
+        found = msgspec.json.decode(answer.body, type=kind)
+    except UNREADABLE:
+        found = []
+    if len(found) != count:
+        raise errors.AnswerDamaged(
+            f"{what}: the response has not {count} outcomes", status=answer.status
+        )
+    return found
 
 
 def _line(append: StreamAppend) -> bytes:
