@@ -43,6 +43,7 @@ class Tabled:
         self.folder, self.store = folder, MemoryStore()
         self.machines = {group: Machine(group, GROUPS) for group in range(GROUPS + 1)}
         self.copies: dict[int, bytes] = {}
+        self.has_whole_transactions = True
         self.world = World(GROUPS)
         self.base = address_of(Config(data=str(folder)).store)
         for name in NAMES.values():

@@ -29,6 +29,8 @@ OF_A_CLUSTER = {
 OF_FAULTS = {"polynya_stream_faulted"}  # of streams that are set aside
 # with a table as their label
 OF_TABLES = {metric.name for metric in METRICS if metric.name.startswith("polynya_table_")}
+# with a reducer as their label
+OF_REDUCERS = {"polynya_reducer_faults", "polynya_reducer_stopped"}
 OF_GROUPS = {"polynya_group_lag"}  # of Kafka's consumer groups that have committed
 # with a subscription as their label
 OF_WORK = {metric.name for metric in METRICS if metric.name.startswith("polynya_work_")}
@@ -51,6 +53,7 @@ def test_every_metric_of_the_table_is_in_a_real_scrape(world: World) -> None:
     missing = {
         metric.name for metric in METRICS if f"\n{metric.name}" not in text.replace("\r", "")
     }
-    assert missing == OF_A_CLUSTER | OF_READERS | OF_FAULTS | OF_TABLES | OF_GROUPS | OF_WORK, (
-        "those of a cluster, which this node is no part of, and of faults"
-    )
+    assert (
+        missing
+        == OF_A_CLUSTER | OF_READERS | OF_FAULTS | OF_TABLES | OF_GROUPS | OF_WORK | OF_REDUCERS
+    ), "those of a cluster, which this node is no part of, and of faults"

@@ -141,7 +141,7 @@ async def test_the_topic_has_the_records_of_confluents_registry(world: World) ->
 async def test_ids_jump_after_a_restore(world: World) -> None:
     async with registry(world) as client:
         await client.register("a", RECORD)
-        world.service.history = 2
+        world.service.local.history = 2
         assert await client.register("b", RECORD) == (200, 1), "a known schema keeps its id"
         assert await client.register("b", grown(y=1)) == (200, 1 + ID_JUMP)
         assert await client.register("b", grown(y=2)) == (200, 2 + ID_JUMP)

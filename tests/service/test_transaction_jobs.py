@@ -78,7 +78,7 @@ class Participants:
 
     async def end_without_markers(self, *, commit: bool) -> None:
         """End the transaction, and lose the outbox, as a defect or an accepted loss would."""
-        self.world.engine.outbox_sender._markers.send = lambda *message: None  # type: ignore[method-assign]
+        self.world.engine.outbox_sender.markers.send = lambda *message: None  # type: ignore[method-assign]
         await self.transactions.end("a", self.pair, commit=commit, version=2)
         for machine in self.world.local.machines.values():
             machine.outbox.messages.clear()

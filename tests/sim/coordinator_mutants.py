@@ -39,8 +39,8 @@ COORDINATOR: dict[str, tuple[Any, str, Any]] = {
     ),
 }
 COORDINATOR_CAUGHT_BY = {
-    "a new instance gets the epoch of the one before": ("coordinated", Knobs.draw(3), 8),
-    "the epoch of an end is not judged": ("coordinated", Knobs.draw(2), 8),
+    "a new instance gets the epoch of the one before": ("coordinated", Knobs.draw(1), 8),
+    "the epoch of an end is not judged": ("coordinated", Knobs.draw(0), 8),
     "the last group gets no markers": ("coordinated", Knobs.draw(1), 8),
-    "a group that does not answer counts as told": ("coordinated", Knobs.draw(7), 8),
+    "a group that does not answer counts as told": ("coordinated", Knobs.draw(1), 8),
 }

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kio.serial import entity_writer
+from kio.static.primitive import f64
 from wire.kafka.kio_values import kio_class
 
 from polynya.wire.kafka.messages import APIS, Api
@@ -107,6 +108,8 @@ def _value(kind: Any, path: Path, count: int) -> Any:  # noqa: PLR0911
         return uuid.UUID(int=1)
     if issubclass(kind, str):
         return NAME
+    if kind is f64:
+        return 0.0
     return kind(b"") if issubclass(kind, bytes) else kind(0)
 
 

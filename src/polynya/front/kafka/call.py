@@ -188,7 +188,7 @@ class Call:
         if meter is not None:
             meter.charge(sum(map(len, pieces)))
         key = self.header.key
-        if key == FETCH:
+        if key == FETCH and self.caller.guarded:
             self.caller.charge_fetched(sum(map(len, pieces)))
         if self.holding is not None:
             self.drop()
