@@ -112,6 +112,42 @@ def test_a_lone_surrogate_is_handed_out_as_it_is() -> None:
     assert [raw for _, raw, _ in records(played)] == [b'"\\ud800"']
 
 
+def page(cursor: int, *events: bytes, up_to_date: bool = True) -> Any:
+    """The answer to a long-poll with these events, each as an event stream has it."""
+    shown = []
+    for each in events:
+        told, name, text = each.decode().strip().split("\n")
+        fields = {"event": name[7:], "id": told[3:]} | json.loads(text[5:])
+        shown.append(json.dumps(fields))
+    told = "true" if up_to_date else "false"
+    cursor_id = f"{'a' * 24}.{cursor:08x}"
+    body = f'{{"cursor":"{cursor_id}","upToDate":{told},"events":[{",".join(shown)}]}}'
+    return ok(200, body.encode(), content_type="application/json")
+
+
+def test_pages_of_long_polls_go_on_from_one_another() -> None:
+    place = ManyPosition(["runs/*"], "now")
+    pages = [page(1, began(1, "runs/1")), LOST, page(2, data(2, "runs/1", 1)), page(2)]
+    played = play(tail_many(place, RETRY, "long-poll"), pages)
+    assert records(played) == [("runs/1", b"1", token(1, 2))] and place.up_to_date
+    first, *others = played.asked
+    assert query(played, 0) == {"offset": ["now"], "match": ["runs/*"], "live": ["long-poll"]}
+    assert "text/event-stream" not in first.headers["accept"]
+    known = [request.headers["last-event-id"][-1] for request in others]
+    assert known == ["1", "1", "2", "2"]
+    gone = no(410, "CURSOR_GONE")
+    played = play(tail_many(place, RETRY, "long-poll"), [gone, page(1, data(1, "runs/1", 2))])
+    assert records(played) == [("runs/1", b"2", token(2, 4))]
+    assert query(played, 1)["stream"] == ["runs/1@1_2"] and query(played, 1)["offset"] == ["-1"]
+
+
+def test_a_page_that_cannot_be_read_is_asked_for_again_and_a_surrogate_can() -> None:
+    text = event("data", 1, stream="a", streamNextOffset=token(1, 2), data=["\ud800"])
+    broken = ok(200, b'{"cursor":', content_type="application/json")
+    played = play(tail_many(ManyPosition(["a"]), RETRY, "long-poll"), [broken, page(1, text)])
+    assert [raw for _, raw, _ in records(played)] == [b'"\\ud800"']
+
+
 @pytest.mark.parametrize("streams", [(), ("a", "b/*"), ("a/", "b")])
 def test_a_list_has_no_patterns(streams: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="or one pattern"):

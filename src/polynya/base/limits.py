@@ -174,6 +174,9 @@ LIVE_NAMES_MAX = 200_000
 # streams that all readers of `/v1/live` of a core follow, about 1 KiB each; above it 503
 LIVE_STREAMS_PER_CORE_MAX = 200_000
 LIVE_PAGE_BYTES = 256 * KIB  # of one stream, before the next one has its turn
+LIVE_POLL_BYTES = MIB  # events of one long-poll of many streams, and what a page goes beyond it
+# a long-poll with news answers after this long, though streams of its list are not read yet
+LIVE_POLL_GATHER_SECONDS = 1.0
 LIVE_READS_MAX = 8  # pages that one reader of many streams reads at the same time
 # events that a client may have missed of those that were sent: its cursor goes back this far
 LIVE_CURSOR_EVENTS_MAX = 4096

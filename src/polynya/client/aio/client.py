@@ -18,7 +18,7 @@ from polynya.client.clock import drawn_producer_id, worker_name
 from polynya.client.extras import extras_of
 from polynya.client.handles import ManyPlaces, Position
 from polynya.client.live.feeds import AsyncFeed
-from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
+from polynya.client.live.many import ManyLive, ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.operations import attributes as stream_attributes
 from polynya.client.operations import reducers, tokens
@@ -105,9 +105,9 @@ class AsyncManyReader(ManyPlaces):
     A reader of a list ends when all its streams are closed or deleted. Close the reader, or use it
     in an `async with`, to release its connection."""
 
-    def __init__(self, wire: AsyncWire, place: ManyPosition, retry: Retry) -> None:
+    def __init__(self, wire: AsyncWire, place: ManyPosition, retry: Retry, live: ManyLive) -> None:
         super().__init__(place)
-        self._feed = AsyncFeed(wire, tail_many(place, retry))
+        self._feed = AsyncFeed(wire, tail_many(place, retry, live))
 
     async def __aenter__(self) -> AsyncManyReader:
         return self
@@ -378,12 +378,14 @@ class AsyncClient:
         offsets: Mapping[str, str] | None = None,
         consistency: Consistency = "leader",
         whole_records: bool = False,
+        live: ManyLive = "sse",
     ) -> AsyncManyReader:
         """Follow many streams on one connection: up to 1,000 names, or one pattern such as
         `runs/*`, or one prefix that ends with a slash. Streams that are created later join.
 
         Streams begin at `offset`, which is START or NOW, but those in `offsets` at theirs. Lost
-        connections are resumed. `whole_records`: as in `AsyncStream.read`. Raises ValueError."""
+        connections are resumed. `whole_records`: as in `AsyncStream.read`. `live="long-poll"` is for
+        connections that do not pass events. Raises ValueError."""
         place = ManyPosition(
             streams,
             offset,
@@ -391,7 +393,7 @@ class AsyncClient:
             local=is_local(consistency),
             whole=whole_records,
         )
-        return AsyncManyReader(self._wire, place, self._retry)
+        return AsyncManyReader(self._wire, place, self._retry, live)
 
     async def mint_token(
         self,

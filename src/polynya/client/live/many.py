@@ -1,7 +1,7 @@
 """Many streams on one connection, as an operation: every record of each stream once and in order.
 
 A reader resumes with the id of its last event. When the server has lost the cursor, it resumes with
-the offset of each stream.
+the offset of each stream. Events come on one connection, or in the pages of long-polls.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
 from urllib.parse import urlencode
 
 import msgspec
@@ -34,6 +35,7 @@ from polynya.client.messages import (
 )
 from polynya.client.values import JSON_TYPE, RECORDS_TYPE, START, Page, is_json, split_array
 
+ManyLive: TypeAlias = Literal["sse", "long-poll"]
 _GONE, _MISSING = "CURSOR_GONE", "NOT_FOUND"
 _TEXT, _BYTES = "text/plain", "application/octet-stream"
 
@@ -71,6 +73,20 @@ class _Event(msgspec.Struct, rename="camel"):
     stream_deleted: bool = False
     stream_trimmed: bool = False
     error: _Error | None = None
+
+
+class _Polled(msgspec.Struct, rename="camel"):
+    """A page of a long-poll. Its events are objects like those of an event stream, with a name and an
+    id."""
+
+    cursor: str
+    up_to_date: bool
+    events: list[msgspec.Raw]
+
+
+class _PolledEvent(msgspec.Struct):
+    event: str
+    id: str = ""
 
 
 class ManyPosition:
@@ -115,15 +131,17 @@ class ManyPosition:
         """Report whether all streams of a list have ended."""
         return self._covering is None and self._ended.issuperset(self._names)
 
-    def request(self) -> HttpRequest:
+    def request(self, live: ManyLive = "sse") -> HttpRequest:
         query = [("offset", START if self._has_begun else self._begin)]
+        if live == "long-poll":
+            query.append(("live", live))
         if self._covering is not None:
             is_prefix = self._covering.endswith("/") or not self._covering
             query.append(("prefix" if is_prefix else "match", self._covering))
         if self._local:
             query.append(("consistency", "local"))
         form = RECORDS_TYPE if self._whole else "*/*"
-        headers = {"accept": f"text/event-stream, {form}"}
+        headers = {"accept": f"text/event-stream, {form}" if live == "sse" else form}
         if self._cursor:
             headers["last-event-id"] = self._cursor
         query += [("stream", text) for text in self._listed()]
@@ -135,11 +153,16 @@ class ManyPosition:
         names = self._names if self._covering is None else tuple(places)
         return [f"{name}@{_short(places[name])}" if name in places else name for name in names]
 
-    def lose_cursor(self, body: bytes) -> None:
-        """Go on with the offsets. Raises `Refused` if a request cannot name all streams."""
+    def lose_cursor(self, error: Refused) -> None:
+        """Go on with the offsets. Raises the error if a request cannot name all streams."""
         self._cursor = ""
         if len(self.offsets) > LIVE_STREAMS_MAX:
-            raise refused(HttpResponse(410, {}, body), self.what)
+            raise error
+
+    def end_page(self, cursor: str, *, up_to_date: bool) -> None:
+        """Go on after the last event of a long-poll."""
+        self._cursor, self._has_begun = cursor, True
+        self.up_to_date |= up_to_date
 
     def take(self, event: Event) -> StreamEvent | None:
         """Advance past an event. Raises `AnswerDamaged`, or DecodeError."""
@@ -212,12 +235,63 @@ def is_covering(name: str) -> bool:
     return not segments[-1] or not {"*", "**"}.isdisjoint(segments)
 
 
-def tail_many(place: ManyPosition, retry: Retry) -> Operation[None]:
+def tail_many(place: ManyPosition, retry: Retry, live: ManyLive = "sse") -> Operation[None]:
     """Yield the events of many streams until all streams of a list have ended. A pattern has no
     end."""
     backoff = Backoff(retry)
     while not place.over:
-        yield from _connection(place, backoff)
+        if live == "sse":
+            yield from _connection(place, backoff)
+        else:
+            yield from _page(place, retry)
+
+
+def _page(place: ManyPosition, retry: Retry) -> Operation[None]:
+    """Read the page of one long-poll."""
+    try:
+        page, told = yield from calls.call(
+            place.request("long-poll"), retry, place.what, _polled, repeatable=True
+        )
+    except Refused as error:
+        if error.code != _GONE:
+            raise
+        place.lose_cursor(error)
+        return
+    for event in told:
+        if (moved := place.take(event)) is not None:
+            yield Deliver(moved)
+    place.end_page(page.cursor, up_to_date=page.up_to_date)
+
+
+def _polled(answer: HttpResponse) -> tuple[_Polled, list[Event]]:
+    """Parse a page. Raises `AnswerDamaged`."""
+    try:
+        page = _read_page(answer.body)
+        return page, [_named(bytes(raw)) for raw in page.events]
+    except (ValueError, *UNREADABLE) as damaged:
+        raise AnswerDamaged(f"a page of many streams cannot be read: {damaged}") from None
+
+
+def _read_page(body: bytes) -> _Polled:
+    try:
+        return msgspec.json.decode(body, type=_Polled)
+    except UNREADABLE:  # the server accepts lone surrogates, msgspec does not
+        import json
+
+        page = json.loads(body)
+        raws = [msgspec.Raw(json.dumps(event).encode()) for event in page.pop("events")]
+        polled = msgspec.convert(page | {"events": []}, _Polled)
+        return msgspec.structs.replace(polled, events=raws)
+
+
+def _named(raw: bytes) -> Event:
+    try:
+        named = msgspec.json.decode(raw, type=_PolledEvent)
+    except UNREADABLE:
+        import json
+
+        named = msgspec.convert(json.loads(raw), _PolledEvent)
+    return Event(named.event, raw.decode(), named.id)
 
 
 def _connection(place: ManyPosition, backoff: Backoff) -> Operation[None]:
@@ -261,7 +335,7 @@ class _CursorLost(Exception):
 def _fail(place: ManyPosition, body: bytes) -> None:
     error: Refused = refused(HttpResponse(410, {}, body), place.what)
     if error.code == _GONE:
-        place.lose_cursor(body)
+        place.lose_cursor(error)
         raise _CursorLost
     raise AnswerDamaged(error.message, code=error.code)
 

@@ -39,7 +39,8 @@ class State:
 
 
 class StreamPlace(msgspec.Struct, array_like=True):
-    """The place of a reader in one incarnation of a stream."""
+    """The place of a reader in one incarnation of a stream. `UNTOLD`: it begins there, perhaps at a
+    special position."""
 
     name: str  # canonical
     uid: int
@@ -54,15 +55,17 @@ class CursorQuery(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Cursor:
-    """The places of one reader. `on_taken` ends its connection, if it has one."""
+    """The places of one reader. `on_taken` ends its connection, if it has one. `before`: the name of
+    the cursor that it goes on from."""
 
-    __slots__ = ("_undo", "name", "number", "on_taken", "places")
+    __slots__ = ("_undo", "before", "name", "number", "on_taken", "places")
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
         self.name = secrets.token_hex(12)
         self.number = 0  # of the last event
         self.places: list[StreamPlace] = []
         self.on_taken = on_taken
+        self.before = ""
         self._undo = array("q")  # for each of the last events: what its stream's place was
 
     @property
@@ -101,7 +104,7 @@ class Cursor:
             packed, record, byte = undo[begin : begin + _UNDO]
             place = places[packed >> 2]
             place.record, place.byte, place.state = record, byte, packed & 3
-        return [place for place in places if place.state != State.UNTOLD]
+        return places
 
 
 class LiveCursors:
@@ -155,7 +158,12 @@ class LiveCursors:
         if cursor is not None:
             cursor.on_taken()  # which keeps it
         cursor, _, _ = self._kept.get(query.name, (None, 0.0, 0))
-        return None if cursor is None else cursor.at(query.number)
+        if cursor is None:
+            return None
+        # its client has this one, and goes back no further: a client that polls needs two
+        if cursor.before in self._kept:
+            self._drop(cursor.before)
+        return cursor.at(query.number)
 
     def _drop_old(self) -> None:
         now = self._now()

@@ -47,3 +47,21 @@ def with_id(event_id: str, rest: bytes, *, chunked: bool) -> bytes:
         return b"id:%s\n%s" % (event_id.encode(), rest)
     size = len(event_id) + len(rest) + 4
     return b"%x\r\nid:%s\n%s\r\n" % (size, event_id.encode(), rest)
+
+
+def poll_event(event_id: str, rest: bytes) -> bytes:
+    """Return an event as an object of a long-poll's page: its name and id before its own members.
+    `rest` is the event without its id, as `many_data` and `many_control` format it."""
+    name, _, lines = rest.partition(b"\n")
+    members = lines[len(b"data:") : -2].replace(b"\ndata:", b"\n").lstrip(b" ")[1:]
+    shown = b',"id":"%s"' % event_id.encode() if event_id else b""
+    return b'{"event":"%s"%s,%s' % (name[len(b"event: ") :], shown, members)
+
+
+def poll_page(cursor: str, events: list[bytes], *, up_to_date: bool) -> bytes:
+    """Return the page of a long-poll. `cursor` is the id with which the next request goes on."""
+    return b'{"cursor":"%s","upToDate":%s,"events":[%s]}' % (
+        cursor.encode(),
+        b"true" if up_to_date else b"false",
+        b",".join(events),
+    )

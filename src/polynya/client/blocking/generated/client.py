@@ -19,7 +19,7 @@ from polynya.client.clock import drawn_producer_id, worker_name
 from polynya.client.extras import extras_of
 from polynya.client.handles import ManyPlaces, Position
 from polynya.client.live.feeds import Feed
-from polynya.client.live.many import ManyPosition, StreamEvent, tail_many
+from polynya.client.live.many import ManyLive, ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
 from polynya.client.operations import attributes as stream_attributes
 from polynya.client.operations import reducers, tokens
@@ -105,9 +105,9 @@ class ManyReader(ManyPlaces):
     A reader of a list ends when all its streams are closed or deleted. Close the reader, or use it
     in a `with`, to release its connection."""
 
-    def __init__(self, wire: Wire, place: ManyPosition, retry: Retry) -> None:
+    def __init__(self, wire: Wire, place: ManyPosition, retry: Retry, live: ManyLive) -> None:
         super().__init__(place)
-        self._feed = Feed(wire, tail_many(place, retry))
+        self._feed = Feed(wire, tail_many(place, retry, live))
 
     def __enter__(self) -> ManyReader:
         return self
@@ -371,12 +371,14 @@ class Client:
         offsets: Mapping[str, str] | None = None,
         consistency: Consistency = "leader",
         whole_records: bool = False,
+        live: ManyLive = "sse",
     ) -> ManyReader:
         """Follow many streams on one connection: up to 1,000 names, or one pattern such as
         `runs/*`, or one prefix that ends with a slash. Streams that are created later join.
 
         Streams begin at `offset`, which is START or NOW, but those in `offsets` at theirs. Lost
-        connections are resumed. `whole_records`: as in `Stream.read`. Raises ValueError."""
+        connections are resumed. `whole_records`: as in `Stream.read`. `live="long-poll"` is for
+        connections that do not pass events. Raises ValueError."""
         place = ManyPosition(
             streams,
             offset,
@@ -384,7 +386,7 @@ class Client:
             local=is_local(consistency),
             whole=whole_records,
         )
-        return ManyReader(self._wire, place, self._retry)
+        return ManyReader(self._wire, place, self._retry, live)
 
     def mint_token(
         self,

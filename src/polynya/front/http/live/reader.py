@@ -1,11 +1,12 @@
-"""GET /v1/live: the connection of a reader of many streams, and the turns of its streams.
+"""GET /v1/live: a reader of many streams, and the turns of its streams.
 
 Live events are written as they come, by no task. Streams that have to be read have turns, of one
-page each.
+page each. An event stream goes on for a minute; a long-poll is one page of the same events.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from polynya.base.errors import CorruptData, Unavailable
@@ -16,6 +17,7 @@ from polynya.base.limits import (
     LIVE_STREAMS_PER_CORE_MAX,
     RAW_STEP_BYTES,
 )
+from polynya.front.http.live.answers import Answer, EventStream, PolledPage
 from polynya.front.http.live.backlog import Room
 from polynya.front.http.live.budget import Budget
 from polynya.front.http.live.selection import Selection, parse_selection
@@ -24,13 +26,12 @@ from polynya.front.http.live.strand import Strand
 from polynya.front.http.live.turns import Turns
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
-from polynya.front.http.protocol.responses import NO_CACHE
-from polynya.front.http.routes.live_response import LiveResponse
-from polynya.front.http.routes.pages import allowed_bytes
+from polynya.front.http.protocol.responses import NO_CACHE, NO_STORE
+from polynya.front.http.routes.pages import allowed_bytes, json_form
 from polynya.local.api import Position, StreamInfo
 from polynya.service.live import LiveStreams
 from polynya.service.live.cursors import State, StreamPlace
-from polynya.wire.http.live_events import with_id
+from polynya.wire.headers import RECORDS
 from polynya.wire.http.sse import error_event
 
 log = logging.getLogger("polynya.http")
@@ -42,20 +43,28 @@ _MANY_NAMES = (
     "segment without a wildcard, or use a prefix"
 )
 _ENDS = {"Content-Type": "text/event-stream", "Cache-Control": NO_CACHE}
+_PAGE = {"Content-Type": "application/json", "Cache-Control": NO_STORE}
 
 
 def live(exchange: Exchange) -> None:
     """Start the events of many streams. Raises `Failure`."""
-    if exchange.context.live is None:
+    shared = exchange.context.live
+    if shared is None:
         raise Failure("NO_ROUTE")
     selection = parse_selection(exchange)
-    exchange.spawn(_open(exchange, selection, exchange.context.live), waits=True, long=True)
+    if selection.seconds is None:
+        exchange.spawn(_open(exchange, selection, shared), waits=True, long=True)
+    else:
+        exchange.context.counters.long_polls += 1
+        poll = _poll(exchange, selection, shared, selection.seconds)
+        exchange.spawn(poll, waits=True, long=True)
 
 
 async def _open(exchange: Exchange, selection: Selection, shared: LiveStreams) -> None:
     """Open the connection. A reconnecting browser gives up on any status but 200, so its errors are
     an event."""
-    reader = ManyReader(exchange, selection, shared)
+    budget = Budget(exchange.peer.meter, exchange.context.now)
+    reader = ManyReader(exchange, selection, shared, EventStream(exchange), budget)
     try:
         await reader.prepare()
         reader.open()
@@ -72,16 +81,42 @@ async def _open(exchange: Exchange, selection: Selection, shared: LiveStreams) -
         raise
 
 
-class ManyReader:
-    """A connection with many streams."""
+async def _poll(
+    exchange: Exchange, selection: Selection, shared: LiveStreams, seconds: float
+) -> None:
+    """Answer with one page of events, which waits so many seconds for news. Its caller is charged
+    for its bytes as for those of every answer, so it has no budget of its own."""
+    page = PolledPage()
+    budget = Budget(None, exchange.context.now)
+    reader = ManyReader(exchange, selection, shared, page, budget)
+    timer = asyncio.get_running_loop().call_later(seconds, page.wake)
+    try:
+        await reader.prepare()
+        reader.open()
+        await page.done.wait()
+    finally:
+        timer.cancel()
+        reader.release()  # before the answer: its cursor may be used at once
+    exchange.answer(200, [*_PAGE.items()], page.body())
 
-    def __init__(self, exchange: Exchange, selection: Selection, shared: LiveStreams) -> None:
+
+class ManyReader:
+    """A reader of many streams, which fills one answer."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        selection: Selection,
+        shared: LiveStreams,
+        answer: Answer,
+        budget: Budget,
+    ) -> None:
         self._exchange, self._context = exchange, exchange.context
         self._selection, self._shared = selection, shared
-        self._response = LiveResponse(exchange)
+        self._answer = answer
         self._responses = exchange.peer.responses
         self.principal = exchange.principal
-        self._budget = Budget(exchange.peer.meter, self._context.now)
+        self._budget = budget
         self._cursor = shared.cursors.begin(self.finish)
         self._turns = Turns[Strand](
             self._context.connections.spawn,
@@ -93,9 +128,8 @@ class ManyReader:
         self._failing: set[int] = set()  # groups that did not answer a short while ago
         self._strands: dict[str, Strand] = {}
         self._early: list[str] | None = []  # new streams, until this reader is open
-        self._is_told = False  # the client has been told of all streams
         self.room = Room()
-        self.records = self._response.form.records
+        self.records = json_form(exchange) == RECORDS
         self.local = selection.local
         rate = self._budget.bytes_per_second
         self.page_bytes = (
@@ -111,13 +145,14 @@ class ManyReader:
             found = await self._shared.cursors.take(selection.cursor)
             if found is None:
                 raise Failure("CURSOR_GONE")
+            self._cursor.before = selection.cursor.partition(".")[0]
             places = {place.name: place for place in found if selection.wants(place.name)}
         covers = bool(selection.prefixes)
         await self._shared.new_streams.watch(self.created, all_groups=covers)
         infos = await self._matching()
         _check_count(0, self._shared.followed + len(selection.listed))
         for name in selection.listed:
-            self._add(name, self._begin_of(name), places.get(name))
+            self._add(name, self._begin_of(name, places.get(name)), places.get(name))
         for name, info in infos.items():
             if name not in selection.listed:
                 self._add_matched(info, places.get(name))
@@ -145,17 +180,20 @@ class ManyReader:
                 after = page[-1].name
         return found
 
-    def _begin_of(self, name: str) -> tuple[int, int]:
-        """Return where a stream begins that the cursor does not have. After the first connection
-        that is its start, as it was created later."""
+    def _begin_of(self, name: str, place: StreamPlace | None) -> tuple[int, int]:
+        """Return where a stream begins of which the client has been told nothing. One that the
+        cursor does not know was created later, and begins at its start."""
+        if place is not None and place.state == State.UNTOLD:
+            return place.record, place.byte
         begin = self._selection.listed.get(name, self._selection.begin)
         is_later = bool(self._selection.cursor) and begin[0] == Position.NOW
         return (Position.START, 0) if is_later else begin
 
     def _add_matched(self, info: StreamInfo, place: StreamPlace | None) -> None:
-        begin = self._begin_of(info.name)
+        begin = self._begin_of(info.name, place)
+        is_told = place is not None and place.state != State.UNTOLD
         knows = place is not None and place.state == State.CLOSED and place.uid == info.uid
-        if info.closed and (knows or (place is None and begin[0] == Position.NOW)):
+        if info.closed and (knows or (not is_told and begin[0] == Position.NOW)):
             at = (info.record, info.byte)
             self._cursor.add(StreamPlace(info.name, info.uid, *at, State.CLOSED))
         else:
@@ -166,22 +204,25 @@ class ManyReader:
         strand = Strand(self, handle, begin, listed=name in self._selection.listed)
         self._strands[name] = strand
         self._shared.followed += 1
-        if place is not None and place.state != State.DELETED:
+        if place is not None and place.state in (State.OPEN, State.CLOSED):
             strand.resume(place)
+        else:
+            strand.index = self._cursor.add(StreamPlace(name, 0, *begin))
         if self._early is None:
             self.enqueue(strand)
 
     def open(self) -> None:
-        """Open the response."""
-        if self._responses.transport is None:
-            self.release()
+        """Open the answer."""
+        is_resumed = bool(self._selection.cursor)
+        self._answer.begin(self._cursor.event_id, self.release, resumed=is_resumed)
+        if self._answer.finished:
             return
-        self._response.begin([], self.release)
         self._context.readers.add(self, is_metered=self._budget.is_metered)
-        if self._selection.cursor:  # the client must not keep the id of a connection that is over
-            self._response.write(f"id:{self._cursor.event_id}\n\n".encode())
         early, self._early = self._early or [], None
-        for strand in self._strands.values():
+        strands = [*self._strands.values()]
+        if is_resumed:  # a page may end early, and not before the same streams each time
+            self._context.random.shuffle(strands)
+        for strand in strands:
             self.enqueue(strand)
         for name in early:
             self.created(name)
@@ -200,7 +241,7 @@ class ManyReader:
             try:
                 _check_count(len(self._cursor.places) + 1, self._shared.followed)
             except Failure as full:
-                self._response.end_with_error(full.code, full.message)
+                self._answer.end_with_error(full.code, full.message)
                 return
             self._add(name, (Position.START, 0), None)
             strand = self._strands[name]
@@ -209,12 +250,12 @@ class ManyReader:
     # --- the end ----------------------------------------------------------------------------------
 
     def sweep(self, tick: int) -> None:
-        """Send keep-alives, and end the response after its lifetime."""
-        self._response.sweep(tick)
+        """Send keep-alives, and end the answer after its lifetime."""
+        self._answer.sweep(tick)
 
     def finish(self) -> None:
-        """End the response; the client resumes."""
-        self._response.finish()
+        """End the answer; the client resumes."""
+        self._answer.finish()
 
     def release(self) -> None:
         """Detach from all streams, and keep the cursor."""
@@ -232,16 +273,16 @@ class ManyReader:
 
     def enqueue(self, strand: Strand) -> None:
         """Give the strand a turn."""
-        if not self._response.finished:
+        if not self._answer.finished:
             self._turns.add(strand)
 
     async def _may_write(self) -> bool:
         """Wait until there may be a turn. Return False at the end of the response."""
         await self._responses.wait_writable()
-        await self._budget.wait(lambda: self._response.finished)
+        await self._budget.wait(lambda: self._answer.finished)
         if self._context.connections.stopping:
             self.finish()
-        return not self._response.finished
+        return not self._answer.finished
 
     async def _give_turn(self, strand: Strand) -> float | None:
         """Let a strand write a page. Return the seconds until its next turn, or None."""
@@ -261,13 +302,9 @@ class ManyReader:
             return None
 
     def _tell_all(self) -> None:
-        """Tell the client, once, that it has been told of all streams."""
-        if self._is_told or self._response.finished:
-            return
-        self._is_told = True
-        event = f'event: control\ndata:{{"allUpToDate":true,"streams":{len(self._strands)}}}\n\n'
-        rest = with_id(self._cursor.event_id, event.encode(), chunked=self._response.chunked)
-        self._responses.write(rest)
+        """Handle that the client has been told of all streams."""
+        if not self._answer.finished:
+            self._answer.all_told(len(self._strands))
 
     # --- for strands ------------------------------------------------------------------------------
 
@@ -280,18 +317,22 @@ class ManyReader:
         """Add a stream's place to the cursor, and return its index there."""
         return self._cursor.add(place)
 
-    def write(self, strand: Strand, rest: bytes, at: Place, state: int) -> None:
-        """Write an event of a strand that is at this place behind it."""
-        response, transport = self._response, self._responses.transport
+    def set_uid(self, strand: Strand) -> None:
+        """Set the incarnation of a strand that the client is about to be told of."""
+        self._cursor.places[strand.index].uid = strand.uid
+
+    def write(
+        self, strand: Strand, rest: bytes, at: Place, state: int, *, wakes: bool = True
+    ) -> None:
+        """Write an event of a strand that is at this place behind it. `wakes`: it is news for a
+        client that waits."""
         event_id = self._cursor.move(strand.index, at[0], at[1], state)
-        if transport is not None:
-            transport.write(with_id(event_id, rest, chunked=response.chunked))
-        response.wrote = True
+        self._answer.event(event_id, rest, wakes=wakes)
         self._budget.sent += len(rest)
 
     def write_unplaced(self, rest: bytes) -> None:
         """Write an event of a stream without a place."""
-        self._response.write(rest)
+        self._answer.unplaced(rest)
 
     def allowed_bytes(self) -> int:
         """Return the size of a page. Raises `Failure` while there is no memory for one."""

@@ -15,7 +15,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.listing import covering_prefixes
 from polynya.front.http.routes.pages import wants_records
-from polynya.front.http.routes.read_request import is_local, parse_offset
+from polynya.front.http.routes.read_request import LIVE, is_local, parse_offset, poll_seconds
 from polynya.local.api import Position
 from polynya.service.live.cursors import is_event_id
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
@@ -34,6 +34,7 @@ class Selection(msgspec.Struct, frozen=True):
     matches: Callable[[str], bool]
     local: bool
     cursor: str = ""  # the id of the last event that the client has
+    seconds: float | None = None  # the longest wait of a long-poll; None: an event stream
 
     def wants(self, name: str) -> bool:
         """Report whether a new stream belongs to the selection."""
@@ -44,12 +45,9 @@ def parse_selection(exchange: Exchange) -> Selection:
     """Parse the request. Raises `Failure`, also for a named stream that the caller may not read."""
     query, principal = exchange.query, exchange.principal
     wants_records(exchange)
-    if query.get("live", "sse") != "sse":
-        raise Failure(
-            "NOT_SUPPORTED",
-            f"many streams have no live={query['live'][:64]}: this path has server-sent events "
-            "alone; leave live out",
-        )
+    mode = query.get("live", "sse")
+    if mode not in LIVE:
+        raise Failure("INVALID_PARAMETER", f"live must be sse or long-poll, not '{mode[:64]}'")
     if "prefix" in query and "match" in query:
         raise Failure("INVALID_PARAMETER", "prefix and match exclude each other; give one of them")
     begin = parse_offset(query.get("offset", "-1"), bare=False)
@@ -67,7 +65,11 @@ def parse_selection(exchange: Exchange) -> Selection:
             "name the streams: stream=NAME or stream=NAME@OFFSET, repeated, or prefix=PREFIX, or "
             "match=PATTERN",
         )
-    return Selection(listed, begin, prefixes, matches, is_local(exchange), _cursor(exchange))
+    seconds = None
+    if mode == "long-poll":
+        seconds = poll_seconds(exchange, exchange.context.settings.long_poll_seconds)
+    cursor = _cursor(exchange)
+    return Selection(listed, begin, prefixes, matches, is_local(exchange), cursor, seconds)
 
 
 def _listed(exchange: Exchange, begin: Place) -> dict[str, Place]:

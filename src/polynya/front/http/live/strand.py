@@ -47,8 +47,15 @@ class Connection(Protocol):
         """Add a place to the cursor, and return its index there."""
         ...
 
-    def write(self, strand: Strand, rest: bytes, at: Place, state: int) -> None:
-        """Write an event of a strand that is at this place behind it."""
+    def set_uid(self, strand: Strand) -> None:
+        """Set the incarnation of a strand that the client is about to be told of."""
+        ...
+
+    def write(
+        self, strand: Strand, rest: bytes, at: Place, state: int, *, wakes: bool = True
+    ) -> None:
+        """Write an event of a strand that is at this place behind it. `wakes`: it is news for a
+        client that waits."""
         ...
 
     def write_unplaced(self, rest: bytes) -> None:
@@ -233,8 +240,10 @@ class Strand:
         """Tell the client where a stream that is new to it begins."""
         info = page.info
         self._record, self._byte = min(first, page.record), page.begin_byte
-        place = StreamPlace(self.stream.name, self.uid, self._record, self._byte)
-        self.index = self._connection.add_place(place)
+        if self.index < 0:
+            begin = StreamPlace(self.stream.name, self.uid, *_START)
+            self.index = self._connection.add_place(begin)
+        self._connection.set_uid(self)
         self._is_new = False
         self._is_quiet = not page.spans and page.has_all and not page.closed
         fields: dict[str, object] = {
@@ -293,7 +302,8 @@ class Strand:
         elif self._is_listed and not self.uid:
             fields = error_fields(REFUSALS.get(refusal.code, "INTERNAL"), refusal.message)
             self._connection.write_unplaced(self._showing.control(None, fields))
-        self._begin_again()
+        self._begin_again()  # one that is created later begins at its start
+        self.index = self._connection.add_place(StreamPlace(self.stream.name, 0, *_START))
         self._end()
         if not self._is_listed:
             self._connection.remove(self)
@@ -385,9 +395,11 @@ class Strand:
             and (self._record, self._byte) == (info.record, info.byte)
         ):
             self._is_quiet = True
-            self._tell({"upToDate": True})
+            self._tell({"upToDate": True}, wakes=False)
 
-    def _tell(self, fields: dict[str, object], state: int = State.OPEN) -> None:
+    def _tell(
+        self, fields: dict[str, object], state: int = State.OPEN, *, wakes: bool = True
+    ) -> None:
         """Write a control event at the present place."""
         at = (self._record, self._byte)
-        self._connection.write(self, self._showing.control(at, fields), at, state)
+        self._connection.write(self, self._showing.control(at, fields), at, state, wakes=wakes)

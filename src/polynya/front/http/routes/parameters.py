@@ -39,7 +39,10 @@ _BY_KIND: dict[int, frozenset[str]] = {
     RouteKind.STREAM: STREAM,
     RouteKind.LIST: frozenset(("prefix", "after", "limit", "attrs", *_STREAMS)),
     RouteKind.LIVE: frozenset(
-        ("stream", "prefix", "match", "offset", "cursor", "live", "record_view", *_STREAMS)
+        (
+            *("stream", "prefix", "match", "offset", "cursor", "live", "timeout_ms", "record_view"),
+            *_STREAMS,
+        )
     ),
     RouteKind.BUCKET: _STREAMS,
     RouteKind.RETENTION: _STREAMS,

@@ -65,8 +65,8 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
             raise Failure("OFFSET_REQUIRED")
     record, byte = _begin(exchange, now_ms)
     numbered = not _NUMBERED.isdisjoint(query)
-    if live == "long-poll" and "timeout_ms" in query:
-        timeout = min(_number("timeout_ms", query["timeout_ms"]), _TIMEOUT_MS_MAX) / 1000
+    if live == "long-poll":
+        timeout = poll_seconds(exchange, timeout)
     size = PAGE_BYTES_DEFAULT
     if "max_bytes" in query and live != "sse":
         size = min(_number("max_bytes", query["max_bytes"]), PAGE_BYTES_MAX)
@@ -95,6 +95,14 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
         else 0,
         records_max=records_max,
     )
+
+
+def poll_seconds(exchange: Exchange, default: float) -> float:
+    """Return the timeout of a long-poll. Raises `Failure`."""
+    text = exchange.query.get("timeout_ms")
+    if text is None:
+        return default
+    return min(_number("timeout_ms", text), _TIMEOUT_MS_MAX) / 1000
 
 
 def _last_event(exchange: Exchange) -> str:
