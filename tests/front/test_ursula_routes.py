@@ -76,7 +76,7 @@ ROUTES = (
     Route("0.11", "`DELETE …/snapshot/parts`", "parts that no snapshot names are gone after ten minutes", "DELETE /docs/a/snapshot/parts", 400, "INVALID_OFFSET"),
     Route("both", "`GET …/bootstrap`", "[as there](snapshots.md), and live, and as JSON", "GET /docs/a/bootstrap", 200, "multipart/mixed"),
     Route("both", "`PUT …/retention/{offset}`", "as there, and no snapshot is needed", "PUT /docs/a/retention/3", 204, "stream-retained-offset: 0000000000000001"),
-    Route("0.11", "`GET …/incarnation/{token}/…`", "not here: an answer has an `ETag` instead", "GET /docs/a/incarnation/1/chunk/0", 400, "reserved"),
+    Route("0.11", "`GET …/incarnation/{token}/…`", "[`…/incarnation/VERSION/chunk/BYTE`](protocol.md#parts-for-caches) and `…/snapshot/OFFSET`, which caches may keep; `GET …/incarnation` names the version", "GET /docs/a/incarnation/1/chunk/0", 410, "VERSION_GONE"),
     Route("both", "`GET /__ursula/metrics`, `usage`", "`/metrics` of the admin port (Prometheus); [`polynya cost`](cost.md)", "GET /__ursula/metrics", 404, "NO_ROUTE"),
     Route("0.11", "`GET /__ursula/ready`, `live`", "`/readyz` and `/livez` of the admin port", "GET /__ursula/ready", 404, "NO_ROUTE"),
     Route("0.11", "`GET /__ursula/placement…`", "[`polynya cluster status`](cluster.md)", "GET /__ursula/placement", 404, "NO_ROUTE"),

@@ -133,6 +133,7 @@ class HttpListeners:
         """Return the listeners of the base port and of the admin ports."""
         settings = HttpSettings(
             long_poll_seconds=self._start.config.long_poll_timeout,
+            immutable_max_age=self._start.config.immutable_max_age,
             connections_max=connections.base,
             strict_parameters=self._start.config.strict_parameters,
             http2=self._start.config.serves_http2,

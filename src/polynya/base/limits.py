@@ -166,6 +166,8 @@ SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
 BATCH_FRAMES_MAX = 512  # of one `append-batch`, as Ursula
 APPENDS_PER_REQUEST_MAX = 1000  # lines of one `POST /v1/append`: each is proposed alone
+CHUNK_BYTES = 4 * MIB  # of a stream, in one of its immutable chunks
+IMMUTABLE_SECONDS_DEFAULT = 86400.0  # that caches may keep a chunk or a snapshot of a version
 LIVE_STREAMS_MAX = 1000  # streams of one list in `/v1/live`: each is attached and read
 # streams of one prefix or pattern there, closed ones included: the cursor has the place of each
 LIVE_MATCHES_MAX = 10_000

@@ -63,6 +63,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     groups: int | None = None
     scheduling: str = "batch"
     long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
+    immutable_max_age: float = limits.IMMUTABLE_SECONDS_DEFAULT
     http2: str = "auto"
     strict_parameters: bool = True
     unsafe_no_auth: bool = False

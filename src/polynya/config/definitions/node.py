@@ -48,6 +48,14 @@ NODE = (
         low=0.01,
         high=3600,
     ),
+    setting.seconds(
+        "immutable_max_age",
+        limits.IMMUTABLE_SECONDS_DEFAULT,
+        "How long caches may keep the parts of a stream that never change (`…/incarnation/…`); at "
+        "most as long as the stream lives or keeps its records.",
+        low=0,
+        high=31_536_000,
+    ),
     setting.text(
         "http2",
         "auto",

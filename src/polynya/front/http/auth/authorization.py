@@ -62,6 +62,9 @@ _TRANSACTIONS = "/v1/transactions"
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 # of a subscription, authenticated by the token of the wake
 _WORK = frozenset(("callback", "ack", "release", "retry"))
+_READ_ONLY = frozenset(
+    (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP, RouteKind.STATE, RouteKind.IMMUTABLE)
+)
 _STREAM = {
     "GET": Verb.READ,
     "HEAD": Verb.READ,
@@ -315,7 +318,7 @@ class Authorizer:
             return Verb.READ, None
         if route.kind == RouteKind.RETENTION:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
-        if route.kind in (RouteKind.SNAPSHOTS, RouteKind.BOOTSTRAP, RouteKind.STATE):
+        if route.kind in _READ_ONLY:
             return Verb.READ, route.name
         if route.kind == RouteKind.SNAPSHOT:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.SNAPSHOT), route.name

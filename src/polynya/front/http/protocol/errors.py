@@ -163,6 +163,11 @@ _TABLE = (
     ErrorCode("TRANSACTION_NOT_FOUND", 404, "there is no such transactional id"),
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
     ErrorCode("NO_SNAPSHOT", 404, "the stream has no snapshot"),
+    ErrorCode(
+        "NOT_COMPLETE",
+        404,
+        "the stream does not reach the end of this chunk yet; read the stream at its offsets",
+    ),
     ErrorCode("NO_REDUCER", 404, "there is no such reducer, or none is bound to the stream"),
     ErrorCode("MODULE_NOT_FOUND", 404, "no module with this SHA-256 is stored"),
     ErrorCode("KEY_NOT_FOUND", 404, "the state of the reducer has no such key"),
@@ -296,6 +301,12 @@ _TABLE = (
         410,
         "no node keeps this cursor any more; open the streams at the offsets of their last events: "
         "stream=NAME@OFFSET",
+    ),
+    ErrorCode(
+        "VERSION_GONE",
+        410,
+        "the stream has another version: it was created again, restored or compacted; GET "
+        "STREAM/incarnation names the present one",
     ),
     ErrorCode("SNAPSHOT_GONE", 410, "the snapshot was superseded and its grace is over"),
     ErrorCode(

@@ -49,9 +49,11 @@ class RouteKind:
     APPEND_MANY = 13
     APPEND_ALL = 14
     STATE = 15
+    IMMUTABLE = 16
 
 
 _PARTS = {
+    "/incarnation": RouteKind.IMMUTABLE,  # first: a snapshot may be below it
     "/retention": RouteKind.RETENTION,
     "/attrs": RouteKind.ATTRIBUTES,
     "/snapshots": RouteKind.SNAPSHOTS,
@@ -61,8 +63,15 @@ _PARTS = {
     "/state": RouteKind.STATE,
 }
 OF_STREAMS = frozenset((RouteKind.STREAM, *_PARTS.values()))  # whose name is a stream's
-_SPELLED = (RouteKind.SNAPSHOTS, RouteKind.SNAPSHOT, RouteKind.BOOTSTRAP, RouteKind.STATE)
-_WITH_MORE = (RouteKind.RETENTION, RouteKind.SNAPSHOT)  # with segments behind it
+_SPELLED = (
+    *(RouteKind.SNAPSHOTS, RouteKind.SNAPSHOT, RouteKind.BOOTSTRAP, RouteKind.STATE),
+    RouteKind.IMMUTABLE,
+)
+_WITH_MORE = (
+    RouteKind.RETENTION,
+    RouteKind.SNAPSHOT,
+    RouteKind.IMMUTABLE,
+)  # with segments behind it
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):

@@ -9,6 +9,7 @@ import msgspec
 from polynya.base.histogram import Histogram
 from polynya.base.limits import (
     CONNECTIONS_PER_CORE_MAX,
+    IMMUTABLE_SECONDS_DEFAULT,
     LONG_POLL_SECONDS_DEFAULT,
     MIB,
     SSE_KEEPALIVE_SECONDS,
@@ -28,6 +29,7 @@ LINGER_SECONDS = 10  # timeout for the client's close after the last response
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     long_poll_seconds: float = LONG_POLL_SECONDS_DEFAULT
+    immutable_max_age: float = IMMUTABLE_SECONDS_DEFAULT
     sse_recycle_seconds: float = SSE_RECYCLE_SECONDS
     sse_keepalive_seconds: float = SSE_KEEPALIVE_SECONDS
     connections_max: int = CONNECTIONS_PER_CORE_MAX

@@ -53,6 +53,7 @@ _BY_KIND: dict[int, frozenset[str]] = {
     RouteKind.SNAPSHOT: frozenset(("origin", "record", *_STREAMS)),
     RouteKind.SNAPSHOTS: _STREAMS,
     RouteKind.STATE: frozenset(("reducer", "key", "after", "limit", *_ALWAYS)),
+    RouteKind.IMMUTABLE: frozenset(("origin", *_ALWAYS)),
     RouteKind.BOOTSTRAP: frozenset(("origin", "live", "cursor", *_STREAMS)),
 }
 BY_PATH: dict[str, frozenset[str]] = {

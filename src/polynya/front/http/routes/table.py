@@ -13,6 +13,7 @@ from polynya.front.http.attributes import (
 from polynya.front.http.batches.append_all import append_all
 from polynya.front.http.batches.append_batch import append_batch
 from polynya.front.http.batches.append_many import append_many
+from polynya.front.http.immutable import show_immutable
 from polynya.front.http.live.reader import live
 from polynya.front.http.protocol.errors import REFUSED, Failure
 from polynya.front.http.protocol.exchange import CONSOLE, Exchange
@@ -118,6 +119,7 @@ METHODS: dict[int, Methods] = {
     RouteKind.APPEND_MANY: {"POST": append_many, "OPTIONS": options},
     RouteKind.APPEND_ALL: {"POST": append_all, "OPTIONS": options},
     RouteKind.SNAPSHOTS: {"GET": list_snapshots, "HEAD": list_snapshots, "OPTIONS": options},
+    RouteKind.IMMUTABLE: {"GET": show_immutable, "OPTIONS": options},
     RouteKind.STATE: {"GET": show_state, "OPTIONS": options},
     RouteKind.BOOTSTRAP: {"GET": bootstrap, "OPTIONS": options},
     RouteKind.HANDLER: _ANY | {"OPTIONS": options},

@@ -65,10 +65,16 @@ def show_snapshot(exchange: Exchange) -> None:
 async def _show(exchange: Exchange, at: tuple[int, int], *, local: bool) -> None:
     info = await facts(exchange, local=local)
     mark = None if info is None else mark_at(exchange, info, at)
-    if info is None or mark is None:
-        return
+    if info is not None and mark is not None:
+        await answer_snapshot(exchange, info, mark)
+
+
+async def answer_snapshot(
+    exchange: Exchange, info: StreamInfo, mark: Mark, cache: str = NO_CACHE
+) -> None:
+    """Respond with the body of a snapshot, or a range of it. `cache` is the Cache-Control."""
     await touch(exchange.context.service, info)
-    headers = body_headers(info, mark)
+    headers = body_headers(info, mark, cache)
     if none_match(exchange.head.headers.get("if-none-match"), etag_of_snapshot(mark.sha256)):
         exchange.answer(304, headers)
         return
@@ -120,7 +126,7 @@ def _range(exchange: Exchange, mark: Mark) -> tuple[int, int] | None:
         raise Failure("RANGE_NOT_SATISFIABLE", str(bad), (size,)) from None
 
 
-def body_headers(info: StreamInfo, mark: Mark) -> Headers:
+def body_headers(info: StreamInfo, mark: Mark, cache: str = NO_CACHE) -> Headers:
     """Return the headers of a response with the body of a snapshot."""
     return [
         ("Content-Type", mark.content_type),
@@ -128,7 +134,7 @@ def body_headers(info: StreamInfo, mark: Mark) -> Headers:
         ("Stream-Next-Offset", format_token(mark.record, mark.byte)),
         ("ETag", etag_of_snapshot(mark.sha256)),
         ("Accept-Ranges", "bytes"),
-        ("Cache-Control", NO_CACHE),
+        ("Cache-Control", cache),
         ("Content-Security-Policy", "sandbox"),
     ]
 
