@@ -315,6 +315,27 @@ def test_the_error_of_a_wrong_request_is_kafkas_and_changes_nothing() -> None:
     play(story)
 
 
+def test_a_commit_that_overtakes_its_batches_is_repeated_behind_them() -> None:
+    """Java's client may send EndTxn first. It repeats it after CONCURRENT_TRANSACTIONS, and ends
+    after INVALID_TXN_STATE, which is left for a producer that has written nothing."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        one = TransactionalProducer(await world.wire(), NEW)
+        assert await one.init() == 0
+        for value in (b"a", b"b"):
+            assert await one.end(commit=True) == Error.CONCURRENT_TRANSACTIONS
+            await one.write(0, value)
+            assert await one.end(commit=True) == 0
+        assert await one.end(commit=True) == Error.CONCURRENT_TRANSACTIONS
+        assert await one.end(commit=True) == Error.INVALID_TXN_STATE
+        assert await one.end(commit=True) == Error.INVALID_TXN_STATE
+        assert await one.init() == 0
+        assert await values(one.wire, 1) == [b"a", b"b"]
+
+    play(story)
+
+
 def test_a_client_cannot_write_markers_or_add_too_many_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -58,6 +58,8 @@ class Session:
         self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
         self.parked: ParkedFetch | None = None  # the Fetch that waits for records
         self.repeated: RepeatedRequest | None = None  # the last Fetch, if it got no records
+        # the producer whose commit came before the first batch of its transaction
+        self.early_commit: tuple[str, int, int] | None = None
 
     def concluded(self, name: str) -> None:
         """Count the outcome of a batch that was proposed to this partition."""

@@ -173,7 +173,23 @@ async def end_txn(call: Call, request: EndTxnRequest) -> EndTxnResponse:
             ),
         )
     except NotAnswered as refused:
+        if refused.error == Error.INVALID_TXN_STATE and _is_early(call, request, key):
+            return EndTxnResponse(0, Error.CONCURRENT_TRANSACTIONS)
         return EndTxnResponse(0, fenced(refused.error, known=call.version >= _FENCED_SINCE))
     finally:
         call.context.numbers.forget(key)
     return EndTxnResponse(0, Error.NONE, *given)
+
+
+def _is_early(call: Call, request: EndTxnRequest, key: Key) -> bool:
+    """Report whether a commit without a transaction may have overtaken the batches that begin it.
+
+    Java's client (seen with 4.3) reads whether it has unsent batches before it takes the lock of its
+    transaction (`Sender.maybeSendAndPollTransactionalRequest`). The application may write and commit
+    between the two; then EndTxn is sent first, and INVALID_TXN_STATE would end the producer. A
+    retriable error lets the client send the batches, and repeat the commit. The second commit of a
+    connection that finds no transaction has none."""
+    if not request.committed or call.version < _NEW_END_SINCE or call.session.early_commit == key:
+        return False
+    call.session.early_commit = key
+    return True
