@@ -17,8 +17,12 @@ from s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from shared_spark import configured, shared_runner
 from worlds.pipeline import PipeWorld
 
+from polynya.spark.lag import lag
+
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(600)]
 needed_module("pyspark")
+from pyspark.sql.datasource import DataSourceStreamReader  # noqa: E402
+
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text("utf-8")
 
 
@@ -132,6 +136,35 @@ def test_a_query_from_stream_to_stream_is_exactly_once(
     with running(spark, lake, checkpoint):
         assert doubled(lake) == [0, 2, 4, 6, 8, 10, 12, 14]
     assert [name for name in names(lake, "spark-staging/") if "stage-" in name] == []
+
+
+def test_limits_hold_from_the_first_batch_and_after_a_restart(
+    spark: Any, lake: PipeWorld, tmp_path: Path
+) -> None:
+    lake.append("rate/a", *({"n": n} for n in range(5)))
+    options = {"server": lake.node.url, "prefix": "rate/", "maxOffsetsPerTrigger": "2"}
+
+    left: list[int] = []
+
+    def run(trigger: dict[str, Any], **more: str) -> list[int]:
+        """The sizes of the batches of one start."""
+        frame = spark.readStream.format("polynya").options(**options, **more).load()
+        writer = frame.writeStream.format("noop").trigger(**trigger)
+        query = patient(lambda: begun(writer.option("checkpointLocation", str(tmp_path)).start()))
+        left.append(lag(query, options).records)
+        query.stop()
+        return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+
+    often = {"processingTime": "0 seconds"}
+    assert run(often, columns="offset") == [2, 2, 1]
+    lake.append("rate/a", *({"n": n} for n in range(3)))
+    assert run(often, columns="offset,value") == [2, 1]
+    lake.append("rate/b", *({"n": n} for n in range(3)))
+    now = {"availableNow": True}
+    if hasattr(DataSourceStreamReader, "getDefaultReadLimit"):  # PySpark 4.2
+        assert run(now) == [2, 1] and left == [0, 0, 0]
+    else:
+        assert run(now) + run(now) == [2, 1] and left == [0, 0, 1, 0]
 
 
 def doubled(lake: PipeWorld) -> list[int]:

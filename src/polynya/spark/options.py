@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -10,20 +11,26 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.base.msgpack import UNREADABLE
 from polynya.client.values import SERVER_DEFAULT
+from polynya.spark.kafka_names import hint, translated
+from polynya.spark.starts import Start, ending, starting
 
-EARLIEST, LATEST = "earliest", "latest"
 STORE, SERVER = "store", "server"
 PARTITION_BYTES = 32 << 20
-Start = str | dict[str, int]
+CURSORS = "spark-cursors"
 _OWN = "POLYNYA_COLD_S3_"
 _CONNECTION = ("server", "token")
 _KEYS = ("s3AccessKeyId", "s3SecretAccessKey", "s3SessionToken")
 _SOURCE = (
     *_CONNECTION,
-    *("stream", "prefix", "startingOffsets", "endingOffsets", "failOnDataLoss"),
-    *("maxRecordsPerTrigger", "readFrom", "partitionBytes", "pushdown"),
+    *("stream", "prefix", "subscribe", "subscribePattern", "assign"),
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("startingOffsetsByTimestampStrategy", "failOnDataLoss"),
+    *("maxRecordsPerTrigger", "maxBytesPerTrigger"),
+    *("readFrom", "partitionBytes", "columns", "pushdown", "cursors"),
     *_KEYS,
 )
+_SELECTIONS = ("stream", "prefix", "subscribe", "subscribePattern", "assign")
 _SPARKS = ("checkpointLocation", "queryName")  # Spark's own, which a sink gets as well
 _SINK = (*_CONNECTION, "stream", "staging", "jobId", *_SPARKS)
 
@@ -54,6 +61,20 @@ class StoreKeys(msgspec.Struct, frozen=True):
         return {f"{_OWN}{name.upper()}": value for name, value in found.items()}
 
 
+class Topics(msgspec.Struct, frozen=True):
+    """Topics of Kafka: those of these names, or all whose names match a pattern. `partitions`:
+    only these of a topic."""
+
+    names: list[str] = []
+    pattern: str = ""
+    partitions: dict[str, list[int]] = {}
+
+    def has(self, topic: str) -> bool:
+        if self.pattern:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.names
+
+
 class SourceOptions(msgspec.Struct, frozen=True):
     """The options of a read. Streams are those of `streams`, or all under `prefix`."""
 
@@ -68,6 +89,13 @@ class SourceOptions(msgspec.Struct, frozen=True):
     partition_bytes: int
     pushdown: bool
     keys: StoreKeys = StoreKeys()
+    topics: Topics | None = None  # instead of `streams` and `prefix`
+    bytes_max: int = 0  # of a micro-batch, about; 0: unlimited
+    cursors: str = CURSORS
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.records_max or self.bytes_max)
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
@@ -81,51 +109,89 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """Return the checked options of a read. Raises ConfigError."""
-    _check_names(options, _SOURCE)
-    streams = [name.strip() for name in options.get("stream", "").split(",") if name.strip()]
-    prefix = options.get("prefix")
-    if bool(streams) == (prefix is not None):
+    options = _checked(options, _SOURCE)
+    chosen = [name for name in _SELECTIONS if _is_given(options, name)]
+    if len(chosen) != 1:
         raise ConfigError(
-            "format('polynya') needs one of the options 'stream' (names, separated by commas) and "
-            "'prefix' ('' is every stream)"
+            "format('polynya') needs one of the options 'stream' (names, separated by commas), "
+            "'prefix' ('' is every stream), 'subscribe' (topics, separated by commas), "
+            f"'subscribePattern' and 'assign'; got {' and '.join(chosen) or 'none'}"
         )
-    read_from = options.get("readFrom", STORE)
+    read_from = options.get("readfrom", STORE)
     if read_from not in (STORE, SERVER):
         raise ConfigError(f"readFrom is '{read_from}'; expected '{STORE}' or '{SERVER}'")
     return SourceOptions(
         _connection(options),
-        streams,
-        prefix,
-        _offsets(options, "startingOffsets", EARLIEST),
-        _offsets(options, "endingOffsets", LATEST),
+        _list(options, "stream"),
+        options.get("prefix"),
+        starting(options),
+        ending(options),
         _switch(options, "failOnDataLoss", default=True),
         _number(options, "maxRecordsPerTrigger", 0),
         read_from,
         max(1, _number(options, "partitionBytes", PARTITION_BYTES)),
         _switch(options, "pushdown", default=False),
         _keys(options),
+        _topics(options),
+        _number(options, "maxBytesPerTrigger", 0),
+        options.get("cursors", CURSORS).strip("/"),
     )
+
+
+def _is_given(options: Mapping[str, str], name: str) -> bool:
+    return bool(options.get(name.lower(), "").strip(", ")) or (
+        name == "prefix" and "prefix" in options
+    )
+
+
+def _list(options: Mapping[str, str], name: str) -> list[str]:
+    return [each.strip() for each in options.get(name.lower(), "").split(",") if each.strip()]
+
+
+def _topics(options: Mapping[str, str]) -> Topics | None:
+    """Return the topics of Kafka's options, if there is one of them. Raises ConfigError."""
+    if names := _list(options, "subscribe"):
+        return Topics(names)
+    if pattern := options.get("subscribepattern"):
+        try:
+            re.compile(pattern)
+        except re.error as wrong:
+            raise ConfigError(
+                f"subscribePattern is '{pattern}'; expected a regular expression: {wrong}"
+            ) from None
+        return Topics(pattern=pattern)
+    if not (text := options.get("assign")):
+        return None
+    try:
+        partitions = msgspec.json.decode(text, type=dict[str, list[int]])
+    except UNREADABLE:
+        raise ConfigError(
+            f"assign is '{text}'; expected JSON such as {{\"topic\": [0, 1]}}"
+        ) from None
+    return Topics(sorted(partitions), partitions=partitions)
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Return the checked options of a write. Raises ConfigError."""
-    _check_names(options, _SINK)
+    options = _checked(options, _SINK)
     return SinkOptions(
         _connection(options),
         options.get("stream", ""),
         options.get("staging", "spark-staging").strip("/"),
-        options.get("jobId", ""),
+        options.get("jobid", ""),
     )
 
 
-def _check_names(options: Mapping[str, str], known: Sequence[str]) -> None:
-    """Raise ConfigError for an option that has no meaning. Spark ignores the case of names."""
-    wrong = {name.lower() for name in options} - {name.lower() for name in known}
+def _checked(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
+    """Return the options under lower-case names, since Spark ignores their case. Raises ConfigError
+    for one that has no meaning."""
+    given = translated(options)
+    wrong = given.keys() - {name.lower() for name in known}
     if wrong:
-        raise ConfigError(
-            f"format('polynya') has no option '{min(wrong)}' here; expected some of "
-            f"{', '.join(known)}"
-        )
+        name = min(wrong)
+        told = hint(name) or f"expected some of {', '.join(known)}"
+        raise ConfigError(f"format('polynya') has no option '{name}' here; {told}")
+    return given
 
 
 def _connection(options: Mapping[str, str]) -> Connection:
@@ -139,7 +205,7 @@ def _keys(options: Mapping[str, str]) -> StoreKeys:
     """Return the keys of the options, else those of the driver's environment."""
     names = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
     for found in (
-        StoreKeys(*(options.get(name, "") for name in _KEYS)),
+        StoreKeys(*(options.get(name.lower(), "") for name in _KEYS)),
         StoreKeys(*(os.environ.get(f"{_OWN}{name}", "") for name in names)),
     ):
         if bool(found.access_key_id) != bool(found.secret_access_key):
@@ -152,28 +218,15 @@ def _keys(options: Mapping[str, str]) -> StoreKeys:
     return found if found.access_key_id and found.secret_access_key else StoreKeys()
 
 
-def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:
-    text = options.get(name, default)
-    if text in (EARLIEST, LATEST):
-        return text
-    try:
-        return msgspec.json.decode(text, type=dict[str, int])
-    except UNREADABLE:
-        raise ConfigError(
-            f"{name} is '{text}'; expected '{EARLIEST}', '{LATEST}' or JSON such as "
-            '{"orders": 100}'
-        ) from None
-
-
 def _switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(name, str(default)).lower()
+    text = options.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
         raise ConfigError(f"{name} is '{text}'; expected true or false")
     return text == "true"
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name, str(default))
+    text = options.get(name.lower(), str(default))
     if not (text.isascii() and text.isdecimal()):
         raise ConfigError(f"{name} is '{text}'; expected a whole number")
     return int(text)

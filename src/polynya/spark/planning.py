@@ -9,16 +9,9 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.lakehouse.jobs.plan import Range, span_of
-from polynya.spark.options import (
-    EARLIEST,
-    LATEST,
-    SERVER,
-    Connection,
-    SourceOptions,
-    Start,
-    StoreKeys,
-)
+from polynya.spark.options import SERVER, Connection, SourceOptions, StoreKeys
 from polynya.spark.server import StreamRanges, Tail, TimedRange
+from polynya.spark.starts import EARLIEST, FIRST, LATEST, TAIL, Start
 from polynya.wire.tables import StoreRef
 
 ALWAYS = (0, 1 << 62)
@@ -60,22 +53,27 @@ class RangeFinder(Protocol):
 
 def bound(tails: Mapping[str, Tail], wanted: Start) -> dict[str, int]:
     """Return a record number for each stream. Streams that `wanted` does not name begin at their
-    first record."""
+    first record. Times are resolved before (`polynya.spark.times`)."""
     if wanted == LATEST:
         return {name: tail.next for name, tail in tails.items()}
-    given: Mapping[str, int] = {} if wanted == EARLIEST or isinstance(wanted, str) else wanted
-    return {name: min(given.get(name, tail.first), tail.next) for name, tail in tails.items()}
+    given: Mapping[str, int] = wanted if isinstance(wanted, dict) else {}
+    return {name: _record(tail, given.get(name, FIRST)) for name, tail in tails.items()}
+
+
+def _record(tail: Tail, number: int) -> int:
+    """Return a record number, or that of one of Kafka's two words, up to the tail."""
+    if number == FIRST:
+        return tail.first
+    return tail.next if number == TAIL else min(number, tail.next)
 
 
 def batch_spans(tails: Mapping[str, Tail], options: SourceOptions) -> list[Span]:
     """Return the spans of a batch read. Raises DataLoss."""
     begin = bound(tails, options.starting)
-    ending = options.ending
-    end = bound(tails, LATEST) | (
-        {}
-        if isinstance(ending, str)
-        else {name: record for name, record in ending.items() if name in tails}
-    )
+    given = options.ending if isinstance(options.ending, dict) else {}
+    if options.ending == EARLIEST:
+        given = dict.fromkeys(tails, FIRST)
+    end = {name: _record(tail, given.get(name, TAIL)) for name, tail in tails.items()}
     missing = [name for name in options.streams if name not in tails]
     if missing:
         raise PolynyaError(f"there is no stream '{missing[0]}' to read")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from polynya.spark.options import SourceOptions, Start
+from polynya.spark.options import SourceOptions
 from polynya.spark.planning import DataLoss, Span, bound
 from polynya.spark.server import Tail
+from polynya.spark.starts import Start
 
 Offsets = dict[str, list[int]]  # stream: [uid, record], as JSON in Spark's checkpoint
 
@@ -17,23 +18,58 @@ def initial(tails: Mapping[str, Tail], starting: Start) -> Offsets:
     return {name: [tails[name].uid, begin[name]] for name in sorted(tails)}
 
 
-def latest(tails: Mapping[str, Tail], start: Offsets | None, records_max: int) -> Offsets:
-    """Return where the next micro-batch ends: at the tails, or after about `records_max` records
-    from `start`, of which each stream gets its share."""
+def latest(
+    tails: Mapping[str, Tail], start: Offsets | None, records_max: int, bytes_max: int = 0
+) -> Offsets:
+    """Return where the next micro-batch ends: at the tails, or after `records_max` records and
+    about `bytes_max` bytes from `start`, of which each stream gets its share."""
     end = {name: [tail.uid, tail.next] for name, tail in sorted(tails.items())}
-    if not records_max or start is None:
+    if start is None or not (records_max or bytes_max):
         return end
-    backlog = {name: tail.next - _begin(start, name, tail) for name, tail in tails.items()}
+    backlog = behind(tails, start)
     total = sum(backlog.values())
-    if total <= records_max:
+    limit = min(records_max or total, _records_of(tails, backlog, bytes_max) or total)
+    if total <= limit:
         return end
-    return {
-        name: [
-            tail.uid,
-            _begin(start, name, tail) + -(-backlog[name] * records_max // total),
-        ]
-        for name, tail in sorted(tails.items())
-    }
+    # Shares are differences of a sum that is rounded once, so that they are exact together. The
+    # phase moves on with each batch: no stream is rounded to nothing each time.
+    at = sum(record for _, record in start.values()) % total
+    for name, waiting in backlog.items():
+        share = (at + waiting * limit) // total - at // total
+        at += waiting * limit
+        end[name][1] -= waiting - share
+    return end
+
+
+def _records_of(tails: Mapping[str, Tail], backlog: Mapping[str, int], bytes_max: int) -> int:
+    """Return about how many records of a backlog have so many bytes, at least one; 0: no limit."""
+    if not bytes_max:
+        return 0
+    size = sum(
+        waiting * tails[name].size // max(1, tails[name].next - tails[name].first)
+        for name, waiting in backlog.items()
+    )
+    total = sum(backlog.values())
+    return max(1, total * bytes_max // size) if size > bytes_max else total
+
+
+def capped(tails: Mapping[str, Tail], target: dict[str, Tail]) -> dict[str, Tail]:
+    """Return the tails as they were for a target: without later streams and records. The first
+    tail of a stream that was created again becomes its target."""
+    found = {}
+    for name, tail in tails.items():
+        if (wanted := target.get(name)) is None:
+            continue
+        if wanted.uid != tail.uid:
+            wanted = target[name] = tail
+        end = max(tail.first, min(tail.next, wanted.next))
+        found[name] = Tail(tail.uid, tail.first, end, tail.content_type, tail.size)
+    return found
+
+
+def behind(tails: Mapping[str, Tail], start: Offsets) -> dict[str, int]:
+    """Return how many records of each stream are not read yet."""
+    return {name: tail.next - _begin(start, name, tail) for name, tail in sorted(tails.items())}
 
 
 def spans_between(start: Offsets, end: Offsets, *, strict: bool) -> list[Span]:

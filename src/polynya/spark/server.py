@@ -32,6 +32,7 @@ class Tail(msgspec.Struct, frozen=True):
     first: int
     next: int
     content_type: str = ""
+    size: int = 0  # bytes of the retained records
 
 
 class TimedRange(Range, frozen=True, gc=False):
@@ -112,4 +113,5 @@ class Server:
 def _tail(facts: Facts) -> Tail:
     end = parse_token(facts.offset) or (0, 0)
     first = parse_token(facts.retained_offset or "") or (0, 0)
-    return Tail(int(facts.incarnation or 0), first[0], end[0], facts.content_type)
+    size = max(0, end[1] - first[1])
+    return Tail(int(facts.incarnation or 0), first[0], end[0], facts.content_type, size)

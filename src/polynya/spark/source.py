@@ -12,16 +12,23 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from polynya.base.errors import ConfigError
-from polynya.lakehouse.reading.slices import BASE_TYPES
 from polynya.spark.options import sink_options, source_options
 from polynya.spark.readers import BatchReader, FilteredReader, StreamReader
 from polynya.spark.sink.writer import BatchSink, StreamSink
 
-SCHEMA = (
-    "stream string, incarnation bigint, offset bigint, byte_offset bigint, batch bigint, "
-    "timestamp timestamp, append_time timestamp, key binary, "
-    "headers array<struct<key: string, value: binary>>, value binary"
-)
+TYPES = {
+    "stream": "string",
+    "incarnation": "bigint",
+    "offset": "bigint",
+    "byte_offset": "bigint",
+    "batch": "bigint",
+    "timestamp": "timestamp",
+    "append_time": "timestamp",
+    "key": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+    "value": "binary",
+}
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
 
 
 class PolynyaSource(DataSource):
@@ -32,7 +39,9 @@ class PolynyaSource(DataSource):
         return "polynya"
 
     def schema(self) -> str:
-        return SCHEMA
+        """Return the columns, or those of the option `columns`."""
+        chosen = [name.strip() for name in self.options.get("columns", "").split(",")]
+        return ", ".join(f"{name} {_typed(name)}" for name in chosen if name) or SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = source_options(self.options)
@@ -57,9 +66,13 @@ def _appended(schema: StructType, overwrite: bool) -> StructType:
 
 def _columns(schema: StructType) -> list[str]:
     """Return the columns to read: all, or those of the user's schema. Raises ConfigError."""
-    unknown = [name for name in schema.names if name not in BASE_TYPES]
-    if unknown:
-        raise ConfigError(
-            f"format('polynya') has no column '{unknown[0]}'; it has {', '.join(BASE_TYPES)}"
-        )
+    for name in schema.names:
+        _typed(name)
     return list(schema.names)
+
+
+def _typed(name: str) -> str:
+    """Return the type of a column. Raises ConfigError if there is no such column."""
+    if name not in TYPES:
+        raise ConfigError(f"format('polynya') has no column '{name}'; it has {', '.join(TYPES)}")
+    return TYPES[name]
