@@ -161,7 +161,7 @@ export class Pane {
       ),
     );
     this.element = h(
-      "aside",
+      "section",
       { class: "pane", "aria-labelledby": "record-title", hidden: true },
       h(
         "div",
