@@ -12,6 +12,7 @@ import httpx
 from chromium import Browser, Page
 from polling import wait_until
 from product import RunningNode, polynya, running_node
+from worlds.console_acts import use_token
 
 JSON = {"Content-Type": "application/json"}
 CITIES = ("Oslo", "Nuuk", "Tromsø", "Reykjavík", "Murmansk")
@@ -35,11 +36,14 @@ OPEN_RECORD = (
     "(document.querySelector('.pane:not([hidden])') !== null || "
     "document.querySelector('.record')?.click())"
 )
+OPEN_SNAPSHOT = OPEN_RECORD.replace(".record'", ".link'")
 PAGES = (
     Shown("overview", "overview", _has(".trend-lines") + " !== undefined"),
     Shown("streams", "streams", _has("tbody", "shop/orders")),
     Shown("stream", "stream/shop/orders", OPEN_RECORD),
     Shown("records", "records?of=shop/", OPEN_RECORD),
+    Shown("live", "records?of=shop/&live=1", _has(".state", "Live: 2 streams")),
+    Shown("snapshots", "snapshots/shop/orders", OPEN_SNAPSHOT),
     Shown("tables", "tables", _has("tbody", "orders")),
     Shown("table", "table/orders", _has("#content", "The table has had no job yet")),
     Shown("kafka", "kafka", _has("#content", "billing")),
@@ -48,6 +52,7 @@ PAGES = (
     Shown("transaction", "transaction/nobody", _has("#content", "nobody")),
     Shown("schemas", "schemas", _has("tbody", "orders-value")),
     Shown("schema", "schema/orders-value", _has(".schema-text", "price")),
+    Shown("reducers", "reducers", _has("tbody", "carts")),
     Shown("subscriptions", "subscriptions", _has("tbody", "mailer")),
     Shown("subscription", "subscription/mailer", _has("tbody", "shop/orders")),
     Shown("sql", "sql?q=select%201%20as%20one", _has("#result", "one")),
@@ -65,6 +70,15 @@ class Guarded(NamedTuple):
     data: Path
     root: str
 
+    def acts(self) -> list[tuple[str, str, str, str]]:
+        """The lines of the audit log: act, target, name of the token, outcome."""
+        lines = (self.data / "access" / "audit.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
+        return [
+            (each["act"], each["target"], each["who"].split()[-1], each.get("outcome", "ok"))
+            for each in found
+        ]
+
     @property
     def url(self) -> str:
         return self.node.url
@@ -75,11 +89,14 @@ class Guarded(NamedTuple):
 
     def token(self, name: str, *scopes: str) -> str:
         """The secret of a new token, once the node knows it."""
-        made = polynya("token", "create", name, "--allow", ",".join(scopes), "--data", str(self.data))
+        made = polynya(
+            "token", "create", name, "--allow", ",".join(scopes), "--data", str(self.data)
+        )
         secret = made.out.strip()
         with self.web(secret) as web:
             wait_until(
-                lambda: web.get("/v1/streams").status_code != 401, what=f"the token {name} to be known"
+                lambda: web.get("/v1/streams").status_code != 401,
+                what=f"the token {name} to be known",
             )
         return secret
 
@@ -106,6 +123,13 @@ def fill(web: httpx.Client) -> None:
             web.put("/registry/config", json={"compatibility": "NONE"}).raise_for_status()
         body = {"schema": json.dumps(schema), "schemaType": "JSON"}
         web.post("/registry/subjects/orders-value/versions", json=body).raise_for_status()
+    snapshot = {"orders": 20, "paid": 13}
+    for record, count in ((10, 10), (20, 20)):
+        path = f"/v1/stream/shop/orders/snapshot?record={record}"
+        web.put(path, json=snapshot | {"orders": count}).raise_for_status()
+    web.put("/v1/stream/shop/orders/attrs", json={"owner": "shop"}).raise_for_status()
+    reducer = {"pattern": "carts/*", "builtin": "latest", "key": "/item"}
+    web.put("/v1/reducers/carts", json=reducer).raise_for_status()
     work = {"type": "pull-wake", "pattern": "shop/*", "wake_stream": "wakes"}
     web.put("/v1/stream/__ds/subscriptions/mailer", json=work).raise_for_status()
 
@@ -114,14 +138,25 @@ def _fill_streams(web: httpx.Client) -> None:
     for name in ("shop/orders", "shop/returns", "sensors/arctic", "wakes"):
         web.put(f"/v1/stream/{name}", headers=JSON).raise_for_status()
     orders = [
-        {"order": number, "city": CITIES[number % 5], "price": 12.5 * (number % 7 + 1), "paid": number % 3 > 0}
+        {
+            "order": number,
+            "city": CITIES[number % 5],
+            "price": 12.5 * (number % 7 + 1),
+            "paid": number % 3 > 0,
+        }
         for number in range(40)
     ]
     keyed = {"Record-Key": "customer-9", "Record-Header": "source=web"}
     web.post("/v1/stream/shop/orders", json=orders, headers=JSON).raise_for_status()
-    web.post("/v1/stream/shop/orders", json={"order": 40, "note": "gift"}, headers=JSON | keyed).raise_for_status()
-    web.post("/v1/stream/shop/returns", json=[{"order": 3, "why": "too small"}], headers=JSON).raise_for_status()
-    web.post("/v1/stream/sensors/arctic", json=[{"ice": 0.93}, {"ice": 0.91}], headers=JSON).raise_for_status()
+    web.post(
+        "/v1/stream/shop/orders", json={"order": 40, "note": "gift"}, headers=JSON | keyed
+    ).raise_for_status()
+    web.post(
+        "/v1/stream/shop/returns", json=[{"order": 3, "why": "too small"}], headers=JSON
+    ).raise_for_status()
+    web.post(
+        "/v1/stream/sensors/arctic", json=[{"ice": 0.93}, {"ice": 0.91}], headers=JSON
+    ).raise_for_status()
     web.put("/v1/stream/logs/web", headers={"Content-Type": "text/plain"}).raise_for_status()
 
 
@@ -138,11 +173,7 @@ def _fill_kafka(web: httpx.Client) -> None:
 def open_console(browser: Browser, node: Guarded, token: str = "") -> Page:
     """A tab with the console, and this token or the admin's."""
     page = browser.open(f"{node.url}/console/")
-    page.run(
-        f"sessionStorage.setItem('polynya.token', {json.dumps(token or node.root)}); window.old = true"
-    )
-    page.call("Page.reload")
-    page.wait("!window.old && document.querySelector('#title') !== null")
+    use_token(page, token or node.root)
     return page
 
 
