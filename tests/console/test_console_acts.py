@@ -7,13 +7,14 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import pytest
 from chromium import Browser, Page, browser
 from polling import wait_until
 from product import polynya, running_node
+from worlds.console_acts import act, fill, go, open_act, perform, use_token, wait_text
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 __all__ = ["browser"]  # the fixture
@@ -77,58 +78,6 @@ def page(browser: Browser, node: Guarded) -> Iterator[Page]:
     use_token(page, node.root)
     yield page
     page.call("Page.close")
-
-
-def use_token(page: Page, token: str) -> None:
-    page.run(f"sessionStorage.setItem('polynya.token', {json.dumps(token)}); window.old = true")
-    page.call("Page.reload")
-    page.wait("!window.old && document.querySelector('#title') !== null")
-
-
-def go(page: Page, place: str) -> None:
-    page.run(f"location.hash = {json.dumps(f'#/{place}')}")
-
-
-def wait_text(page: Page, selector: str, words: str) -> None:
-    page.wait(
-        f"document.querySelector({json.dumps(selector)})?.textContent.includes({json.dumps(words)})"
-    )
-
-
-def open_act(page: Page, word: str) -> None:
-    """Press the button of an act that begins with this word, once it is shown."""
-    button = (
-        "[...document.querySelectorAll('.acts:not(.waiting) button')]"
-        f".find((each) => each.textContent.startsWith({json.dumps(word)}))"
-    )
-    page.wait(f"{button} !== undefined")
-    page.run(f"{button}.click()")
-    page.wait("document.querySelector('dialog.act-dialog')?.open")
-
-
-def fill(page: Page, **values: Any) -> None:
-    for name, value in values.items():
-        page.run(
-            f"(() => {{ const field = document.querySelector('#act-{name}'); "
-            f"if (field.type === 'checkbox') field.checked = {json.dumps(value)}; "
-            f"else field.value = {json.dumps(value)}; "
-            "field.dispatchEvent(new Event('input', { bubbles: true })); })()"
-        )
-
-
-def perform(page: Page) -> None:
-    """Press the button of the dialog."""
-    page.run("document.querySelector('.act-dialog form').requestSubmit()")
-
-
-def act(page: Page, word: str, **values: Any) -> str:
-    """Perform an act until its dialog is closed; return the command that it showed."""
-    open_act(page, word)
-    fill(page, **values)
-    command: str = page.run("document.querySelector('.act-dialog .same code').textContent")
-    perform(page)
-    page.wait("document.querySelector('.act-dialog') === null")
-    return command
 
 
 def test_a_stream_is_created_written_trimmed_forked_closed_and_deleted(

@@ -13,6 +13,7 @@ from polynya.front.http.api.cluster import act_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import CONSOLE
 from polynya.front.http.protocol.extension import Handler, Request, Response
+from polynya.front.http.reducers.routes import VERIFY
 
 ActOf = Callable[[Request], str]
 """The audit name of a request; empty if it is not audited."""
@@ -68,7 +69,10 @@ def bucket_act(request: Request) -> str:
 
 
 def reducer_act(request: Request) -> str:
-    """Return the audit name of a change of a reducer itself. Faults come from workers."""
+    """Return the audit name of a change of a reducer itself, and of a verification, which may stop
+    it. Faults come from workers."""
+    if request.segments[1:] == (VERIFY,):
+        return "reducer.verify" if request.method == "POST" else ""
     if len(request.segments) != 1:
         return ""
     return {"PUT": "reducer.put", "DELETE": "reducer.delete"}.get(request.method, "")

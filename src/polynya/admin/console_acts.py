@@ -16,6 +16,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.router import OF_STREAMS, RouteKind
+from polynya.front.http.reducers.routes import PATH as REDUCERS
 
 _READS = ("GET", "HEAD", "OPTIONS")
 _OF_STREAM = {"PUT": "stream.create", "POST": "stream.append", "DELETE": "stream.delete"}
@@ -25,6 +26,7 @@ _MOUNTS: tuple[tuple[str, ActOf], ...] = (
     (f"{TRANSACTIONS}/", audited_requests.transaction_act),
     (f"{BUCKETS}/", audited_requests.bucket_act),
     ("/v1/tables/", audited_requests.table_act),
+    (f"{REDUCERS}/", audited_requests.reducer_act),
     (PROFILES, audited_requests.profile_act),
     ("/v1/admin/", audited_requests.admin_act),
     ("/v1/cluster/", audited_requests.cluster_act),

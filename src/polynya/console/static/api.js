@@ -163,11 +163,11 @@ export function rfc3339(time) {
   return new Date(time).toISOString();
 }
 
-/** Yield the events of a stream from an offset on, with whole records as data: {event, data, id}. Ends with the response, or if it falls silent. */
-export async function* live(name, { offset, lastId, signal }) {
+/** Yield the events of live reads, with whole records as data: {event, data, id}. Ends with the response, or if it falls silent. */
+export async function* events(target, { lastId, signal }) {
   const headers = { Accept: `text/event-stream, ${WHOLE}`, ...(lastId ? { "Last-Event-ID": lastId } : {}) };
   const silence = new AbortController();
-  const answer = await ask(streamUrl(name, { live: "sse", offset }), { headers, signal: AbortSignal.any([signal, silence.signal]) });
+  const answer = await ask(target, { headers, signal: AbortSignal.any([signal, silence.signal]) });
   const parser = new SseParser();
   let timer = 0;
   const listen = () => {

@@ -54,6 +54,13 @@ function decoded(text) {
   }
 }
 
+/** Return what `/v1/live` selects for this choice: {prefix}, {match} or {names}. */
+export function selectionOf(kind, text) {
+  if (kind === "list") return { names: namesOf(text) };
+  if (kind === "pattern") return { match: text };
+  return text ? { prefix: text } : { match: "**" };
+}
+
 /** Return {streams, left, missing}: the first streams that are meant, whether there are more, and the listed names that do not exist. */
 export async function chosen(kind, text, signal) {
   if (kind === "list") return listed(namesOf(text), signal);

@@ -2,6 +2,7 @@
 
 import { curl, streamUrl } from "./api.js";
 import { quoted, token } from "./format.js";
+import { liveUrl } from "./tail.js";
 import { WHOLE } from "./whole.js";
 
 const SAFE_WORD = /^[\w@%+=:,./][\w@%+=:,./-]*$/;
@@ -21,6 +22,18 @@ export function tailCommand(name, offset) {
 /** Return the request for the records of a page, or of one record, from an offset on. */
 export function curlRead(name, offset, { bytes = PAGE_BYTES } = {}) {
   return curl(streamUrl(name, { offset: token(offset), max_bytes: bytes }), { headers: { Accept: WHOLE } });
+}
+
+/** Return the command that prints the new records of many streams: one of curl where `polynya` has no such selection. */
+export function tailManyCommand(selection) {
+  const { prefix, match, names } = selection;
+  if (prefix && !prefix.endsWith("/")) return curlTailMany(selection);
+  return polynya("tail", ...(names ?? [match ?? prefix]).map(word));
+}
+
+/** Return the request for the new records of many streams. */
+export function curlTailMany(selection) {
+  return curl(liveUrl(selection), { headers: { Accept: WHOLE }, flags: "-sN" });
 }
 
 /** Return the request for new records from an offset on. */

@@ -131,6 +131,11 @@ export function visibleLines(text) {
   return text.replace(HIDDEN, (character) => (character === "\n" || character === "\t" ? character : visible(character)));
 }
 
+/** Return the address of a stream's page. */
+export function streamHash(name) {
+  return `#/stream/${name.split("/").map(encodeURIComponent).join("/")}`;
+}
+
 /** Quote one argument for a POSIX shell. */
 export function quoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;

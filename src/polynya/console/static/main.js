@@ -10,8 +10,10 @@ import * as kafka from "./kafka.js";
 import * as overview from "./overview.js";
 import { checkReady, watchReady } from "./ready.js";
 import * as records from "./records.js";
+import * as reducers from "./reducers.js";
 import * as schema from "./schema.js";
 import * as schemas from "./schemas.js";
+import * as snapshots from "./snapshots.js";
 import * as sql from "./sql.js";
 import * as stream from "./stream.js";
 import * as streams from "./streams.js";
@@ -22,9 +24,9 @@ import * as tables from "./tables.js";
 import * as topic from "./topic.js";
 import * as transaction from "./transaction.js";
 
-const PAGES = { overview, streams, stream, records, tables, table, kafka, topic, group, transaction, schemas, schema, subscriptions, subscription, sql, costs, access, health };
-const TABS = { stream: "streams", table: "tables", topic: "kafka", group: "kafka", transaction: "kafka", schema: "schemas", subscription: "subscriptions" };
-const GO = { o: "#/overview", s: "#/streams", r: "#/records", t: "#/tables", k: "#/kafka", m: "#/schemas", u: "#/subscriptions", q: "#/sql", c: "#/costs", a: "#/access", h: "#/health" };
+const PAGES = { overview, streams, stream, snapshots, records, tables, table, kafka, topic, group, transaction, schemas, schema, reducers, subscriptions, subscription, sql, costs, access, health };
+const TABS = { stream: "streams", snapshots: "streams", table: "tables", topic: "kafka", group: "kafka", transaction: "kafka", schema: "schemas", subscription: "subscriptions" };
+const GO = { o: "#/overview", s: "#/streams", r: "#/records", t: "#/tables", k: "#/kafka", m: "#/schemas", d: "#/reducers", u: "#/subscriptions", q: "#/sql", c: "#/costs", a: "#/access", h: "#/health" };
 const CHORD_MS = 1200;
 
 const by = (id) => document.getElementById(id);

@@ -4,11 +4,10 @@ import { ask, askJson, curl, url } from "./api.js";
 import { chart } from "./charts.js";
 import { clusterMap } from "./clustermap.js";
 import { h, put } from "./dom.js";
-import { bytes, compact, count, duration, parseToken, visible } from "./format.js";
+import { bytes, compact, count, duration, parseToken, streamHash, visible } from "./format.js";
 import { parseMetrics } from "./metrics.js";
 import { curlButton, grid, page } from "./page.js";
 import { Book } from "./rates.js";
-import { streamHash } from "./stream_acts.js";
 
 const POLL_MS = 5000;
 const RECENT_MS = 60_000;

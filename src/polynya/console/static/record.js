@@ -161,7 +161,7 @@ export class Pane {
       ),
     );
     this.element = h(
-      "aside",
+      "section",
       { class: "pane", "aria-labelledby": "record-title", hidden: true },
       h(
         "div",
@@ -190,10 +190,11 @@ export class Pane {
     return this.#record;
   }
 
+  /** A record with `facts`, [name, value] of each, shows these instead of its own. */
   show(record) {
     this.#record = record;
     put(this.title, `Offset ${record.offset}`);
-    put(this.about, factsOf(record));
+    put(this.about, record.facts ? record.facts.map(([name, value]) => fact(name, value)) : factsOf(record));
     this.element.hidden = false;
     this.mode(this.#mode ?? modeOf(record), { chosen: false });
   }
@@ -226,10 +227,13 @@ function modeOf(record) {
   return looksLikeJson(record) && record.bytes.length <= TREE_BYTES_MAX && parsed(record) ? "tree" : "text";
 }
 
+function fact(name, value) {
+  return h("div", {}, h("dt", {}, name), h("dd", {}, value));
+}
+
 /** Return the facts of a record beside its value, as terms and their descriptions. */
 function factsOf(record) {
   const data = (value) => (value === null ? h("span", { class: "absent" }, "none") : h("code", {}, dataText(value, DATA_CHARACTERS) || "“”"));
-  const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const moment = (name, at) => (at === null ? null : fact(name, h("time", { title: utc(at) }, instant(at, { exact: true }) || String(at))));
   const { headers } = record;
   return [

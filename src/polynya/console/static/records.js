@@ -1,19 +1,24 @@
-// The records of many streams: searched by text, key, time and JSON path, the newest first.
+// The records of many streams, searched by text, key, time and JSON path, the newest first; or as they arrive.
 
 import { recordsPage, rfc3339 } from "./api.js";
-import { chosen, STREAMS_MAX } from "./choose.js";
-import { curlRead, readCommand } from "./commands.js";
+import { chosen, selectionOf, STREAMS_MAX } from "./choose.js";
+import { curlRead, curlTailMany, readCommand, tailManyCommand } from "./commands.js";
 import { h, put } from "./dom.js";
 import { matcher } from "./filter.js";
-import { count, instant, parsePlace, token, visible } from "./format.js";
+import { count, instant, parsePlace, streamHash, token, visible } from "./format.js";
 import { condition, SYNTAX } from "./jsonpath.js";
 import { page } from "./page.js";
-import { Pane, rowOf, valueText } from "./record.js";
+import { Pane, PanedView, rowOf, valueText } from "./record.js";
 import { Rows } from "./rows.js";
 import { orderTime, Scan } from "./scan.js";
+import { ManyStreams, Tail } from "./tail.js";
 
 const PAGE = 100;
 const PAGE_BYTES = 256 << 10; // of one stream
+const FOLLOWED_MAX = 500; // rows while following
+const FOLLOWED_BYTES_MAX = 32 << 20;
+const DRAW_MS = 80; // at most so often, however fast records arrive
+const FAULTS_SHOWN = 3;
 const KINDS = [
   ["prefix", "Name prefix", "orders/, or nothing for all streams"],
   ["pattern", "Pattern", "runs/*/log, or runs/**"],
@@ -35,12 +40,14 @@ export function searchHash(search) {
 
 export function open(place, shell) {
   const view = new RecordsView(place.query, shell);
-  view.start();
+  if (place.query.get("live") === "1") view.follow(true);
+  else view.start();
   return view;
 }
 
-class RecordsView {
+class RecordsView extends PanedView {
   constructor(query, shell) {
+    super();
     this.title = "Records";
     this.query = query;
     this.shell = shell;
@@ -48,19 +55,20 @@ class RecordsView {
     this.busy = null; // the controller of the step that runs
     this.scan = null;
     this.records = []; // of the page, the newest first
+    this.tail = null;
+    this.paused = false;
     this.build();
+    this.mark();
     this.keys = {
       "/": () => this.of.select(),
       f: () => this.fields.text.select(),
-      j: () => this.walk(1),
-      k: () => this.walk(-1),
+      ...this.paneKeys(),
       n: () => this.start(),
       p: () => this.older(),
-      c: () => this.copy(curlSpan),
-      x: () => this.copy(readCommand),
-      1: () => this.pane.mode("tree"),
-      2: () => this.pane.mode("text"),
-      3: () => this.pane.mode("hex"),
+      l: () => this.follow(!this.tail),
+      " ": () => this.tail && this.pause(!this.paused),
+      c: () => this.copy(curlSpan, curlTailMany),
+      x: () => this.copy(readCommand, tailManyCommand),
       Escape: () => this.leave(),
     };
   }
@@ -76,19 +84,25 @@ class RecordsView {
       [
         ["Copy value", "The value alone", (record) => this.shell.copy(valueText(record), "The value")],
         ["Copy record", "The whole record as JSON", (record) => this.shell.copy(record.source, "The record")],
-        ["Copy command", "polynya read … (x)", () => this.copy(readCommand)],
-        ["Copy as curl", "The same with curl (c)", () => this.copy(curlSpan)],
+        ["Copy command", "polynya read … (x)", () => this.copy(readCommand, tailManyCommand)],
+        ["Copy as curl", "The same with curl (c)", () => this.copy(curlSpan, curlTailMany)],
       ],
       () => this.closePane(),
     );
     this.next = button("Older", () => this.older(), "The records before (p)");
     this.stop = button("Stop", () => this.busy?.abort(), "End the search (Esc)");
+    this.live = button("Follow", () => this.follow(!this.tail), "Show records as they arrive (l)");
+    this.live.id = "follow";
+    this.hold = button("Pause", () => this.pause(!this.paused), "Hold new records (Space)");
+    this.hold.id = "pause";
     const buttons = [
       button("Newest", () => this.start(), "Search again (n)"),
       this.next,
       this.stop,
-      button("Copy command", () => this.copy(readCommand), "polynya read … (x)"),
-      button("Copy as curl", () => this.copy(curlSpan), "The same with curl (c)"),
+      this.live,
+      this.hold,
+      button("Copy command", () => this.copy(readCommand, tailManyCommand), "polynya read … or tail … (x)"),
+      button("Copy as curl", () => this.copy(curlSpan, curlTailMany), "The same with curl (c)"),
     ];
     this.element = page(
       "Records",
@@ -133,15 +147,18 @@ class RecordsView {
     event.preventDefault();
     const given = Object.fromEntries(CONDITIONS.map(([name]) => [name, this.fields[name].value.trim()]));
     const kind = this.kind.value === "prefix" ? "" : this.kind.value;
-    this.query = new URLSearchParams(searchHash({ kind, of: this.of.value.trim(), ...given }).split("?")[1] ?? "");
+    const live = this.tail ? "1" : "";
+    this.query = new URLSearchParams(searchHash({ kind, of: this.of.value.trim(), ...given, live }).split("?")[1] ?? "");
     this.shell.rename(searchHash(Object.fromEntries(this.query)));
-    this.start();
+    if (live) this.follow(true);
+    else this.start();
   }
 
   // --- searching ------------------------------------------------------------------------------------------------------------------------
 
   /** Search from the newest records on. */
   start() {
+    this.end();
     this.closePane();
     this.scan = null;
     this.show([]);
@@ -151,7 +168,7 @@ class RecordsView {
       const ended = wanted.until === null ? streams : await Promise.all(streams.map((stream) => this.endedBefore(stream, wanted.until, signal)));
       this.left = left;
       this.missing = missing;
-      this.matches = (record) => wanted.text(record) && wanted.key(record) && wanted.where(record.bytes);
+      this.matches = wanted.matches;
       this.scan = new Scan(ended, (stream, begin, most) => this.read(stream, begin, most), { since: wanted.since });
     });
   }
@@ -168,7 +185,8 @@ class RecordsView {
     const where = condition(text("where"));
     if (!where) throw new Error(`the JSON path is not understood: write ${SYNTAX}`);
     const key = text("key");
-    return { text: matcher(text("text")), key: key ? matcher(`key:${key}`) : () => true, where, since: timeOf(text("since")), until: timeOf(text("until")) };
+    const [hasText, hasKey] = [matcher(text("text")), key ? matcher(`key:${key}`) : () => true];
+    return { matches: (record) => hasText(record) && hasKey(record) && where(record.bytes), since: timeOf(text("since")), until: timeOf(text("until")) };
   }
 
   /** Return a stream that ends with its last record appended before a time. */
@@ -209,8 +227,95 @@ class RecordsView {
   }
 
   mark() {
+    const following = !!this.tail;
     this.stop.hidden = !this.busy;
-    this.next.disabled = !!this.busy || !this.scan || this.scan.isOver;
+    this.next.disabled = following || !!this.busy || !this.scan || this.scan.isOver;
+    this.live.setAttribute("aria-pressed", String(following));
+    put(this.live, following ? "Following" : "Follow");
+    this.hold.hidden = !following;
+    this.hold.setAttribute("aria-pressed", String(this.paused));
+    put(this.hold, this.paused ? "Resume" : "Pause");
+    this.element.classList.toggle("following", following && !this.paused);
+  }
+
+  // --- following ------------------------------------------------------------------------------------------------------------------------
+
+  /** Show the records that arrive from now on, or search again. */
+  follow(wanted) {
+    if (!wanted) {
+      this.remember("");
+      this.start();
+      return;
+    }
+    this.end();
+    this.busy?.abort();
+    this.busy = null;
+    this.scan = null;
+    this.closePane();
+    this.show([]);
+    try {
+      this.tail = new Tail(new ManyStreams(this.selection, this.wanted().matches), () => this.schedule());
+      this.remember("1");
+      this.tellLive();
+    } catch (error) {
+      this.tell(`The records cannot be followed: ${error.message}.`, true);
+    }
+    this.mark();
+  }
+
+  get selection() {
+    return selectionOf(this.query.get("kind") ?? "prefix", this.query.get("of") ?? "");
+  }
+
+  /** Keep in the address whether the page follows. */
+  remember(live) {
+    this.query.delete("live");
+    if (live) this.query.set("live", live);
+    this.shell.rename(searchHash(Object.fromEntries(this.query)));
+  }
+
+  /** Stop following. */
+  end() {
+    this.tail?.stop();
+    this.tail = null;
+    this.paused = false;
+    this.mark();
+  }
+
+  pause(wanted) {
+    this.paused = wanted;
+    this.mark();
+    this.flush();
+  }
+
+  schedule() {
+    if (this.scheduled) return;
+    this.scheduled = true;
+    setTimeout(() => {
+      this.scheduled = false;
+      if (!this.abort.signal.aborted) this.flush();
+    }, DRAW_MS);
+  }
+
+  flush() {
+    if (!this.tail) return;
+    const came = this.paused ? [] : this.tail.take();
+    if (came.length) this.show(newestOf([...came.reverse(), ...this.records]), { keepsPlace: true });
+    this.tellLive();
+  }
+
+  tellLive() {
+    const { state, reason, waiting, skipped, source } = this.tail;
+    const held = this.paused && waiting ? `, ${count(waiting)} on hold` : "";
+    const lost = skipped ? `, ${count(skipped)} not shown (they are in their streams)` : "";
+    const faults = [...source.faults].slice(0, FAULTS_SHOWN).map(([name, fault]) => ` ${visible(name)}: ${visible(fault)}.`).join("");
+    const words = {
+      connecting: "Connecting …",
+      live: `${this.paused ? "Paused" : "Live"}: ${plural(source.streams, "stream")}, ${plural(source.looked, "new record")}`,
+      waiting: `Not connected: ${reason}. Retrying …`,
+      failed: `Stopped following: ${reason}`,
+    };
+    this.tell(`${words[state]}${held}${lost}.${faults}`, state === "failed");
   }
 
   words(found) {
@@ -232,7 +337,9 @@ class RecordsView {
 
   // --- the list -------------------------------------------------------------------------------------------------------------------------
 
-  show(records) {
+  show(records, { keepsPlace = false } = {}) {
+    const box = this.list.parentElement;
+    const [height, top] = [box.scrollHeight, box.scrollTop];
     this.records = records;
     this.rows.show(
       records,
@@ -243,41 +350,27 @@ class RecordsView {
         return row;
       },
     );
-    this.list.parentElement.hidden = !records.length;
-    this.list.parentElement.scrollTop = 0;
-  }
-
-  walk(step) {
-    const target = this.rows.move(step);
-    if (target && !this.pane.element.hidden) target.click();
+    box.hidden = !records.length;
+    box.scrollTop = keepsPlace && top > 0 ? top + box.scrollHeight - height : 0; // what is read stays in sight
   }
 
   openRecord(record, button) {
-    for (const other of this.list.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
-    button.setAttribute("aria-current", "true");
-    this.pane.show(record);
-    const href = `#/stream/${record.stream.split("/").map(encodeURIComponent).join("/")}?at=${record.offset}`;
+    super.openRecord(record, button);
+    const href = `${streamHash(record.stream)}?at=${record.offset}`;
     put(this.pane.title, h("a", { href, class: "name", title: "The stream at this offset" }, visible(record.stream)), ` offset ${record.offset}`);
-    this.element.classList.add("with-pane");
-  }
-
-  closePane() {
-    this.pane.hide();
-    this.element.classList.remove("with-pane");
-    const row = this.list.querySelector("[aria-current]");
-    row?.removeAttribute("aria-current");
-    row?.focus();
   }
 
   leave() {
     if (!this.pane.element.hidden) this.closePane();
     else if (this.busy) this.busy.abort();
+    else if (this.tail) this.follow(false);
     else this.shell.go("#/streams");
   }
 
-  /** Copy the command of the open record, or one for each stream of the page, from its oldest to its newest record here. */
-  copy(spell) {
+  /** Copy the command of the open record, of what is followed, or one for each stream of the page, from its oldest to its newest record here. */
+  copy(spell, spellLive) {
     const { record } = this.pane;
+    if (!record && this.tail) return this.shell.copy(spellLive(this.selection), "The command");
     const spans = record ? [[record.stream, record.offset, 1]] : spansOf(this.records);
     if (!spans.length) return this.shell.say("There is no record to copy a command of.");
     return this.shell.copy(spans.map((span) => spell(...span)).join("\n"), "The command");
@@ -286,7 +379,15 @@ class RecordsView {
   close() {
     this.abort.abort();
     this.busy?.abort();
+    this.tail?.stop();
   }
+}
+
+/** Return the records, the newest first, that a page may hold while it follows. */
+function newestOf(records) {
+  let size = 0;
+  const end = records.findIndex((record, index) => index >= FOLLOWED_MAX || ((size += record.bytes.length) > FOLLOWED_BYTES_MAX && index > 0));
+  return end < 0 ? records : records.slice(0, end);
 }
 
 function curlSpan(stream, offset, most) {

@@ -3,10 +3,8 @@
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, visible } from "./format.js";
-import { curlButton, grid, page } from "./page.js";
-import { Rows } from "./rows.js";
+import { openList } from "./list.js";
 
-const POLL_MS = 10_000;
 const SHOWN_MAX = 500;
 export const ROOT = "registry";
 
@@ -16,57 +14,26 @@ export function subjectHash(subject) {
 }
 
 export function open(place, shell) {
-  const abort = new AbortController();
-  const body = h("tbody", {});
-  const note = h("p", { class: "quiet", role: "status" });
   const level = h("p", { class: "quiet" });
-  const rows = new Rows(body);
-  let timer = 0;
-  const heads = [["Subject", ""], ["Type", "type"], ["Version", "number"], ["Id", "number"]];
-  const element = page("Schemas", curlButton(command), level, h("div", { class: "panel" }, grid("tables", heads, body), note));
-
-  function command() {
-    shell.copy(curl(url(`${ROOT}/subjects`)), "The command");
-  }
-
-  async function poll() {
-    const begun = performance.now();
-    try {
-      if (!document.hidden) {
-        const options = { signal: abort.signal };
-        const found = await askJson(`${ROOT}/schemas`, { latestOnly: true, limit: SHOWN_MAX + 1 }, options);
-        draw(found, await askJson(`${ROOT}/config`, {}, options));
-      }
-    } catch (error) {
-      if (abort.signal.aborted) return;
-      note.hidden = false;
-      put(note, error.status === 403 ? `This token has no access: ${error.message}` : `The schemas cannot be listed: ${error.message}. Retrying …`);
-    }
-    timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
-  }
-
-  function draw(found, config) {
-    put(level, `Compatibility of subjects without a level of their own: ${visible(config.compatibilityLevel)}`);
-    rows.show(found.slice(0, SHOWN_MAX), (each) => each.subject, row, refresh);
-    note.hidden = found.length > 0 && found.length <= SHOWN_MAX;
-    put(
-      note,
-      found.length
-        ? `The first ${count(SHOWN_MAX)} subjects.`
-        : ["There are no schemas yet. A serializer registers one with its first record, or this command does:", h("pre", { class: "code" }, "polynya schema register orders-value order.avsc")],
-    );
-  }
-
-  poll();
-  return {
+  return openList(shell, {
     title: "Schemas",
-    element,
-    keys: { j: () => rows.move(1), k: () => rows.move(-1), c: command },
-    close: () => {
-      abort.abort();
-      clearTimeout(timer);
+    above: level,
+    kind: "tables",
+    heads: [["Subject", ""], ["Type", "type"], ["Version", "number"], ["Id", "number"]],
+    ask: async (options) => {
+      const found = await askJson(`${ROOT}/schemas`, { latestOnly: true, limit: SHOWN_MAX + 1 }, options);
+      const config = await askJson(`${ROOT}/config`, {}, options);
+      put(level, `Compatibility of subjects without a level of their own: ${visible(config.compatibilityLevel)}`);
+      return { entries: found.slice(0, SHOWN_MAX), isCut: found.length > SHOWN_MAX };
     },
-  };
+    key: (each) => each.subject,
+    row,
+    refresh,
+    what: "schemas",
+    empty: ["There are no schemas yet. A serializer registers one with its first record, or this command does:", h("pre", { class: "code" }, "polynya schema register orders-value order.avsc")],
+    cut: `The first ${count(SHOWN_MAX)} subjects.`,
+    curl: () => curl(url(`${ROOT}/subjects`)),
+  });
 }
 
 function row(each) {

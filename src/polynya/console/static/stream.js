@@ -1,23 +1,25 @@
 // One stream: its records by offset and time, filtered, and live.
 
-import { ApiError, facts, isJson, recordsPage, rfc3339 } from "./api.js";
+import { ApiError, ask, facts, isJson, recordsPage, rfc3339 } from "./api.js";
 import { actRow } from "./acts.js";
 import { curlRead, curlTail, readCommand, tailCommand } from "./commands.js";
 import { h, put } from "./dom.js";
 import { matcher } from "./filter.js";
-import { bytes, compact, count, instant, parsePlace, parseToken, token, visible } from "./format.js";
+import { bytes, compact, count, instant, parsePlace, parseToken, streamHash, token, visible } from "./format.js";
 import { Series } from "./rates.js";
 import { Pane, PanedView, rowOf, timeOf, valueText } from "./record.js";
 import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
-import { appendTo, closeStream, deleteStream, forkStream, retainStream, trimStream } from "./stream_acts.js";
-import { Tail } from "./tail.js";
+import { snapshotsHash } from "./snapshot_acts.js";
+import { appendTo, attributesUrl, closeStream, deleteStream, describeStream, forkStream, retainStream, trimStream } from "./stream_acts.js";
+import { OneStream, Tail } from "./tail.js";
 
 const PAGE = 100;
 const PAGE_BYTES = 512 << 10;
 const ROWS_MAX = 500; // while following
 const ROWS_BYTES_MAX = 32 << 20;
 const POLL_MS = 2000;
+const ATTRIBUTES_CHARACTERS = 1000;
 const NEWEST_BYTES_MAX = 64 << 10; // of a record that is a template
 
 export function open(place, shell) {
@@ -65,6 +67,7 @@ class StreamView extends PanedView {
     const button = (name, act, title) => h("button", { type: "button", class: "button", title, on: { click: act } }, name);
     this.chips = h("div", { class: "chips" });
     this.numbers = h("dl", { class: "numbers" });
+    this.attributes = h("p", { class: "attributes", hidden: true });
     this.picture = h("div", { class: "stream-spark" });
     this.place = field("place", this.at, "120, -20, 10m, 2026-11-01T00:00Z");
     this.filter = field("filter", "", "text, or key:customer-9");
@@ -102,6 +105,7 @@ class StreamView extends PanedView {
       button("Last", () => this.goTo({ end: true }), "The newest records"),
       this.live,
       this.hold,
+      h("a", { class: "button", href: snapshotsHash(this.name) }, "Snapshots"),
       button("Copy command", () => this.copyCommand(null), "polynya read … (x)"),
       button("Copy as curl", () => this.copyCurl(null), "The same with curl (c)"),
     );
@@ -122,6 +126,7 @@ class StreamView extends PanedView {
         this.picture,
       ),
       this.numbers,
+      this.attributes,
       this.acts(),
       h("div", { class: "row controls" }, go, narrow),
       h("div", { class: "row controls" }, buttons),
@@ -143,6 +148,7 @@ class StreamView extends PanedView {
       ["Append …", () => appendTo(shell, name, this.facts.contentType, this.newest, done), "primary"],
       ["Fork …", () => forkStream(shell, name, open() === null ? null : open() + 1)],
       ["Retention …", () => retainStream(shell, name, done)],
+      ["Attributes …", () => describeStream(shell, name, done)],
       ["Trim …", () => trimStream(shell, name, open(), done), "danger"],
       ["Close …", () => closeStream(shell, name, done), "danger"],
       ["Delete …", () => deleteStream(shell, name), "danger"],
@@ -160,7 +166,19 @@ class StreamView extends PanedView {
   async measured() {
     clearTimeout(this.timer);
     await this.measure();
+    this.readAttributes();
     if (this.facts && !this.tail) this.end();
+  }
+
+  /** Show the stream's attributes, as text. */
+  async readAttributes() {
+    try {
+      const text = await (await ask(attributesUrl(this.name), { signal: this.abort.signal })).text();
+      this.attributes.hidden = text.trim() === "{}";
+      put(this.attributes, h("span", { class: "label" }, "Attributes "), h("code", {}, visible(text.slice(0, ATTRIBUTES_CHARACTERS))), text.length > ATTRIBUTES_CHARACTERS ? " …" : "");
+    } catch {
+      this.attributes.hidden = true; // the token may not read them, or the stream is gone, which the page says elsewhere
+    }
   }
 
   /** Start once the stream's properties are known, which may be after a failed first request. */
@@ -183,8 +201,11 @@ class StreamView extends PanedView {
       this.series.add(now, found.tail.record);
       this.sizes.add(now, found.tail.byte);
       this.describe();
-      if (!known) this.open().then(this.onKnown);
-      else if (this.lost && !this.tail && this.next !== null) this.tellPage();
+      if (!known) {
+        this.open().then(this.onKnown);
+        this.readAttributes();
+      }
+      if (known && this.lost && !this.tail && this.next !== null) this.tellPage();
       this.lost = false;
     } catch (error) {
       if (this.abort.signal.aborted) return;
@@ -314,7 +335,7 @@ class StreamView extends PanedView {
 
   remember({ time, begin }) {
     const at = time === undefined ? begin : new Date(time).toISOString();
-    this.shell.rename(`#/stream/${this.name.split("/").map(encodeURIComponent).join("/")}?at=${at}`);
+    this.shell.rename(`${streamHash(this.name)}?at=${at}`);
   }
 
   show({ records, begin, next }) {
@@ -373,7 +394,7 @@ class StreamView extends PanedView {
       await this.load({ before: this.facts.tail.record });
       if (this.abort.signal.aborted || this.tail) return;
     }
-    this.tail = new Tail(this.name, this.asJson, this.next ?? this.facts.tail.record, () => this.schedule());
+    this.tail = new Tail(new OneStream(this.name, this.asJson, this.next ?? this.facts.tail.record), () => this.schedule());
     this.marks();
     this.bottom();
   }
@@ -440,7 +461,7 @@ class StreamView extends PanedView {
         this.records = this.records.concat(came);
         this.trim();
         this.begin = this.records[0].offset;
-        this.next = tail.next;
+        this.next = tail.source.next;
         this.draw();
         if (atBottom) this.bottom();
       }
@@ -497,7 +518,7 @@ class StreamView extends PanedView {
     const command = record
       ? readCommand(this.name, record.offset, 1)
       : this.tail
-        ? tailCommand(this.name, this.tail.next)
+        ? tailCommand(this.name, this.tail.source.next)
         : readCommand(this.name, this.begin, Math.max(1, this.records.length));
     this.shell.copy(command, "The command");
   }
@@ -507,7 +528,7 @@ class StreamView extends PanedView {
     const command = record
       ? curlRead(this.name, record.offset)
       : this.tail
-        ? curlTail(this.name, this.tail.next)
+        ? curlTail(this.name, this.tail.source.next)
         : curlRead(this.name, this.begin, { bytes: PAGE_BYTES });
     this.shell.copy(command, "The command");
   }

@@ -1,18 +1,16 @@
-// The acts on streams: create, append, fork, trim, retention, close, delete.
+// The acts on streams: create, append, fork, trim, retention, attributes, close, delete.
 
 import { askAct, send } from "./acts.js";
-import { askJson, isJson, isText, streamUrl } from "./api.js";
+import { ask, askJson, curl, isJson, isText, streamUrl } from "./api.js";
 import { cli } from "./commands.js";
 import { bodyOf, checkJson, headersOf, templatesOf } from "./drafts.js";
-import { count, parsePlace, parseSeconds, parseSize, quoted, spellSeconds, token, visible } from "./format.js";
+import { count, parsePlace, parseSeconds, parseSize, quoted, spellSeconds, streamHash, token, visible } from "./format.js";
+import { elements, parse, unquoted } from "./json.js";
 
 const TYPES = ["application/json", "text/plain", "application/octet-stream"];
+const MEMBER_NAME = /^"(?:[^"\\]|\\.)*"/;
 const NO_SPAN = "is no duration; expected a form like 90s, 12h or 7d.";
 const NO_SIZE = "is no size; expected a form like 64MiB or 10GB.";
-
-export function streamHash(name) {
-  return `#/stream/${name.split("/").map(encodeURIComponent).join("/")}`;
-}
 
 export function createStream(shell, prefix = "") {
   askAct(shell, {
@@ -202,6 +200,38 @@ export async function retainStream(shell, name, done) {
   });
 }
 
+/** Replace the attributes of a stream. */
+export async function describeStream(shell, name, done) {
+  let known = "{}";
+  let tag = null;
+  try {
+    const answer = await ask(attributesUrl(name));
+    known = await answer.text();
+    tag = answer.headers.get("etag");
+  } catch (error) {
+    shell.say(`The attributes cannot be read: ${error.message}`);
+    return;
+  }
+  const headers = { "Content-Type": "application/json", ...(tag ? { "If-Match": tag } : {}) };
+  askAct(shell, {
+    title: `Attributes of ${visible(name)}`,
+    word: "Set the attributes",
+    intro: "One JSON object, for what belongs to the stream and not into a record. It replaces the attributes there are, unless somebody has changed them meanwhile.",
+    fields: [{ name: "attrs", label: "Attributes", kind: "area", value: known, rows: 8 }],
+    check: ({ attrs }) => attributesFault(attrs),
+    command: ({ attrs }) => {
+      const entries = attributesFault(attrs) ? [] : elements(attrs).map(pairOf);
+      if (entries.some((pair) => pair === null)) return curl(attributesUrl(name), { method: "PUT", headers, body: attrs });
+      return entries.length ? cli("attrs set", [name, ...entries], { "--replace": true, "--if-match": tag }) : cli("attrs rm", [name], { "--if-match": tag });
+    },
+    run: async ({ attrs }) => {
+      await send(attributesUrl(name), { method: "PUT", headers, body: attrs });
+      return "The attributes were set.";
+    },
+    done,
+  });
+}
+
 export function closeStream(shell, name, done) {
   askAct(shell, {
     title: `Close ${visible(name)}?`,
@@ -231,6 +261,27 @@ export function deleteStream(shell, name) {
       return `${visible(name)} was deleted.`;
     },
   });
+}
+
+function attributesFault(text) {
+  try {
+    return parse(text).kind === "object" ? "" : "The attributes are one JSON object.";
+  } catch (error) {
+    return `No valid JSON: ${error.message}`;
+  }
+}
+
+/** Return a member of an object as the command line takes it, NAME=VALUE; null if its name has a "=". */
+function pairOf(member) {
+  const [key] = MEMBER_NAME.exec(member);
+  const name = unquoted(key);
+  return name.includes("=") ? null : `${name}=${member.slice(key.length).replace(/^\s*:\s*/, "")}`;
+}
+
+export function attributesUrl(name) {
+  const target = streamUrl(name);
+  target.pathname += "/attrs";
+  return target;
 }
 
 function retentionUrl(name) {

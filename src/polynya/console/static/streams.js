@@ -3,7 +3,7 @@
 import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
-import { bytes, compact, count, instant, parseToken, visible } from "./format.js";
+import { bytes, compact, count, instant, parseToken, streamHash, visible } from "./format.js";
 import { grid, page } from "./page.js";
 import { searchHash } from "./records.js";
 import { Book } from "./rates.js";
@@ -183,7 +183,7 @@ function row(entry) {
       { scope: "row" },
       h(
         "a",
-        { class: "name", href: `#/stream/${entry.name.split("/").map(encodeURIComponent).join("/")}`, "data-row": true },
+        { class: "name", href: streamHash(entry.name), "data-row": true },
         visible(entry.name),
       ),
       marks,

@@ -4,59 +4,31 @@ import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, instant, visible } from "./format.js";
-import { curlButton, grid, page } from "./page.js";
-import { Rows } from "./rows.js";
+import { openList } from "./list.js";
 import { createSubscription, subscriptionHash } from "./subscription_acts.js";
 
-const POLL_MS = 5000;
 const LISTED_MAX = 100;
+const HEADS = [["Subscription"], ["Type", "type"], ["Watches"], ["Wakes"], ["State"], ["Lag", "number"], ["Lanes", "number"], ["Workers"], ["Created", "moment"]];
 export const ROOT = "v1/stream/__ds/subscriptions";
 
 export function open(place, shell) {
-  const abort = new AbortController();
-  const body = h("tbody", {});
-  const note = h("p", { class: "quiet", role: "status" });
-  const rows = new Rows(body);
-  let timer = 0;
-  const heads = [["Subscription"], ["Type", "type"], ["Watches"], ["Wakes"], ["State"], ["Lag", "number"], ["Lanes", "number"], ["Workers"], ["Created", "moment"]];
-  const element = page(
-    "Subscriptions",
-    [curlButton(command), actRow([["Create a subscription …", () => createSubscription(shell), "primary"]])],
-    h("div", { class: "panel scroll" }, grid("nodes subscriptions", heads, body), note),
-  );
-
-  function command() {
-    shell.copy(curl(url(ROOT)), "The command");
-  }
-
-  async function poll() {
-    const begun = performance.now();
-    try {
-      if (!document.hidden) draw(await askJson(ROOT, { limit: LISTED_MAX, groups: "true" }, { signal: abort.signal }));
-    } catch (error) {
-      if (abort.signal.aborted) return;
-      note.hidden = false;
-      put(note, error.status === 403 ? `This token has no access: ${error.message}` : `The subscriptions cannot be listed: ${error.message}. Retrying …`);
-    }
-    timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
-  }
-
-  function draw({ subscriptions, next }) {
-    rows.show(subscriptions, (each) => `${each.id} ${each.created_at}`, row, refresh);
-    note.hidden = subscriptions.length > 0 && !next;
-    put(note, next ? `The first ${LISTED_MAX} subscriptions.` : "There are no subscriptions yet. A subscription wakes a webhook or a worker when its streams have new records.");
-  }
-
-  poll();
-  return {
+  return openList(shell, {
     title: "Subscriptions",
-    element,
-    keys: { j: () => rows.move(1), k: () => rows.move(-1), c: command },
-    close: () => {
-      abort.abort();
-      clearTimeout(timer);
+    beside: actRow([["Create a subscription …", () => createSubscription(shell), "primary"]]),
+    kind: "nodes subscriptions",
+    heads: HEADS,
+    ask: async (options) => {
+      const { subscriptions, next } = await askJson(ROOT, { limit: LISTED_MAX, groups: "true" }, options);
+      return { entries: subscriptions, isCut: !!next };
     },
-  };
+    key: (each) => `${each.id} ${each.created_at}`,
+    row,
+    refresh,
+    what: "subscriptions",
+    empty: "There are no subscriptions yet. A subscription wakes a webhook or a worker when its streams have new records.",
+    cut: `The first ${LISTED_MAX} subscriptions.`,
+    curl: () => curl(url(ROOT)),
+  });
 }
 
 function row(each) {

@@ -4,65 +4,36 @@ import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, duration, instant, visible } from "./format.js";
-import { curlButton, grid, page } from "./page.js";
-import { Rows } from "./rows.js";
+import { openList } from "./list.js";
 import { createTable } from "./table_acts.js";
 
-const POLL_MS = 5000;
+const HEADS = [
+  ["Table", ""],
+  ["Prefix", "type"],
+  ["Streams", "number"],
+  ["Rows", "number"],
+  ["Dead letters", "number"],
+  ["Lag", "number"],
+  ["Last job", "moment"],
+];
 
 export function open(place, shell) {
-  const abort = new AbortController();
-  const body = h("tbody", {});
-  const note = h("p", { class: "quiet", role: "status" });
-  const rows = new Rows(body);
-  let timer = 0;
-  const heads = [
-    ["Table", ""],
-    ["Prefix", "type"],
-    ["Streams", "number"],
-    ["Rows", "number"],
-    ["Dead letters", "number"],
-    ["Lag", "number"],
-    ["Last job", "moment"],
-  ];
-  const element = page("Tables", [curlButton(command), actRow([["Create a table …", () => createTable(shell), "primary"]])], h("div", { class: "panel" }, grid("tables", heads, body), note));
-
-  function command() {
-    shell.copy(curl(url("v1/tables")), "The command");
-  }
-
-  async function poll() {
-    const begun = performance.now();
-    try {
-      if (!document.hidden) draw((await askJson("v1/tables", {}, { signal: abort.signal })).tables);
-    } catch (error) {
-      if (abort.signal.aborted) return;
-      note.hidden = false;
-      put(note, `The tables cannot be listed: ${error.message}. Retrying …`);
-    }
-    timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
-  }
-
-  function draw(tables) {
-    rows.show(tables, (table) => table.uid, row, refresh);
-    note.hidden = tables.length > 0;
-    put(
-      note,
+  return openList(shell, {
+    title: "Tables",
+    beside: actRow([["Create a table …", () => createTable(shell), "primary"]]),
+    kind: "tables",
+    heads: HEADS,
+    ask: async (options) => ({ entries: (await askJson("v1/tables", {}, options)).tables, isCut: false }),
+    key: (table) => table.uid,
+    row,
+    refresh,
+    what: "tables",
+    empty: [
       "There are no tables yet. These commands create one of all streams whose names start with “orders”, and sync it:",
       h("pre", { class: "code" }, "polynya table create orders --prefix orders\npolynya table sync orders"),
-    );
-  }
-
-  poll();
-  return {
-    title: "Tables",
-    element,
-    keys: { j: () => rows.move(1), k: () => rows.move(-1), c: command },
-    close: () => {
-      abort.abort();
-      clearTimeout(timer);
-    },
-  };
+    ],
+    curl: () => curl(url("v1/tables")),
+  });
 }
 
 function row(table) {

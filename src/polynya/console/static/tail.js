@@ -1,15 +1,16 @@
-// Follow a stream: turn its events into records, in bounded memory, with pause. A lost connection resumes where it ended.
+// Follow streams: turn their events into records, in bounded memory, with pause. A lost connection resumes where it ended.
 
-import { ApiError, live } from "./api.js";
+import { ApiError, events, streamUrl, url } from "./api.js";
 import { parseToken, token } from "./format.js";
 import { elements } from "./json.js";
-import { recordOf } from "./whole.js";
+import { fieldsOf, recordOf } from "./whole.js";
 
 const KEPT_RECORDS_MAX = 2000; // while paused; then the oldest are dropped
 const KEPT_BYTES_MAX = 16 << 20;
 const FIRST_RETRY_MS = 500;
 const LAST_RETRY_MS = 15_000;
-const ENDED = new Set(["GONE", "NOT_FOUND", "STREAM_RECREATED", "TRIMMED", "INVALID_NAME"]);
+const ENDED = new Set(["GONE", "NOT_FOUND", "STREAM_RECREATED", "TRIMMED", "INVALID_NAME", "LIVE_LIMIT"]);
+const PLACES_CHARACTERS_MAX = 40_000; // of the offsets in an address: a request's head has at most 64 KiB
 
 export class Tail {
   #abort = new AbortController();
@@ -18,16 +19,16 @@ export class Tail {
   #waitingBytes = 0;
   #retry = FIRST_RETRY_MS;
 
-  /** Follow from the offset `next`. `changed` is called when records arrive or `state` changes. */
-  constructor(name, asJson, next, changed) {
-    this.name = name;
-    this.asJson = asJson;
-    this.next = next;
+  /**
+   * Follow a source. `source.target()` is where its events are; `source.read(event)` returns null, or what they amount to: {records, closed}, after which a
+   * lost connection goes on behind this event. `changed` is called when records arrive or `state` changes.
+   */
+  constructor(source, changed) {
+    this.source = source;
     this.changed = changed;
     this.state = "connecting"; // live, waiting, closed, failed
     this.reason = "";
     this.skipped = 0;
-    this.paused = false;
     this.#run();
   }
 
@@ -60,6 +61,10 @@ export class Tail {
         await this.#follow(signal);
       } catch (error) {
         if (signal.aborted) return;
+        if (error.code === "CURSOR_GONE") {
+          this.#lastId = ""; // the source names the places of its streams
+          continue;
+        }
         if (error instanceof ApiError && (ENDED.has(error.code) || (error.status >= 400 && error.status < 500 && error.status !== 429))) {
           this.#become("failed", error.message);
           return;
@@ -74,28 +79,22 @@ export class Tail {
   }
 
   async #follow(signal) {
-    let data = "";
-    for await (const event of live(this.name, { offset: token(this.next), lastId: this.#lastId, signal })) {
-      if (event.event === "data") {
-        data = event.data;
-      } else if (event.event === "control") {
-        this.#control(JSON.parse(event.data), data);
-        data = "";
-        this.#lastId = event.id;
-        if (this.state === "closed") return;
-      } else if (event.event === "error") {
+    for await (const event of events(this.source.target(), { lastId: this.#lastId, signal })) {
+      if (event.event === "error") {
         const { error } = JSON.parse(event.data);
         throw new ApiError(0, String(error.code), String(error.message), new Headers());
       }
+      const read = this.source.read(event);
+      if (!read) continue;
+      this.#lastId = event.id;
+      this.#retry = FIRST_RETRY_MS;
+      for (const record of read.records) this.#keep(record);
+      if (read.closed) {
+        this.#become("closed");
+        return;
+      }
+      if (read.records.length || this.state !== "live") this.#become("live");
     }
-  }
-
-  #control(control, data) {
-    if (data) for (const source of elements(data)) this.#keep(recordOf(source, this.asJson));
-    this.next = parseToken(control.streamNextOffset).record;
-    this.#retry = FIRST_RETRY_MS;
-    if (control.streamClosed) this.#become("closed");
-    else if (data || this.state !== "live") this.#become("live");
   }
 
   #keep(record) {
@@ -106,4 +105,96 @@ export class Tail {
       this.skipped += 1;
     }
   }
+}
+
+/** The events of one stream from the offset `next` on. */
+export class OneStream {
+  #data = "";
+
+  constructor(name, asJson, next) {
+    this.name = name;
+    this.asJson = asJson;
+    this.next = next;
+  }
+
+  target() {
+    this.#data = "";
+    return streamUrl(this.name, { live: "sse", offset: token(this.next) });
+  }
+
+  read(event) {
+    if (event.event === "data") this.#data = event.data;
+    if (event.event !== "control") return null;
+    const control = JSON.parse(event.data);
+    const records = this.#data ? elements(this.#data).map((source) => recordOf(source, this.asJson)) : [];
+    this.#data = "";
+    this.next = parseToken(control.streamNextOffset).record;
+    return { records, closed: control.streamClosed };
+  }
+}
+
+/** The events of many streams from now on. `selection`: {prefix}, {match} or {names}; `matches` tells whether a record is kept. */
+export class ManyStreams {
+  #json = new Set(); // names of the streams of JSON
+  #places = new Map(); // by name, the offset behind its last event
+
+  constructor(selection, matches) {
+    this.selection = selection;
+    this.matches = matches;
+    this.looked = 0; // records
+    this.faults = new Map(); // by name, why a stream cannot be read
+  }
+
+  get streams() {
+    return this.#places.size;
+  }
+
+  target() {
+    const target = liveUrl(this.selection);
+    const { names } = this.selection;
+    if (!this.#places.size) return target;
+    target.searchParams.delete("stream");
+    let length = target.href.length;
+    for (const [name, place] of this.#places) {
+      const text = `${name}@${place.replace(/(?<=^|_)0+(?=\d)/g, "")}`;
+      length += encodeURIComponent(text).length + 8;
+      if (length > PLACES_CHARACTERS_MAX) break;
+      target.searchParams.append("stream", text);
+    }
+    for (const name of names ?? []) if (!this.#places.has(name)) target.searchParams.append("stream", name);
+    return target;
+  }
+
+  read(event) {
+    if (event.event !== "data" && event.event !== "control") return null;
+    const fields = fieldsOf(event.data);
+    if (fields.stream === undefined) return { records: [] };
+    const name = JSON.parse(fields.stream);
+    if (event.event === "control") this.#control(name, JSON.parse(event.data));
+    else if (fields.streamNextOffset) this.#places.set(name, JSON.parse(fields.streamNextOffset));
+    return { records: event.event === "data" && fields.data ? this.#records(name, fields.data) : [] };
+  }
+
+  #control(name, control) {
+    if (control.streamNextOffset) this.#places.set(name, control.streamNextOffset);
+    if (control.contentType?.split(";")[0].trim().toLowerCase() === "application/json") this.#json.add(name);
+    if (control.error) this.faults.set(name, String(control.error.message ?? control.error));
+    else this.faults.delete(name);
+    if (!control.streamDeleted) return;
+    this.#places.delete(name);
+    this.#json.delete(name);
+  }
+
+  #records(name, data) {
+    const all = elements(data).map((source) => Object.assign(recordOf(source, this.#json.has(name)), { stream: name }));
+    this.looked += all.length;
+    return all.filter(this.matches);
+  }
+}
+
+/** Return where the events of many streams are, from now on. */
+export function liveUrl({ prefix, match, names }) {
+  const target = url("v1/live", { offset: "now", prefix, match });
+  for (const name of names ?? []) target.searchParams.append("stream", name);
+  return target;
 }

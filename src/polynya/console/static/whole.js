@@ -11,11 +11,7 @@ const BASE64 = /^\{\s*"\$base64"\s*:\s*("(?:[^"\\]|\\.)*")\s*\}$/;
  * value of a header may be null. `bytes` is the value: its source in a JSON stream (`asJson`). `absent`: a record of another stream has no value.
  */
 export function recordOf(source, asJson) {
-  const fields = {};
-  for (const member of elements(source)) {
-    const head = MEMBER.exec(member);
-    fields[head[1]] = member.slice(head[0].length);
-  }
+  const fields = fieldsOf(source);
   const bytes = asJson ? encode(fields.value) : dataOf(fields.value);
   return {
     offset: Number(fields.offset),
@@ -31,6 +27,16 @@ export function recordOf(source, asJson) {
     asJson,
     source,
   };
+}
+
+/** Return the source of each member of an object, whose names are plain words. */
+export function fieldsOf(source) {
+  const fields = {};
+  for (const member of elements(source)) {
+    const head = MEMBER.exec(member);
+    fields[head[1]] = member.slice(head[0].length);
+  }
+  return fields;
 }
 
 /** Return the bytes of a string or of base64 in an object; null of null. */
