@@ -19,6 +19,7 @@ from polynya.stream.features.appends.commands import (
     MirrorGap,
     Produce,
     ProducerIds,
+    TxnAppend,
     TxnProduce,
 )
 from polynya.stream.features.attributes.commands import SetAttributes
@@ -524,6 +525,18 @@ GOLDEN: list[tuple[Command, str]] = [
         "921a929a0fa57b617d2f6102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c200039902a57b617d2f6202a0c0c0c0c300",
     ),
     (
+        TxnAppend(
+            [
+                AppendIf("a", 2, "t", BATCH, incarnation=7, record=3),
+                Append("b", 2, "t", BATCH, Producer("p", 1, 2), incarnation=8),
+            ],
+            5 << 47,
+            6,
+            9,
+        ),
+        "951b929a0fa16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c207039902a16202a174980102c405312c32322ccee3069283c408020000000300000000000795a1700102ff00c0c208cf00028000000000000609",
+    ),
+    (
         Bundle([AppendIf("a", 2, "t", BATCH, record=3), Append("b", 3, "", None, close=True)]),
         "9263929a0fa16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c200039902a16203a0c0c0c0c300",
     ),
@@ -634,6 +647,7 @@ def test_levels_are_those_of_commands() -> None:
         Bundle: 2,
         AppendIf: 4,
         AppendAll: 4,
+        TxnAppend: 4,
         SetAttributes: 4,
         CreateWithAttributes: 4,
         PublishSnapshot: 4,

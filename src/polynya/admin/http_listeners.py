@@ -99,6 +99,7 @@ class HttpListeners:
     ) -> None:
         self._start = start
         self._service = service = engine.service
+        self._across = engine.appends_across
         self._segments = SegmentRoute(engine.segments)
         self._compaction = CompactionRoute(engine.compaction)
         object_store = start.config.cold.backend != "none"
@@ -191,7 +192,7 @@ class HttpListeners:
             tls=self._keeper.tls_context,
             console=ConsoleActs(self._keeper.audit.record, enabled=self._start.config.console.acts),
         )
-        return HttpFront(
+        front = HttpFront(
             self._service,
             settings,
             handlers,
@@ -199,6 +200,8 @@ class HttpListeners:
             protection=protection,
             live=LiveStreams(self._service),
         )
+        front.context.across = self._across
+        return front
 
     def _admin(self, settings: HttpSettings) -> HttpFront:
         handlers = {

@@ -14,6 +14,7 @@ from polynya.local.local import LocalGroups
 from polynya.objectstore import REQUESTS, StoreUsage
 from polynya.observability.metrics import Registry, Samples, label
 from polynya.service.consumer_groups.lag import GroupLags
+from polynya.service.transactions.appends import AppendCounters
 from polynya.service.transactions.jobs import TransactionJobs
 from polynya.wire.http.http2_floods import REASONS
 
@@ -229,6 +230,13 @@ def of_transactions(jobs: TransactionJobs) -> Callable[[], Samples]:
         }
 
     return read
+
+
+def of_appends_across(counters: AppendCounters) -> Callable[[], Samples]:
+    """Return the metrics of appends to several groups that this core got."""
+    outcomes = counters.__struct_fields__
+    name = "polynya_append_all_transactions_total"
+    return lambda: {label(name, outcome=each): getattr(counters, each) for each in outcomes}
 
 
 def of_core(core: StandaloneEngine | ReplicatedEngine) -> Callable[[], Samples]:

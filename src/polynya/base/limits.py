@@ -221,6 +221,10 @@ GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a s
 TRANSACTIONAL_IDS_MAX = 10_000  # Kafka transactional ids of one Raft group: it keeps them in memory
 TRANSACTION_BYTES_MAX = 64 * MIB  # their ids and participants: each state snapshot has them
 TRANSACTION_TIMEOUT_MS_MAX = 15 * 60 * 1000  # as Kafka's default: committed readers wait so long
+# of a request that appends to streams of several groups: its streams hold readers back meanwhile
+APPEND_ALL_SECONDS = 5.0
+APPEND_ALL_TIMEOUT_MS = 6000  # of its transaction, if the node that has begun it dies
+APPEND_ALL_IDS = 64  # transactional ids of a core for such requests: as many at a time
 TRANSACTIONAL_ID_BYTES_MAX = 1 * KIB  # as of a consumer group: each state snapshot has them
 # an id that is idle for as long makes room for another one: no client of it waits for an answer
 TRANSACTION_IDLE_MS = 15 * 60 * 1000

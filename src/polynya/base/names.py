@@ -188,6 +188,10 @@ def transactional_id_folder(id_: str) -> str:
     return f"{KAFKA_PREFIX}{id_}/"
 
 
+# transactional ids of the nodes themselves begin so; clients cannot use them
+APPEND_ALL_ID = "_append-all."
+
+
 def partition_of(name: str) -> tuple[str, int] | None:
     """Return the topic and the number of a partition's canonical name; None: it is none."""
     if not name.startswith(KAFKA_PREFIX):

@@ -37,12 +37,13 @@ from polynya.cold.steps import (
 )
 from polynya.jobs import BACKOFF_SECONDS, Rest, pause_after, repeat, wait_for
 from polynya.objectstore.api import ObjectStore
+from polynya.stream.features.appends.undecided import decided_end
 from polynya.stream.features.packs.commands import PublishSlices
 from polynya.stream.machine import Machine
 from polynya.stream.parts import TRANSACTIONAL, UNDECIDED
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
-from polynya.stream.state.tails import Boundary, high_watermark, stable_of
+from polynya.stream.state.tails import Boundary, stable_of
 from polynya.wire.pack import PackBuilder, pack_key, pressed
 from polynya.wire.slices import build_slice
 
@@ -424,7 +425,7 @@ def _due_end(
 ) -> Boundary:
     """Return where the hot batches of a stream end that may be flushed: before those of open
     transactions and what follows them, unless these are old, or memory is scarce."""
-    stable, tail, hot = stable_of(stream), high_watermark(stream), stream.hot
+    stable, tail, hot = stable_of(stream), decided_end(stream), stream.hot
     if stable == tail or not hot or group in scarce:
         return tail
     at = bisect_left(hot, stable[0], key=_RECORD)
@@ -437,7 +438,7 @@ def _stable_end(group: int, stream: Stream) -> Boundary:
 
 
 def _whole_end(group: int, stream: Stream) -> Boundary:
-    return high_watermark(stream)
+    return decided_end(stream)
 
 
 def _candidate(group: int, stream: Stream, end: int) -> Candidate:

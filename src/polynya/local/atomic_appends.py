@@ -12,7 +12,7 @@ from polynya.local.dependencies import Proposer
 from polynya.local.hooks import proposed
 from polynya.local.hot_memory import HotMemory
 from polynya.local.lifetimes.lifecycle import StreamLifecycle
-from polynya.stream.features.appends.commands import AppendAll
+from polynya.stream.features.appends.commands import AppendAll, TxnAppend
 from polynya.stream.features.appends.together import none_appended
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -47,8 +47,8 @@ class AtomicAppends:
         self._memory = memory
         self._now_ms = now_ms
 
-    @proposed(AppendAll)
-    def propose(self, group: int, command: AppendAll, done: Done) -> None:
+    @proposed(AppendAll, TxnAppend)
+    def propose(self, group: int, command: AppendAll | TxnAppend, done: Done) -> None:
         """Propose them behind the expiry of their streams, if they are within the limits of
         memory."""
         streams = self._machines[group].directory.streams
@@ -66,7 +66,7 @@ class AtomicAppends:
             return
         now_ms = self._now_ms()
         stamped = [structs.replace(part, now_ms=now_ms) for part in command.commands]
-        self._proposer.propose(group, AppendAll(stamped), done)
+        self._proposer.propose(group, structs.replace(command, commands=stamped), done)
 
     def _refusal(self, name: str, stream: Stream | None) -> Code | None:
         if stream is not None and stream.uid in self._faulted:

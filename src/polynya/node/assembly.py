@@ -209,6 +209,7 @@ class Assembly:
             metric_sources.of_group_lags(self._group_lags),
             metric_sources.of_work(self._subscriptions.lags),
             metric_sources.of_transactions(engine.transaction_jobs),
+            metric_sources.of_appends_across(engine.appends_across.counters),
         ):
             health.registry.add(samples)
         for counters, names in (

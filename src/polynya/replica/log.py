@@ -14,14 +14,20 @@ from polynya.stream.registry import AnyCommand
 # the largest append plus its record lengths; also the limit of messages between nodes
 ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
-_HEADS_OF_MANY = (_BUNDLE_HEAD, bytes((0x92, 26)))  # of `Bundle` and `AppendAll`
-# of `Append`, `Produce`, `MirrorBatch`, `AppendIf`, `AppendAll`, `Bundle` and `TxnProduce`
-_PAYLOAD_TAGS = frozenset((2, 8, 12, 15, 26, 99, 119))
+# of `Bundle`, `AppendAll` and `TxnAppend`, whose first fields are the commands
+_HEADS_OF_MANY = (_BUNDLE_HEAD, bytes((0x92, 26)), bytes((0x95, 27)))
+# of `Append`, `Produce`, `MirrorBatch`, `AppendIf`, those, and `TxnProduce`
+_PAYLOAD_TAGS = frozenset((2, 8, 12, 15, 26, 27, 99, 119))
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
-_parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack.Decoder(
-    tuple[int, list[msgspec.Raw]]
-)
+
+
+class _Many(msgspec.Struct, array_like=True, gc=False):
+    tag: int
+    commands: list[msgspec.Raw]
+
+
+_many = msgspec.msgpack.Decoder(_Many)
 
 
 # the bytes written to the journal and sent to peers
@@ -78,9 +84,9 @@ def count_of(data: bytes) -> int:
 
 
 def decode_part(data: bytes, number: int) -> Command | None:
-    """Return the command of this number in a bundle or an `AppendAll`, or a single command for
+    """Return the command of this number in a bundle, an `AppendAll` or a `TxnAppend`, or a single command for
     number 0; else None. Raises msgspec.ValidationError."""
     if data.startswith(_HEADS_OF_MANY):
-        parts = _parts.decode(data)[1]
+        parts = _many.decode(data).commands
         return _decoder.decode(parts[number]) if number < len(parts) else None
     return None if number else _decoder.decode(data)

@@ -29,6 +29,7 @@ from polynya.service.retention_job import RetentionJob
 from polynya.service.stream_compaction import CompactionFinder
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.tier_view import CoreGroups
+from polynya.service.transactions.appends import AppendsAcrossGroups
 from polynya.service.transactions.coordinator import TransactionService
 from polynya.service.transactions.jobs import TransactionJobs
 from polynya.service.transactions.kafka import KafkaTransactions
@@ -125,6 +126,7 @@ class CoreRuntime:
         self.transaction_jobs = TransactionJobs(self.service)
         of_transactions = (self.transactions, self.transaction_jobs)
         self.kafka_transactions = KafkaTransactions.of(self.service, *of_transactions, locations)
+        self.appends_across = AppendsAcrossGroups(self.service, self.transactions, locations)
         self.groups = CoreGroups(
             self._term,
             self.service,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from polynya.stream.command import COMMANDS, RULES, Command
-from polynya.stream.features.appends import conditions, kafka, mirror, together
+from polynya.stream.features.appends import across, conditions, kafka, mirror, together
 from polynya.stream.features.appends import rules as appends
 from polynya.stream.features.attributes import rules as attributes
 from polynya.stream.features.compaction import rules as compaction
@@ -42,6 +42,7 @@ FEATURES = (
     kafka,
     mirror,
     together,
+    across,
     markers,
     decisions,
     attributes,

@@ -95,6 +95,13 @@ SERVING = (
         ("known",),
     ),
     Metric(
+        "polynya_append_all_transactions_total",
+        "counter",
+        "Requests to append to streams of several groups, all or nothing. `outcome` is `committed`, `aborted` "
+        "(refused, repeated or too late) or `unknown`.",
+        ("outcome",),
+    ),
+    Metric(
         "polynya_transaction_undecided_entries",
         "gauge",
         "Largest number of entries of a partition's index that were built while transactions were open "

@@ -10,6 +10,7 @@ from polynya.stream.replies import Code
 
 TRANSACTIONS = 76  # messages between cores
 ACT = 89
+SETTLED = 126
 
 STATE_NAMES = {  # as Kafka's tools show them
     TransactionState.EMPTY: "Empty",
@@ -41,6 +42,13 @@ class TransactionAct(msgspec.Struct, array_like=True, gc=False):
     group: int
     command: TxnInit | TxnAdd
     wait_ms: int
+
+
+class TransactionEnd(msgspec.Struct, array_like=True, gc=False):
+    """A question for the end of the last transaction of an id, for which its coordinator waits."""
+
+    group: int
+    id: str
 
 
 class TransactionQuery(msgspec.Struct, array_like=True, gc=False):

@@ -13,9 +13,11 @@ from polynya.base.limits import MARKED_MAX
 from polynya.service.node_service import NodeService
 from polynya.service.transactions.calls import (
     ACT,
+    SETTLED,
     TRANSACTIONS,
     TransactionAct,
     TransactionDetails,
+    TransactionEnd,
     TransactionQuery,
     TransactionRefused,
     details_of,
@@ -48,6 +50,7 @@ class TransactionService:
         self.now_ms = service.now_ms
         service.rpc.serve(TRANSACTIONS, TransactionQuery, list[TransactionDetails], self._answer)
         service.rpc.serve(ACT, TransactionAct, Reply, self._act)
+        service.rpc.serve(SETTLED, TransactionEnd, bool, self._settled)
 
     @property
     def is_ready(self) -> bool:
@@ -117,6 +120,13 @@ class TransactionService:
         _check(pair)
         now_ms = self._service.now_ms()
         return _pair_of(await self._call(id_, TxnEnd(id_, *pair, commit, version, now_ms)))
+
+    async def is_settled(self, id_: str) -> bool:
+        """Report whether the participants of the last transaction have its outcome. Its coordinator
+        waits a moment for that. Raises Unavailable."""
+        asked = TransactionEnd(self.group_of(id_), id_)
+        found: bool = await self._service.rpc.at_home(asked.group, SETTLED, asked, self._settled)
+        return found
 
     async def abort(self, id_: str) -> TransactionDetails:
         """Abort the open transaction of an id, and fence its producer. Returns what it was."""
@@ -190,11 +200,20 @@ class TransactionService:
     async def _act(self, act: TransactionAct) -> Reply:
         if act.group not in self._service.local.led:
             raise NotLeader(0)
-        if self._is_ending(act.group, act.command.id):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(act.wait_ms, WAIT_MS) / 1000):
-                    await self._wait_ended(act.group, act.command.id)
+        await self._wait_a_moment(act.group, act.command.id, min(act.wait_ms, WAIT_MS))
         return await self._service.call(act.group, act.command)
+
+    async def _settled(self, asked: TransactionEnd) -> bool:
+        if asked.group not in self._service.local.led:
+            raise NotLeader(0)
+        await self._wait_a_moment(asked.group, asked.id, WAIT_MS)
+        return not self._is_ending(asked.group, asked.id)
+
+    async def _wait_a_moment(self, group: int, id_: str, wait_ms: int) -> None:
+        if self._is_ending(group, id_):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._wait_ended(group, id_)
 
     async def _wait_ended(self, group: int, id_: str) -> None:
         """Wait until the acknowledgements of the last markers are on their way into the log."""

@@ -1,4 +1,4 @@
-"""POST /v1/append-all: appends to several streams of one group, all or nothing."""
+"""POST /v1/append-all: appends to several streams, all or nothing."""
 
 from __future__ import annotations
 
@@ -59,12 +59,21 @@ async def _append(exchange: Exchange) -> None:
     counters, since = exchange.context.counters, perf_counter()
     counters.appends += len(items)
     counters.bytes_in += sum(_size(item) for item in items)
-    command = AppendAll([command_of(exchange, item) for item in items])
-    replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    exchange.context.service.propose(items[0].name, command, partial(settle, replied))
-    reply = await replied
+    reply = await _applied(exchange, items)
     counters.append_seconds.observe(perf_counter() - since)
     _answer(exchange, items, reply)
+
+
+async def _applied(exchange: Exchange, items: list[Item]) -> Reply:
+    """Append to streams of one group by one command, and to others in a transaction."""
+    parts = [command_of(exchange, item) for item in items]
+    service, across = exchange.context.service, exchange.context.across
+    if len({service.group_of(item.name) for item in items}) > 1:
+        assert across is not None
+        return await across.append(parts)
+    replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    service.propose(items[0].name, AppendAll(parts), partial(settle, replied))
+    return await replied
 
 
 def _size(item: Item) -> int:
@@ -90,14 +99,30 @@ def _check_together(exchange: Exchange, items: list[Item]) -> None:
         )
     service = exchange.context.service
     group = service.group_of(items[0].name)
+    other = next((item for item in items if service.group_of(item.name) != group), None)
+    if other is None:
+        return
     for item in items:
-        if service.group_of(item.name) != group:
+        reason = _only_in_one_group(exchange, item)
+        if reason:
             raise Failure(
                 "CROSS_GROUP",
-                f"'{items[0].line.stream}' is of group {group}, and '{item.line.stream}' of group "
-                f"{service.group_of(item.name)}: streams whose names have the same part in braces "
-                "are of one group, such as {o7}/order and {o7}/stock; nothing was appended",
+                f"{reason}: '{items[0].line.stream}' is of group {group}, and "
+                f"'{other.line.stream}' of group {service.group_of(other.name)}. Streams whose names "
+                "have the same part in braces are of one group, such as {o7}/order and {o7}/stock; "
+                "nothing was appended",
             )
+
+
+def _only_in_one_group(exchange: Exchange, item: Item) -> str:
+    """Return why an append needs that all streams are of one group, or ""."""
+    if exchange.context.across is None:
+        return "this port takes only streams of one group"
+    if item.line.close:
+        return f"'close' of '{item.line.stream}' cannot be taken back: close it afterwards"
+    if item.line.stream_seq is not None:
+        return f"'stream_seq' of '{item.line.stream}' cannot be taken back: use a producer"
+    return ""
 
 
 def _answer(exchange: Exchange, items: list[Item], reply: Reply) -> None:

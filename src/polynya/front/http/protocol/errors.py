@@ -345,8 +345,8 @@ _TABLE = (
     ErrorCode(
         "CROSS_GROUP",
         422,
-        "the streams of appends that are applied together must be of one group: give their names the "
-        "same part in braces, such as {o7}/order",
+        "`close` and `stream_seq` of appends that are applied together need streams of one group: give "
+        "their names the same part in braces, such as {o7}/order",
     ),
     ErrorCode(
         "KAFKA_BATCH_UNREADABLE",
@@ -444,8 +444,8 @@ _TABLE = (
     ErrorCode(
         "TRANSACTION_OPEN",
         503,
-        "a Kafka transaction is open at the offset of the condition: its records may yet come before "
-        "the append",
+        "a transaction is open at the offset of the condition, or has an append of the same producer: "
+        "its records may yet come before",
         retry_after=1,
     ),
     ErrorCode(

@@ -45,6 +45,7 @@ from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
 from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
 from polynya.service.live import LiveStreams
+from polynya.service.transactions.appends import AppendsAcrossGroups
 from polynya.wire.http.http1 import Head, HeadParser
 
 log = logging.getLogger("polynya.http")
@@ -151,6 +152,7 @@ class Context:
         self.memory = ResponseMemory()
         self.readers = LiveReaders(self.connections.spawn)
         self.live: LiveStreams | None = None  # for readers of many streams
+        self.across: AppendsAcrossGroups | None = None  # for appends to several groups at once
         self.http2: OtherFraming | None = None  # None: this front speaks HTTP/1.1 alone
         self.now = time.monotonic
         self.random = random.Random()  # noqa: S311 (jitter, no secret)

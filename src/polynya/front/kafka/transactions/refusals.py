@@ -9,6 +9,7 @@ from typing import TypeVar
 from polynya.access.kafka_acls import Operation
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.limits import TRANSACTIONAL_ID_BYTES_MAX
+from polynya.base.names import APPEND_ALL_ID
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.leaders import is_elsewhere_led
@@ -48,7 +49,7 @@ class NotAnswered(Exception):
 
 def refusal_of_id(call: Call, id_: str, operation: Operation = Operation.WRITE) -> Error:
     """Return why the caller cannot use a transactional id anywhere in the cluster."""
-    if not 0 < len(id_.encode()) <= TRANSACTIONAL_ID_BYTES_MAX:
+    if not 0 < len(id_.encode()) <= TRANSACTIONAL_ID_BYTES_MAX or id_.startswith(APPEND_ALL_ID):
         return Error.INVALID_REQUEST
     if not call.caller.may_use_transaction(id_, operation):
         return Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

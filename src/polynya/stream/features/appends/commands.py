@@ -1,4 +1,4 @@
-"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 26, 119, and 99 for several of them
+"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 26, 27, 119, and 99 for several of them
 in one entry."""
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class Bundle(Command, tag=99, frozen=True, gc=False):
     commands: list[Append | AppendIf | Produce | MirrorBatch | TxnProduce]
 
 
-def _append_all(command: AppendAll) -> str:
+def _append_all(command: AppendAll | TxnAppend) -> str:
     parts = command.commands
     if not 1 <= len(parts) <= BUNDLE_COMMANDS_MAX:
         return f"it has {len(parts)} appends; expected 1 to {BUNDLE_COMMANDS_MAX}"
@@ -279,7 +279,7 @@ def _append_all(command: AppendAll) -> str:
     return first_fault(parts)
 
 
-def _append_all_names(command: AppendAll) -> list[str]:
+def _append_all_names(command: AppendAll | TxnAppend) -> list[str]:
     return [part.name for part in command.commands]
 
 
@@ -292,3 +292,32 @@ class AppendAll(Command, tag=26, frozen=True, gc=False):
     [the number of the first part that is refused, its reply]. Level 4."""
 
     commands: list[Append | AppendIf]
+
+
+def _txn_append(command: TxnAppend) -> str:
+    for part in command.commands:
+        if part.batch is None or part.batch.flags or part.close or part.stream_seq is not None:
+            return "it has a part that has no batch, or flags, closes, or has a Stream-Seq"
+        if not part.incarnation or (part.producer is not None and part.producer.kind):
+            return "it has a part without an incarnation, or with a producer of Kafka"
+    return _append_all(command)
+
+
+@command(
+    since=TRANSACTION_LEVEL,
+    bounds={"producer": WIDE, "epoch": (0, _KAFKA_EPOCH_MAX), "number": (1, COUNTER[1])},
+    check=_txn_append,
+    names=_append_all_names,
+)
+class TxnAppend(Command, tag=27, frozen=True, gc=False):
+    """Append to several streams of the group in the transaction `number` of a producer: all or
+    nothing, and not to be seen before its end. One append to a stream for each transaction. A batch's
+    place is as in a `Bundle`.
+
+    The replies are those of an `AppendAll`; and TXN_ENDED, NOT_YET: the producer has another one
+    open in a stream; TOO_MANY: a stream has as many open as may be. Level 4."""
+
+    commands: list[Append | AppendIf]
+    producer: int  # of the transactional id
+    epoch: int
+    number: int

@@ -202,6 +202,20 @@ def put(stream: Stream, key: str, state: bytes, now_ms: int) -> None:
     states[key] = state
 
 
+def without_newest(state: bytes, record: int) -> bytes:
+    """Return the state before its newest receipt, if that is of this record."""
+    receipts = receipts_of(state)
+    if not receipts or receipts[0][2] != record:
+        return state
+    epoch, _, active_ms = STATE.unpack_from(state)
+    crcs = [crc_of(state, number) for number in range(1, len(receipts))]
+    while crcs and not crcs[-1]:
+        crcs.pop()
+    kept = [_RECEIPT.pack(*receipt) for receipt in receipts[1:]]
+    head = STATE.pack(epoch, receipts[0][0] - 1, active_ms)
+    return b"".join((head, *kept, *map(_CRC.pack, crcs)))
+
+
 def receipts_of(state: bytes) -> list[tuple[int, int, int, int]]:
     """Return (first sequence, last sequence, first record, records) of each receipt, newest
     first."""

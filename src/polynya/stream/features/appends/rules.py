@@ -14,6 +14,7 @@ from polynya.stream.features.appends.producers import (
     producer_key,
     repeat_of,
 )
+from polynya.stream.features.appends.undecided import is_awaited
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.lifetimes.rules import (
     is_surely_expired,
@@ -120,6 +121,8 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
         return _seq_refusal(machine, stream, command)
     record = -1 if batch is None else stream.next_record
     if producer is not None:
+        if stream.kafka is not None and is_awaited(stream, producer):
+            return tail_reply(Code.UNSTABLE, stream)
         records = 0 if batch is None else batch.records
         crc = body_crc(machine, batch)
         reply = accept_producer(stream, producer, now_ms, record, records, crc)
@@ -155,6 +158,8 @@ def _seq_refusal(machine: Machine, stream: Stream, command: Append) -> Reply:
 def _judge_its_producer(machine: Machine, stream: Stream, command: Append) -> Reply | None:
     if command.producer is None:
         return None
+    if is_awaited(stream, command.producer):
+        return tail_reply(Code.UNSTABLE, stream)
     crc = body_crc(machine, command.batch)
     return judge_producer(stream, command.producer, command.now_ms, crc)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,11 +32,8 @@ def apply_append_all(machine: Machine, command: AppendAll, place: int) -> Reply:
     parts = command.commands
     counters.log_ms = max(counters.log_ms, *(part.now_ms for part in parts))
     judged = [judge_append(machine, part) for part in parts]
-    repeats = [reply is not None and reply.code == Code.DUPLICATE for reply in judged]
-    if any(repeats) and all(
-        is_repeat or part.producer is None for is_repeat, part in zip(repeats, parts, strict=True)
-    ):
-        return Reply(Code.DUPLICATE, detail=[_result(machine, part) for part in parts])
+    if all_repeated(parts, judged):
+        return Reply(Code.DUPLICATE, detail=[result_of(machine, part) for part in parts])
     for number, reply in enumerate(judged):
         if reply is not None:
             return none_appended(number, reply)
@@ -43,7 +41,15 @@ def apply_append_all(machine: Machine, command: AppendAll, place: int) -> Reply:
         if part.batch is not None or part.close:
             reply = RULES[type(part)](machine, part, place + number)
             assert reply.code in (Code.OK, Code.ALREADY_CLOSED), f"it was judged: {reply}"
-    return Reply(Code.OK, detail=[_result(machine, part) for part in parts])
+    return Reply(Code.OK, detail=[result_of(machine, part) for part in parts])
+
+
+def all_repeated(parts: Sequence[Append], judged: Sequence[Reply | None]) -> bool:
+    """Report whether all parts with a producer, at least one, are repeats."""
+    repeats = [reply is not None and reply.code == Code.DUPLICATE for reply in judged]
+    return any(repeats) and all(
+        is_repeat or part.producer is None for is_repeat, part in zip(repeats, parts, strict=True)
+    )
 
 
 def none_appended(number: int, reply: Reply) -> Reply:
@@ -67,7 +73,8 @@ def judge_append(machine: Machine, command: Append | AppendIf) -> Reply | None:
     return reply or judge_behind_condition(stream, command)
 
 
-def _result(machine: Machine, command: Append) -> list[int | bool]:
+def result_of(machine: Machine, command: Append) -> list[int | bool]:
+    """Return the row of a part in the reply's detail: uid, record, byte, closed."""
     stream = machine.directory.streams.get(command.name)
     if stream is None:  # of a repeat: it ended since
         return [0, 0, 0, True]

@@ -23,16 +23,17 @@ _RECORD = attrgetter("record")
 
 
 def end_transaction(
-    machine: Machine, stream: Stream, producer: int, *, commit: bool = True
+    machine: Machine, stream: Stream, producer: int, *, commit: bool = True, marked: bool = False
 ) -> None:
-    """Close a producer's open transaction, whose marker is the newest batch. If the last stable end
-    moves, subscriptions and live readers are told, as after an append."""
+    """Close a producer's open transaction, whose marker is the newest batch; `marked`: it has none,
+    and its batches have their marks. If the last stable end moves, subscriptions and live readers are
+    told, as after an append."""
     assert stream.kafka is not None
     before = stable_of(stream)
     opened = stream.kafka.open.pop(producer)
     if not stream.kafka.open:
         machine.directory.undecided.pop(stream.uid, None)
-    if not commit:
+    if not commit and not marked:
         _abort(stream, producer, opened.record)
     machine.changes.streams.add(stream.uid)
     after = stable_of(stream)

@@ -15,6 +15,7 @@ from polynya.stream.features.appends import producers
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.appends.rules import add_batch, tail_moved
 from polynya.stream.features.appends.transactions import end_transaction
+from polynya.stream.features.appends.undecided import end_append
 from polynya.stream.features.consumer_groups.transactions import settle_offsets
 from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
 from polynya.stream.features.markers.control_batch import inline_entry
@@ -110,7 +111,11 @@ def _end_in_stream(machine: Machine, stream: Stream, end: _End) -> None:
         return
     stream.kafka = kafka
     opened = kafka.open.get(end.producer)
-    if opened is not None and opened.number <= end.number:
+    if (
+        opened is not None
+        and opened.number <= end.number
+        and not end_append(machine, stream, end.producer, commit=end.commit)
+    ):
         _mark(machine, stream, end)
     kafka.ended.pop(end.producer, None)
     log_ms = machine.counters.log_ms

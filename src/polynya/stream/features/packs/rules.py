@@ -12,6 +12,7 @@ from msgspec import structs
 from polynya.base.levels import COMPACTION_LEVEL, COMPRESSION_LEVEL, ENTRY_LEVEL
 from polynya.stream.command import applies
 from polynya.stream.features.appends.transactions import forget_aborted
+from polynya.stream.features.appends.undecided import decided_end
 from polynya.stream.features.compaction.progress import note_rewrite
 from polynya.stream.features.forks.pinned import pinned_until
 from polynya.stream.features.packs.commands import (
@@ -96,7 +97,7 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
     end = (cold.record + cold.records, cold.byte + cold.length)
     at = bisect_left(hot, end[0], key=_RECORD)
     end_byte = hot[at].byte if at < len(hot) else stream.next_byte
-    if end[0] > stream.next_record or end[1] != end_byte or cold.missing_bytes:
+    if end[0] > decided_end(stream)[0] or end[1] != end_byte or cold.missing_bytes:
         return 0
     records = sum(map(_RECORDS, hot[:at]))
     return at if records == cold.records - cold.missing_records else 0
