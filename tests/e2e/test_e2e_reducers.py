@@ -86,13 +86,19 @@ def test_a_node_runs_workers_of_its_own(tmp_path: Path) -> None:
     with running_node(tmp_path / "data", *flags) as node, Client(node.url) as client:
         add = ("reduce", "add", "n", "--pattern", "**", "--builtin", "count", "--every-records")
         assert polynya(*add, "3", server=node.url).code == 0
+        junk = tmp_path / "junk.wasm"
+        junk.write_bytes(b"\0asm\1\0\0\0")  # a module without exports
+        bad = polynya(
+            "reduce", "add", "bad", "--pattern", "**", "--module", str(junk), server=node.url
+        )
+        assert bad.code == 1 and "is no reducer: MODULE" in bad.err, bad
         stream = client.stream("a")
         stream.create()
         stream.append(1, 2, 3)
         marks = wait_until(stream.snapshots, what="the node's worker to publish", seconds=60)
         assert [mark.origin for mark in marks] == ["n@1"]
         listed = polynya("reduce", "ls", server=node.url)
-        assert "count" in listed.out and "works" in listed.out
+        assert "count" in listed.out and "works" in listed.out and "bad" not in listed.out
         assert polynya("reduce", "rm", "n", server=node.url).code == 0
         assert polynya("reduce", "rm", "n", server=node.url).code == 1
         assert node.stop() == 0

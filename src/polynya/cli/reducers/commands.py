@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -20,6 +21,9 @@ from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.values import SECONDS
+from polynya.reducers.reducer import ReducerFault
+from polynya.reducers.wasm.limits import FUEL_PER_MIB, MEMORY_BYTES, Budget
+from polynya.reducers.wasm.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from polynya.cli.reducers.worker import Told
@@ -87,7 +91,9 @@ def add_command(
     if seconds is not None:
         body["every_seconds"] = int(seconds)
     if module:
-        answer = client.call("PUT", MODULES, content=_module(module))
+        content = _module(module)
+        _check(module, content, given["memory"], given["fuel"])
+        answer = client.call("PUT", MODULES, content=content)
         body["module"] = answer.json()["sha256"]
     else:
         body["builtin"] = builtin
@@ -246,7 +252,6 @@ def run_command(client: Client, names: tuple[str, ...], once: bool, interval: fl
 def _explained() -> Iterator[None]:
     """Convert the errors of a worker to those of commands. Raises `exits.Refused`."""
     from polynya.cli.reducers.runs import Refused
-    from polynya.reducers.reducer import ReducerFault
 
     try:
         yield
@@ -281,6 +286,19 @@ def _module(file: str) -> bytes:
         return Path(file).read_bytes()
     except OSError as error:
         raise exits.Misused(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _check(file: str, module: bytes, memory: int | None, fuel: int | None) -> None:
+    """Load a module in a sandbox of this machine, so that a broken one is not bound to streams."""
+    if find_spec("wasmtime") is None:
+        output.notice(f"{file} is not checked here: that needs polynya[wasm]")
+        return
+    budget = Budget(memory or MEMORY_BYTES, fuel or FUEL_PER_MIB)
+    try:
+        with Sandbox(module, budget) as sandbox:
+            sandbox.begin()
+    except ReducerFault as fault:
+        raise exits.Ended(f"{file} is no reducer: {output.visible(str(fault))}") from None
 
 
 def _path(name: str) -> str:
