@@ -6,19 +6,17 @@ streams are created, at most once a second.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.limits import BUCKET_PROFILES_MAX
+from polynya.service.fresh_reads import FreshReads
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code, Reply
 
 SCOPE = "bucket-profile"
-FRESH_SECONDS = 1.0  # a change is effective on all nodes after it
-READ_SECONDS = 2.0  # a creation does not wait longer for a meta group without a leader
 _ATTEMPTS = 5
 
 
@@ -40,13 +38,12 @@ class BucketProfiles:
     def __init__(self, meta_group: MetaSettings) -> None:
         self._meta_group = meta_group
         self._known: dict[str, str] = {}
-        self._read_at = float("-inf")
-        self._reading = asyncio.Lock()
+        self._reads = FreshReads(self._read)
 
     @property
     def is_fresh(self) -> bool:
         """Report whether `known` may be used now."""
-        return _now() - self._read_at < FRESH_SECONDS
+        return self._reads.is_fresh
 
     def known(self, bucket: str) -> str | None:
         """Return the profile of a bucket's new streams; None: the bucket has none."""
@@ -60,25 +57,18 @@ class BucketProfiles:
     async def refresh(self) -> None:
         """Read the profiles unless they are of the last second. While the meta group does not
         answer, the last ones stay in use."""
-        async with self._reading:
-            if self.is_fresh:
-                return
-            try:
-                async with asyncio.timeout(READ_SECONDS):
-                    await self._read()
-            except (PolynyaError, TimeoutError):
-                self._read_at = _now()
+        await self._reads.refresh()
 
     async def all(self) -> dict[str, str]:
         """Return the profile of each bucket that has one. Raises Unavailable."""
-        await self._read()
+        await self._reads.now()
         return dict(self._known)
 
     async def set(self, bucket: str, profile: str | None) -> None:
         """Set the profile of a bucket's new streams; None removes it. Raises Unavailable,
         TooManyBuckets."""
         for _ in range(_ATTEMPTS):
-            version = await self._read()
+            version = await self._reads.now()
             known = self._known
             if profile is not None and len({*known, bucket}) > BUCKET_PROFILES_MAX:
                 raise TooManyBuckets(
@@ -87,7 +77,7 @@ class BucketProfiles:
             change = [(bucket, None if profile is None else profile.encode())]
             reply = await self._meta_group.call(MetaChange(SCOPE, version, change))
             if reply.code == Code.OK:
-                await self._read()
+                await self._reads.now()
                 return
         raise Unavailable("concurrent changes to the profiles of buckets; retry")
 
@@ -96,9 +86,4 @@ class BucketProfiles:
         meta = await self._meta_group.entries(SCOPE)
         found = values_of(meta, SCOPE)
         self._known = {bucket: value.decode() for bucket, value in found.items()}
-        self._read_at = _now()
         return version_of(meta, SCOPE)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

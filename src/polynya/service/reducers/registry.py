@@ -17,6 +17,7 @@ from msgspec import structs
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.limits import REDUCER_FAULTS_MAX, REDUCERS_MAX
 from polynya.reducers.bindings import Binding, Wanted, is_same
+from polynya.service.fresh_reads import FreshReads
 from polynya.service.reducers.kept_states import KeptStates
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange
@@ -26,8 +27,6 @@ from polynya.stream.replies import Code, Reply
 
 SCOPE = "reducers"
 FAULTS = "reducer-faults"
-FRESH_SECONDS = 1.0  # a change is effective on all nodes after it
-READ_SECONDS = 2.0  # a publish does not wait longer for a meta group without a leader
 _ATTEMPTS = 5
 _RUNS = 4
 _REASON_CHARACTERS_MAX = 500
@@ -79,10 +78,9 @@ class Reducers:
         self._meta_group = meta_group
         self._known: dict[str, Bound] | None = None  # None: never read
         self._faults: dict[tuple[str, str], Fault] = {}  # by reducer and canonical stream
-        self._read_at = float("-inf")
         self.counts = Counts()
         self.runs_modules = False  # this node has workers, so it computes states of modules too
-        self._reading = asyncio.Lock()
+        self._reads = FreshReads(self._read)
         self.kept = KeptStates()
         self.runs = asyncio.Semaphore(_RUNS)  # states that the core computes at a time
 
@@ -99,18 +97,11 @@ class Reducers:
     async def refresh(self) -> None:
         """Read them unless they are of the last second. While the meta group does not answer, the
         last ones stay in use."""
-        async with self._reading:
-            if _now() - self._read_at < FRESH_SECONDS:
-                return
-            try:
-                async with asyncio.timeout(READ_SECONDS):
-                    await self._read()
-            except (PolynyaError, TimeoutError):
-                self._read_at = _now()
+        await self._reads.refresh()
 
     async def current(self) -> dict[str, Bound]:
         """Return the reducers by name, read now. Raises Unavailable."""
-        await self._read()
+        await self._reads.now()
         return self.known
 
     async def of_stream(self, stream: str) -> list[Bound]:
@@ -118,7 +109,7 @@ class Reducers:
         Unavailable while they have never been read."""
         await self.refresh()
         if self._known is None:
-            await self._read()
+            await self._reads.now()
         return [each for each in self.known.values() if each.fits(stream)]
 
     async def bound_of(self, stream: str, *, clients: bool) -> list[str] | None:
@@ -140,7 +131,7 @@ class Reducers:
         """Set a reducer. Return it, and whether it is new. Its revision changes with what it computes,
         and when it was stopped. Raises Unavailable, TooManyReducers."""
         for _ in range(_ATTEMPTS):
-            version = await self._read()
+            version = await self._reads.now()
             old = self.known.get(name)
             if old is None and len(self.known) >= REDUCERS_MAX:
                 raise TooManyReducers(f"there are {REDUCERS_MAX} reducers; remove one")
@@ -156,7 +147,7 @@ class Reducers:
     async def remove(self, name: str) -> bool:
         """Remove a reducer and its faults; False: there is none. Raises Unavailable."""
         for _ in range(_ATTEMPTS):
-            version = await self._read()
+            version = await self._reads.now()
             if name not in self.known:
                 return False
             if await self._change(version, name, None):
@@ -167,7 +158,7 @@ class Reducers:
     async def stop(self, name: str, revision: int, reason: str) -> None:
         """Stop a revision of a reducer: it publishes no more. Raises Unavailable."""
         for _ in range(_ATTEMPTS):
-            version = await self._read()
+            version = await self._reads.now()
             old = self.known.get(name)
             if old is None or old.binding.revision != revision or old.binding.stopped:
                 return
@@ -180,7 +171,7 @@ class Reducers:
         value = None if binding is None else msgspec.json.encode(binding)
         reply = await self._meta_group.call(MetaChange(SCOPE, version, [(name, value)]))
         if reply.code == Code.OK:
-            await self._read()
+            await self._reads.now()
         return reply.code == Code.OK
 
     async def set_fault(self, name: str, stream: str, fault: Fault | None) -> None:
@@ -200,7 +191,7 @@ class Reducers:
             value = None if fault is None else msgspec.json.encode(fault)
             command = MetaChange(FAULTS, version_of(found, FAULTS), [(key, value)])
             if (await self._meta_group.call(command)).code == Code.OK:
-                await self._read()
+                await self._reads.now()
                 return
         raise Unavailable("concurrent changes to the faults of reducers; retry")
 
@@ -211,7 +202,7 @@ class Reducers:
         gone: list[tuple[str, bytes | None]] = [(key, None) for key in own]
         if gone:
             await self._meta_group.call(MetaChange(FAULTS, version_of(found, FAULTS), gone))
-            await self._read()
+            await self._reads.now()
 
     async def _read(self) -> int:
         """Read all, and return the number of the last change of the reducers."""
@@ -232,9 +223,4 @@ class Reducers:
         for key, value in values_of(faults, FAULTS).items():
             name, _, stream = key.partition(_PLACE)
             self._faults[name, stream] = msgspec.json.decode(value, type=Fault)
-        self._read_at = _now()
         return version_of(meta, SCOPE)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ STATUS_LINES = {
 }
 COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
 _EXPOSED = (
-    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, "
+    "stream-offset, stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, "
     "stream-owner, stream-bucket, stream-profile, stream-retained-offset, stream-ttl, "
     "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, "
     "stream-sse-data-encoding, producer-epoch, "
