@@ -10,7 +10,7 @@ import pytest
 from sim.loop import run_simulated
 
 from polynya.base.errors import Unavailable
-from polynya.service import bucket_profiles
+from polynya.service import fresh_reads
 from polynya.service.bucket_profiles import SCOPE, BucketProfiles, TooManyBuckets
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange
@@ -61,7 +61,7 @@ def test_creations_of_one_second_read_the_profiles_once() -> None:
         assert (meta.reads - before, there.is_fresh, there.known("other")) == (1, True, None)
         await here.set("logs", None)
         assert await there.current("logs") == "diskless", "of the last second"
-        await asyncio.sleep(bucket_profiles.FRESH_SECONDS)
+        await asyncio.sleep(fresh_reads.FRESH_SECONDS)
         assert not there.is_fresh
         assert await there.current("logs") is None
 
@@ -81,7 +81,7 @@ def test_without_a_leader_the_last_profiles_stay_in_use() -> None:
         with pytest.raises(Unavailable):
             await profiles.all()
         meta.is_led = True
-        await asyncio.sleep(bucket_profiles.FRESH_SECONDS)
+        await asyncio.sleep(fresh_reads.FRESH_SECONDS)
         assert await new.current("logs") == "diskless"
 
     story(work)
@@ -97,7 +97,7 @@ def test_a_meta_group_that_does_not_answer_delays_a_creation_for_two_seconds() -
         profiles = BucketProfiles(meta)
         began = asyncio.get_running_loop().time()
         assert await profiles.current("logs") is None
-        assert asyncio.get_running_loop().time() - began == bucket_profiles.READ_SECONDS
+        assert asyncio.get_running_loop().time() - began == fresh_reads.READ_SECONDS
 
     story(work)
 

@@ -9,7 +9,7 @@ import pytest
 
 from polynya.base.errors import Unavailable
 from polynya.reducers.bindings import Wanted
-from polynya.service.reducers import registry
+from polynya.service import fresh_reads
 from polynya.service.reducers.registry import MetaSettings, Reducers
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.replies import Code, Reply
@@ -64,7 +64,7 @@ def test_unread_reducers_neither_trim_nor_pass_for_none() -> None:
 def test_known_reducers_stay_in_use_while_the_meta_group_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registry, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(fresh_reads, "FRESH_SECONDS", 0.0)
 
     async def story() -> None:
         meta = Meta()
