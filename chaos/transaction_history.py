@@ -162,6 +162,7 @@ class TransactionHistory(msgspec.Struct):
     pipelines: dict[str, tuple[str, str]] = {}  # group -> input and output streams
     tombstones: set[str] = set()  # values that delete their keys
     compacted: set[str] = set()  # streams
+    trimmed: dict[str, int] = {}  # compacted stream -> records before this one may be missing
 
     def after_restore(self, at: float) -> TransactionHistory:
         """Return the history for a cluster made from a backup: what was acknowledged before may be
@@ -211,6 +212,11 @@ class _Checker:
             (produce.stream, value): each
             for each in history.transactions
             for produce in each.produces
+            for value in produce.values
+        }
+        self.began = {
+            (produce.stream, value): produce.began
+            for produce in self._produces()
             for value in produce.values
         }
         self.there = {
@@ -496,17 +502,28 @@ class _Checker:
     def _older_values(
         self, stream: str, found: dict[str, tuple[int, str]], model: dict[str, tuple[int, str]]
     ) -> Iterator[str]:
+        first, deleted = self.history.trimmed.get(stream, 0), self._deletions(stream)
         for key, (offset, value) in sorted(model.items()):
             got = found.get(key, (-1, ""))
             if got == (offset, value) or (value in self.history.tombstones and got[0] == -1):
                 continue
+            is_trimmed = offset < first
+            if got[0] == -1 and (
+                is_trimmed or deleted.get(key, -LATER) > self._began(stream, value)
+            ):
+                continue  # a later tombstone, which nobody saw, may have gone with it
             yield (
                 f"I: the last value of {key} in {stream} is {value} at {offset}; a reader from "
                 f"0 got {got[1] or 'nothing'}"
             )
 
+    def _began(self, stream: str, value: str) -> float:
+        return self.began.get((stream, value), LATER)
+
     def _stale_keys(self, stream: str, found: dict[str, tuple[int, str]]) -> Iterator[str]:
         """A value that was acknowledged after another had ended is not older than it."""
+        if stream in self.history.trimmed:
+            return
         certain = [*self._committed_keys(stream)]
         ended = {value: produce.ended for produce, _, value in certain}
         deleted = self._deletions(stream)
@@ -524,7 +541,9 @@ class _Checker:
         last: dict[str, float] = {}
         for produce in self._produces():
             for value, key in zip(produce.values, produce.keys, strict=False):
-                if produce.stream == stream and value in self.history.tombstones:
+                owner = self.owner.get((stream, value))
+                is_possible = owner is None or is_asked_to_commit(owner)
+                if produce.stream == stream and value in self.history.tombstones and is_possible:
                     ended = produce.ended if produce.outcome == OK else LATER
                     last[key] = max(last.get(key, -LATER), ended)
         return last
@@ -534,7 +553,8 @@ class _Checker:
         for produce in (*self.history.plain, *(each for some in sure for each in some)):
             if produce.stream == stream and produce.outcome == OK:
                 for value, key in zip(produce.values, produce.keys, strict=False):
-                    yield produce, key, value
+                    if key:
+                        yield produce, key, value
 
     def _produces(self) -> Iterator[Produce]:
         yield from self.history.plain

@@ -49,6 +49,7 @@ from polynya.base.futures import settle
 from polynya.cluster.feature_level import FeatureLevels
 from polynya.cluster.placement import PlacementReconciler
 from polynya.cluster.reconfiguration import Reconfiguration
+from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.engine.append_origins import MANY, MOST
 from polynya.engine.log_clock import LogClock
 from polynya.engine.membership import ClusterSettings, Membership
@@ -505,6 +506,7 @@ class World(Network, Steered, Copied):
         self.older = set[int]()  # nodes that have an older image of theirs
         self.runs_groups = False  # coordinators of consumer groups
         self.decides = False  # slices of ended transactions
+        self.compaction: dict[str, CompactionPolicy] | None = None  # by stream; None: no compactor
         self.runs_transactions = False  # their timeouts, and questions for orphans
         self.heard: Callable[[int, Command], None] | None = None  # what a group takes, once
         self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
@@ -574,6 +576,10 @@ class World(Network, Steered, Copied):
     def voters(self) -> tuple[int, ...]:
         """All nodes that there are."""
         return tuple(self.nodes)
+
+    async def compaction_policies(self) -> dict[str, CompactionPolicy]:
+        """Return the policies of the streams whose keys are compacted now."""
+        return self.compaction or {}
 
     def tell(self, node: Node) -> None:
         """The node hears of the map, sooner or later."""

@@ -18,6 +18,7 @@ from time import perf_counter
 
 import msgspec
 from sim.chaos import Episode
+from sim.compacted import CompactedEpisode
 from sim.coordinated import CoordinatedEpisode
 from sim.copies import Copies
 from sim.diskless import DisklessSwarm
@@ -44,6 +45,7 @@ KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by op
     "kafka": KafkaEpisode, "groups": GroupEpisode, "members": ModernEpisode, "leased": LeasedSwarm,
     "switched": SwitchedEpisode, "diskless": DisklessSwarm,
     "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
+    "compacted": CompactedEpisode,
 }  # fmt: skip
 
 
@@ -133,6 +135,7 @@ def main() -> int:
         action="store_true",
         help="transactions of Kafka, with a scripted coordinator",
     )
+    parser.add_argument("--compacted", action="store_true", help="streams whose keys are compacted")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(
         "--plain", action="store_true", help="the same world for all: three nodes, no object store"

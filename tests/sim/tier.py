@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
 
 from sim.store import SimStore
@@ -37,6 +37,8 @@ from polynya.cold import (
     pager,
     steps,
 )
+from polynya.cold.compaction.child import HereWorker
+from polynya.cold.compaction.compactor import Compactor
 from polynya.cold.rewriting import merger
 from polynya.cold.steps import Steps
 from polynya.diskless import DisklessSettings, Writer
@@ -56,6 +58,9 @@ from polynya.tiering.state_copies import StateCopyWorker
 from polynya.tiering.store_health import StoreAccess, StorePatience
 from polynya.tiering.store_leadership import StoreLeadership, StoreLeadershipTransport
 from polynya.transport import address
+
+if TYPE_CHECKING:
+    from sim.cluster import World
 
 CLUSTER = "c" * 32
 FLUSH = FlushSettings(
@@ -100,6 +105,7 @@ class SimTier:
     def __init__(self, engine: CoreRuntime, shared: SimStore, way: TierTransport) -> None:
         assert engine.replicated is not None
         world = way.node.world
+        self._engine, self._pace = engine, world.round_pace
         node, nodes, turn = engine.replicated.node, world.nodes, world.knobs.turn
         store = self.store = WatchedStore(
             shared.on(node, way.node.disk.at), asyncio.get_running_loop().time
@@ -126,6 +132,9 @@ class SimTier:
             engine.groups, Steps(engine.groups, store, asyncio.sleep), self.merger, sleep=_soon
         )
         self._decides = world.decides
+        self.compactor = (
+            None if world.compaction is None else self._new_compactor(world, turn(MERGE))
+        )
         self.states = StateReader(store, cache_bytes=world.states_bytes)
         self.evictor = Evictor(
             engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight
@@ -144,12 +153,22 @@ class SimTier:
         self.copier = StateCopyWorker(engine, store, whole, _owned, diskless_seconds=seconds)
         self.deltas = CopyDeltaWorker(engine, store, whole, seconds)
         StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
-        self._engine, self._pace = engine, world.round_pace
         engine.local.reads.cold = self.reader
         engine.local.rehydration.states = self.states
         engine.local.profiles.flush_soon = self._flush_soon
         engine.service.proposals.take_diskless(self.writer)
         self._flushes: set[asyncio.Task[None]] = set()
+
+    def _new_compactor(self, world: World, settings: MergeSettings) -> Compactor:
+        groups, in_hand = self._engine.groups, self.merger.in_hand
+        return Compactor(
+            Steps(groups, self.store, asyncio.sleep),
+            settings,
+            CLUSTER,
+            in_hand,
+            policies=world.compaction_policies,
+            worker=HereWorker(),
+        )
 
     def ended(self) -> list[asyncio.Task[None]]:
         """Return the tasks to cancel when the node crashes."""
@@ -176,6 +195,8 @@ class SimTier:
         ]
         if self._decides:
             work.append(self.decider.run())
+        if self.compactor is not None:
+            work.append(self.compactor.run())
         work += [self.access.run(), self.leads.run(), self.leads.answer()]
         return [asyncio.ensure_future(each) for each in work]
 

@@ -31,7 +31,7 @@ from chaos.transaction_history import (
 )
 from polynya.base import levels
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.local.api import Page, ReadQuery
+from polynya.local.api import Page, Position, ReadQuery
 from polynya.stream.features.appends.commands import TxnProduce
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.markers.commands import TxnMarkers
@@ -39,8 +39,7 @@ from polynya.stream.features.markers.control_batch import control_batch
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import ABORTED, CONTROL, TRANSACTIONAL, Encoding
 from polynya.stream.replies import Code, Reply
-from polynya.wire.kafka.batches import batches_of, header_of
-from polynya.wire.kafka.records import decoded_records
+from polynya.wire.kafka.records import decoded_records, placed_batches
 
 NAMES = tuple(f"kafka/t/{number}" for number in range(4))
 CLIENTS = 4
@@ -150,9 +149,7 @@ class TransactionClient:
         self.sent += len(values)
         first = self.sequences.get(name, 0)
         self.sequences[name] = first + len(values)
-        payload = data_batch(
-            self.coordinator.producer, first, *(each.encode() for each in values), epoch=self.epoch
-        )
+        payload, keys = self.batch(first, values)
         command = TxnProduce(
             name,
             self.episode.now_ms(),
@@ -161,13 +158,20 @@ class TransactionClient:
             self.episode.uids[name],
             number,
         )
-        made = self.episode.recorder.produce(told, name, values)
+        made = self.episode.recorder.produce(told, name, values, keys)
         task = self.episode.spawn(self._write(command, made))
         patience = self.random.choice((0.5, 20.0, 20.0))
         done, _ = await asyncio.wait([task], timeout=patience)
         if not done:
             self.episode.recorder.ended(made, INFO)
         return made.outcome == OK
+
+    def batch(self, first: int, values: list[str]) -> tuple[bytes, list[str]]:
+        """Return a batch of these values, and their keys."""
+        payload = data_batch(
+            self.coordinator.producer, first, *(each.encode() for each in values), epoch=self.epoch
+        )
+        return payload, []
 
     async def _write(self, command: TxnProduce, made: Produce) -> None:
         """Send a batch. Its client may have given up meanwhile, and the transaction may be over."""
@@ -313,7 +317,9 @@ class TransactionEpisode(Episode):
         self, node: Node, name: str, kind: str, begin: int, bytes_max: int
     ) -> tuple[int, list[tuple[int, str]]] | None:
         """Return the end of a page, and the records of it that a client of this kind gets."""
-        query = ReadQuery(name, begin, 0, bytes_max, whole_records=True, raw=kind != ROWS)
+        query = ReadQuery(
+            name, begin or Position.START, 0, bytes_max, whole_records=True, raw=kind != ROWS
+        )
         life = node.life
         try:
             async with asyncio.timeout(3):
@@ -396,18 +402,16 @@ class TransactionEpisode(Episode):
 
 
 def records_of(page: Page) -> list[tuple[int, str]]:
-    """Return the records that a client takes, who leaves out markers and aborted batches."""
-    found: list[tuple[int, str]] = []
-    for span in page.spans:
-        if span.flags & (CONTROL | ABORTED):
-            continue
-        at = span.record
-        for batch in batches_of(bytes(span.payload)):
-            records = header_of(batch).records
-            values = [each.value or b"" for each in decoded_records(bytes(batch), at)]
-            found += [(at + number, value.decode()) for number, value in enumerate(values)]
-            at += records
-    return found
+    """Return the records that a client takes, who leaves out markers and aborted batches. A record
+    without a value has its text in a header."""
+    return [
+        (each.offset, (each.value or (each.headers[0][1] if each.headers else b"") or b"").decode())
+        for span in page.spans
+        if not span.flags & (CONTROL | ABORTED)
+        for batch, _, first in placed_batches(bytes(span.payload), span.record)
+        for each in decoded_records(batch, first)
+        if each.offset >= page.info.first_record
+    ]
 
 
 def _wall_ms() -> int:
