@@ -75,7 +75,7 @@ PLAIN = (
 # room or file: the modules that are not ours and that it may import; none does I/O, reads a clock
 # or draws a random number
 PURE = {
-    "base": f"{PLAIN} zlib",
+    "base": f"{PLAIN} contextlib contextvars zlib",
     "raft": PLAIN,
     "stream": f"{PLAIN} array google_crc32c",
     "replica": f"{PLAIN} array",

@@ -11,11 +11,14 @@ from typing import NamedTuple, Protocol
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
 from polynya.base.histogram import Histogram
+from polynya.base.spans import Tracer
 from polynya.config.core_start import KAFKA, TEXT, Address, CoreStart
 from polynya.config.model import Config
 from polynya.cost import Counts, UsageHistory
 from polynya.front.common.client_traffic import ClientTraffic
+from polynya.front.http.server import HttpFront
 from polynya.front.kafka.configs import NodeProfiles
+from polynya.front.kafka.server import KafkaFront
 from polynya.front.text.server import TextFront
 from polynya.front.text.topics import NodeView
 from polynya.observability.metrics import Registry, Samples
@@ -85,6 +88,12 @@ class Listeners:
                 registry.add_histogram(timed.name, timed.histogram, **labels)
             for counts in listener.counts:
                 history.add(counts)
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Trace the requests of HTTP and Kafka that the tracer samples."""
+        for _, front in self._listeners:
+            if isinstance(front, (HttpFront, KafkaFront)):
+                front.context.tracer = tracer
 
     async def open(self) -> None:
         """Listen on the ports that the supervisor holds."""

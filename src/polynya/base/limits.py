@@ -339,3 +339,7 @@ SCHEMA_REFERENCES_MAX = 100  # of one schema, those of its references included
 SUBJECT_BYTES_MAX = 512  # the name of a subject: each key of the topic has it
 REGISTRY_BYTES_MAX = 128 * MIB  # names and texts of all schemas, which each core may keep
 REGISTRY_VERSIONS_MAX = 200_000  # of all subjects: each takes about 1 KiB beside its text
+
+# --- traces ---------------------------------------------------------------------------------------
+# spans of a core that wait for the export (traces.queue); about 1 KiB each
+TRACE_SPANS_MAX = 2048

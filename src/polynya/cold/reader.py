@@ -10,6 +10,7 @@ from struct import pack
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import CACHE_BYTES
+from polynya.base.spans import step
 from polynya.cold.faults import DamagedObjects
 from polynya.cold.fetches import Fetches, gone
 from polynya.cold.pages import PageReader
@@ -149,7 +150,8 @@ class ColdReader:
         found = self._slices.kept(place)
         if found is None:
             self.counters.misses += 1
-            found = await self._slices.fetch(place, partial(self._fetch, cold))
+            with step("cold read", {"polynya.object": cold.pack, "polynya.bytes": cold.read_bytes}):
+                found = await self._slices.fetch(place, partial(self._fetch, cold))
         else:
             self.counters.hits += 1
         return found.run(cold)

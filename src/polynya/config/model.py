@@ -37,6 +37,7 @@ from polynya.config.sections import (
     SegmentsConfig,
     SqlConfig,
     TlsConfig,
+    TracesConfig,
 )
 from polynya.config.setting import PREFIX, Setting
 from polynya.config.settings import BY_ENV, BY_FLAG, BY_KEY, CLIENT_VARIABLES, SETTINGS
@@ -77,6 +78,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterConfig = ClusterConfig()
     kafka: KafkaConfig = KafkaConfig()
     log: LogConfig = LogConfig()
+    traces: TracesConfig = TracesConfig()
     lake: LakeConfig = LakeConfig()
     reduce: ReduceConfig = ReduceConfig()
     sql: SqlConfig = SqlConfig()

@@ -59,6 +59,14 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "logfmt"
 
 
+class TracesConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The sampling of requests, and the spans of a core that wait for the export."""
+
+    ratio: float = 0.0
+    follow_clients: bool = True
+    queue: int = limits.TRACE_SPANS_MAX
+
+
 class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
     interval: float = 0.0  # seconds; 0 disables it
     master: str = "local[*]"

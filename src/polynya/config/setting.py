@@ -53,6 +53,13 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def parse_ratio(text: str) -> float:
+    """Parse a part of a whole, such as `0.01`."""
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,9})?", text.strip(), re.ASCII):
+        raise ValueError("expected a number from 0 to 1, such as 0.01")
+    return float(text)
+
+
 def parse_switch(text: str) -> bool:
     """Parse `true` or `false` (also 1, 0, yes, no, on, off)."""
     word = text.strip().lower()
@@ -134,6 +141,7 @@ class Setting(msgspec.Struct, frozen=True):
 _KINDS: dict[Callable[[str], Any], str] = {
     parse_text: "text",
     parse_count: "number",
+    parse_ratio: "number",
     parse_profile: "profile",
     parse_default_profile: "profile",
     parse_switch: "true \\| false",
@@ -148,6 +156,7 @@ _KINDS: dict[Callable[[str], Any], str] = {
 # what declares a setting of each type
 text = partial(Setting, parse_text)
 count = partial(Setting, parse_count)
+ratio = partial(Setting, parse_ratio)
 profile = partial(Setting, parse_profile)
 default_profile = partial(Setting, parse_default_profile)
 switch = partial(Setting, parse_switch)

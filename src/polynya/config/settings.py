@@ -7,7 +7,7 @@ from polynya.config.definitions.access import ACCESS
 from polynya.config.definitions.cluster import CLUSTER
 from polynya.config.definitions.cold import COLD
 from polynya.config.definitions.kafka import KAFKA
-from polynya.config.definitions.node import LOG, NODE, STREAMS
+from polynya.config.definitions.node import LOG, NODE, STREAMS, TRACES
 from polynya.config.definitions.tables import TABLES
 
 CLIENT_VARIABLES = {  # known, but not node settings
@@ -17,7 +17,7 @@ CLIENT_VARIABLES = {  # known, but not node settings
     "POLYNYA_TOKEN_FILE": "a file that holds it",
     "POLYNYA_CA_FILE": "a file of certificates that they trust, such as that of `--tls-self`",
 }
-SETTINGS = (*NODE, *STREAMS, *ACCESS, *CLUSTER, *KAFKA, *LOG, *TABLES, *COLD)
+SETTINGS = (*NODE, *STREAMS, *ACCESS, *CLUSTER, *KAFKA, *LOG, *TRACES, *TABLES, *COLD)
 BY_KEY = {setting.key: setting for setting in SETTINGS}
 BY_ENV = {setting.env: setting for setting in SETTINGS}
 BY_FLAG = {setting.flag: setting for setting in SETTINGS if setting.flag is not None}

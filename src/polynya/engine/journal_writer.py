@@ -191,6 +191,8 @@ class JournalWriter:
 
     def _give(self, batch: WriteBatch, write: PendingWrite) -> None:
         self._flying, self._given_at = (batch, write), self._loop.time()
+        if batch.durable and self._counters.traced.waiting:
+            self._counters.traced.write()
         self._writer.write(batch, self._written)
 
     def _written(self, error: BaseException | None) -> None:
@@ -199,6 +201,8 @@ class JournalWriter:
         assert self._flying is not None
         batch, write = self._flying
         self._flying = None
+        if self._counters.traced.writing:
+            self._counters.traced.written(self._counters.pace)
         try:
             if error is None:
                 self._synced(batch, write)

@@ -21,6 +21,7 @@ from polynya.base.errors import (
 )
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.base.spans import ACTIVE
 from polynya.engine.applying import apply_committed
 from polynya.engine.commit_timeout import CommitTimeouts
 from polynya.engine.deadlines import Deadlines
@@ -141,6 +142,8 @@ class ReplicatedEngine:
         if len(payload) > ENTRY_BYTES_MAX:
             done(Unavailable("the entry is too large for a message between nodes"))
             return
+        if ACTIVE.get() is not None:
+            done = self.counters.traced.begin(group, done)
         if not member.queue:
             self._queued.append(member)
             member.since = self._loop.time()
@@ -424,7 +427,10 @@ class ReplicatedEngine:
         )
         applied, timed = member.group.applied_index, member.timed
         while timed and timed[0][0] <= applied:
-            self.counters.commits.observe(self._loop.time() - timed.popleft()[1])
+            seconds, counters = self._loop.time() - timed.popleft()[1], self.counters
+            counters.commits.observe(seconds)
+            if counters.traced.trace_id:
+                counters.commits.remember(seconds, "trace_id", counters.traced.take_trace())
         member.raft.applied_to(applied)
         self.floor_ms = max(self.floor_ms, member.group.machine.counters.log_ms)
         self._applied = True

@@ -18,6 +18,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.histogram import BOUNDS
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.base.spans import ACTIVE
 from polynya.engine.turns import (
     KIND_COPY,
     MARK_SECONDS,
@@ -105,6 +106,8 @@ class StandaloneEngine:
             done(Unavailable("the journal is behind: too many bytes are in flight; retry"))
             return
         payload = encode_command(command) if type(command) is Append else encode_proposal(command)
+        if ACTIVE.get() is not None:
+            done = self.counters.traced.begin(group, done)
         size = len(payload)
         self.inflight_bytes += size
         run = self._runs.get(group)
@@ -204,6 +207,9 @@ class StandaloneEngine:
         ]
         written = self.journal.take()
         assert written is not None, "a turn has something to write"
+        traced = self.counters.traced
+        if traced.waiting:
+            traced.write()
         self._writer.write(written, partial(self._written, written, entries, moves))
 
     def _written(
@@ -215,6 +221,9 @@ class StandaloneEngine:
     ) -> None:
         if self._ends.dead is not None:
             return
+        counters = self.counters
+        if counters.traced.writing:
+            counters.traced.written(counters.pace)
         try:
             if error is None:
                 self.journal.synced(batch)
@@ -231,12 +240,14 @@ class StandaloneEngine:
                 if entries:
                     self._apply(entries)
                     # `observe`, without a call
-                    seconds, commits = self._loop.time() - since, self.counters.commits
+                    seconds, commits = self._loop.time() - since, counters.commits
                     commits.counts[bisect_left(BOUNDS, seconds)] += 1
                     commits.total += seconds
+                    if counters.traced.trace_id:
+                        commits.remember(seconds, "trace_id", counters.traced.take_trace())
                     for look in self.after_turn:
                         look()
-                self.counters.copied += len(moves)
+                counters.copied += len(moves)
                 self._end_turn(batch)
             elif isinstance(error, DiskFull):
                 self._refused(batch, entries)

@@ -7,14 +7,18 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from polynya.base.errors import Unavailable
 from polynya.base.futures import settle
 from polynya.base.histogram import Histogram
+from polynya.base.spans import Span, active
 from polynya.replica.log import encode_command
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.parts import Batch
+from polynya.stream.replies import Done as ReplyDone
+from polynya.stream.replies import Reply
 from polynya.stream.state.model import HotBatch
 from polynya.system.disk_pace import DiskPace
 from polynya.wal import Journal, WriteBatch
@@ -59,15 +63,66 @@ class TurnEnds:
             settle(waiter, None)
 
 
-class CoreCounters:
-    """Counters of a core, read at scrape time."""
+class TracedCommits:
+    """The commits of traced requests on a core: those that wait for a write, and those whose write
+    is in flight. Both are empty without a trace."""
 
-    __slots__ = ("commits", "copied", "disk_full", "entries", "overloaded", "pace", "turns")
+    __slots__ = ("trace_id", "waiting", "writing")
+
+    def __init__(self) -> None:
+        self.waiting: list[Span] = []
+        self.writing: list[Span] = []
+        self.trace_id = ""  # of the last one that ended, for an exemplar
+
+    def begin(self, group: int, done: ReplyDone) -> ReplyDone:
+        """Begin the span of a commit, which ends before `done` is called."""
+        above = active()
+        if above is None:
+            return done
+        span = above.child("commit", {"polynya.group": group})
+        self.waiting.append(span)
+        return partial(self._end, span, done)
+
+    def write(self) -> None:
+        """Note that the next durable write has what waits."""
+        self.writing += [span for span in self.waiting if not span.ended]
+        self.waiting.clear()
+
+    def written(self, pace: DiskPace) -> None:
+        """Add the write that was in flight to its commits."""
+        began, ended = pace.last_write
+        for span in self.writing:
+            span.note("fsync", int(began * 1e9), int(ended * 1e9))
+        if self.writing and ended > began:
+            pace.writes.remember(ended - began, "trace_id", self.writing[-1].trace_id)
+        self.writing.clear()
+
+    def take_trace(self) -> str:
+        """Return the trace of a commit that ended since the last call; "" if none did."""
+        found, self.trace_id = self.trace_id, ""
+        return found
+
+    def _end(self, span: Span, done: ReplyDone, reply: Reply | BaseException) -> None:
+        if isinstance(reply, BaseException):
+            span.end(type(reply).__name__)
+        else:
+            span.end()
+            self.trace_id = span.trace_id
+        done(reply)
+
+
+class CoreCounters:
+    """Counters of a core, read at scrape time, and its traced commits."""
+
+    __slots__ = (
+        *("commits", "copied", "disk_full", "entries", "overloaded", "pace", "traced", "turns"),
+    )
 
     def __init__(self) -> None:
         self.turns = self.entries = self.disk_full = self.overloaded = self.copied = 0
         self.pace = DiskPace()
         self.commits = Histogram()  # of turns, from the oldest proposal to the answers
+        self.traced = TracedCommits()
 
     @property
     def write_seconds(self) -> float:

@@ -41,6 +41,7 @@ from polynya.node.kafka import brokers_check, kafka_listeners
 from polynya.node.otlp_export import OtlpExport
 from polynya.node.periodic_work import PeriodicWork
 from polynya.node.tier_parts import NoTier, TierParts, tier_parts
+from polynya.node.trace_export import TraceExport
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
@@ -70,6 +71,7 @@ class Assembly:
         state = partial(core_state, start.core, self._engine, registry.read)
         self._figures = NodeFigures(registry, transport, state)
         self._otlp = OtlpExport(start, self._health, os.environ)
+        self._traces = TraceExport(start, self._health, os.environ)
         self._keeper = Keeper(start, transport)
         self._cluster.share(self._keeper)
         self._costs = CostParts(start, transport, self._cluster.maps)
@@ -109,8 +111,9 @@ class Assembly:
         self._health.registry.add(reducers.samples)
         self._listeners = self._listeners_of(behind)
         self._cluster.follow_traffic(self._listeners, self._costs.history)
+        self._listeners.trace(self._traces.tracer)
         await self._listeners.open()
-        self._spawn([watcher.run(), reducers.run(), self._otlp.run()])
+        self._spawn([watcher.run(), reducers.run(), self._otlp.run(), self._traces.run()])
         await self._subscriptions.start(lost_task)
 
     async def meet(self) -> None:
@@ -127,6 +130,7 @@ class Assembly:
         self._otlp.close()
         self._engine.group_coordinator.close()
         await self._listeners.close()
+        await self._traces.stop()
         await self._tier.drain()  # commits need the links
         await self._links.closed_listeners()
         await self._subscriptions.stop()

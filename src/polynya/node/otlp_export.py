@@ -34,13 +34,10 @@ class OtlpExport:
         try:
             self._exporter = otlp.Exporter(start.identity.cluster_id, start.identity.node)
         except ImportError as error:
-            self._reason = (
-                f"{self._variable} is set, but OpenTelemetry is missing: pip install "
-                "'polynya[otel]'"
-            )
+            self._reason = otlp.missing(self._variable)
             log.warning(self._reason, extra={"error": str(error)})
         except Exception as error:  # noqa: BLE001 (of OpenTelemetry, about its variables)
-            self._reason = f"the variables of OpenTelemetry (OTEL_…) cannot be used: {error}"
+            self._reason = otlp.unusable(error)
             log.warning(self._reason)
         health.warn("otlp", self.trouble)
 

@@ -78,7 +78,8 @@ def metrics_page() -> str:
 
 A histogram is of seconds, with the buckets {bounds} and `+Inf`. A scrape whose `Accept` names
 `application/openmetrics-text`, as that of Prometheus does, gets OpenMetrics 1.0. There a bucket of HTTP appends and reads has the last
-request that named its trace (`traceparent`) or itself (`X-Request-Id`) as an exemplar.
+request that named its trace (`traceparent`) or itself (`X-Request-Id`) as an exemplar, and a bucket of most latencies the last one
+that the node [traced](traces.md).
 
 | name | type | labels | meaning |
 |---|---|---|---|

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
 from typing import TypeVar
 
+from polynya.base.spans import CLIENT, step
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreError, StoreUnavailable
 from polynya.objectstore.usage import DOWN, PAGE, StoreUsage
 
@@ -162,11 +163,15 @@ class WatchedStore:
         counted: it has probably left."""
         began = self._now()
         try:
-            result = await work
+            with step(f"store {request}", kind=CLIENT) as span:
+                result = await work
         except (StoreError, asyncio.CancelledError) as error:
             if not isinstance(error, StoreUnavailable):
                 self._calls.add(request, requests=requests, up=up)
             raise
-        self.usage.seconds[request].observe(self._now() - began)
+        seconds, histogram = self._now() - began, self.usage.seconds[request]
+        histogram.observe(seconds)
+        if span is not None:
+            histogram.remember(seconds, "trace_id", span.trace_id)
         self._calls.add(request, requests=requests, up=up)
         return result

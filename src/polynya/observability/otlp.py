@@ -1,7 +1,8 @@
 """Metrics over OTLP, for the extra `polynya[otel]`: samples as OpenTelemetry's data points.
 
-The variables of OpenTelemetry configure it: an endpoint turns it on, and the exporter itself reads
-headers, certificates, compression and the timeout. The names of metrics are those of Prometheus.
+The variables of OpenTelemetry configure it, and the traces of `otlp_traces`: an endpoint turns it
+on, and the exporter itself reads headers, certificates, compression and the timeout. The names of
+metrics are those of Prometheus.
 """
 
 from __future__ import annotations
@@ -21,33 +22,74 @@ from polynya.observability.metrics import METRICS, Samples, labels_of, metric_of
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"  # milliseconds
 INTERVAL_SECONDS = 60.0  # OpenTelemetry's default
 INTERVAL_SECONDS_MIN = 1.0
+DELAY = "OTEL_BSP_SCHEDULE_DELAY"  # milliseconds between two exports of spans
+DELAY_SECONDS = 5.0  # OpenTelemetry's default
+DELAY_SECONDS_MIN = 0.1
 Environment = Mapping[str, str]
 _STARTED = "polynya_core_start_seconds"
 
 
 class ExportFailed(Exception):
-    """The collector did not take the metrics."""
+    """The collector did not take the metrics or spans."""
 
 
-def endpoint_variable(environment: Environment) -> str:
-    """Return the variable that names a collector; "" if none does, or metrics are turned off."""
+def endpoint_variable(environment: Environment, signal: str = "METRICS") -> str:
+    """Return the variable that names a collector for METRICS or TRACES; "" if none does, or they
+    are turned off."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return ""
-    if environment.get("OTEL_METRICS_EXPORTER", "").strip().lower() == "none":
+    if environment.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() == "none":
         return ""
-    return next((name for name in ENDPOINTS if environment.get(name, "").strip()), "")
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return next((name for name in names if environment.get(name, "").strip()), "")
 
 
 def interval_of(environment: Environment) -> float:
-    """Return the seconds between two exports. A value that is no number is ignored, as
+    """Return the seconds between two exports of metrics. A value that is no number is ignored, as
     OpenTelemetry has it."""
-    text = environment.get(INTERVAL, "").strip()
-    found = float(text) / 1000 if re.fullmatch(r"[0-9]{1,12}", text) else INTERVAL_SECONDS
-    return max(INTERVAL_SECONDS_MIN, found)
+    return max(INTERVAL_SECONDS_MIN, _seconds_in(environment, INTERVAL, INTERVAL_SECONDS))
+
+
+def pause_of(environment: Environment) -> float:
+    """Return the seconds between two exports of spans."""
+    return max(DELAY_SECONDS_MIN, _seconds_in(environment, DELAY, DELAY_SECONDS))
+
+
+def _seconds_in(environment: Environment, name: str, default: float) -> float:
+    text = environment.get(name, "").strip()
+    return float(text) / 1000 if re.fullmatch(r"[0-9]{1,12}", text) else default
+
+
+def missing(variable: str) -> str:
+    """Return the message for an endpoint without the extra."""
+    return f"{variable} is set, but OpenTelemetry is missing: pip install 'polynya[otel]'"
+
+
+def unusable(error: Exception) -> str:
+    """Return the message for variables that the exporter refuses."""
+    return f"the variables of OpenTelemetry (OTEL_…) cannot be used: {error}"
+
+
+def quiet() -> None:
+    """Keep the exporters' own log lines off: a failure is reported by `export`."""
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+    logging.getLogger("opentelemetry").propagate = False
+
+
+def resource_of(cluster: str, node: int) -> Any:
+    """Return what the node is called, with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    named = {
+        "service.name": "polynya",
+        "service.version": __version__,
+        "service.namespace": cluster,
+        "service.instance.id": f"{cluster}/{node}",
+    }
+    return Resource({**named, **OTELResourceDetector().detect().attributes})
 
 
 class Exporter:
@@ -57,20 +99,10 @@ class Exporter:
         """Create the exporter by the process's environment. Raises ImportError without the
         extra."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-        # a failure is reported by `export`
-        logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-        logging.getLogger("opentelemetry").propagate = False
+        quiet()
         self._exporter = OTLPMetricExporter()
-        named = {
-            "service.name": "polynya",
-            "service.version": __version__,
-            "service.namespace": cluster,
-            "service.instance.id": f"{cluster}/{node}",
-        }
-        given = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
-        self._resource = Resource({**named, **given.attributes})
+        self._resource = resource_of(cluster, node)
 
     def export(self, samples: Samples) -> None:
         """Send the samples; it blocks. Raises ExportFailed."""

@@ -21,6 +21,7 @@ from polynya.base.errors import NotLeader, OutcomeUnknown
 from polynya.base.histogram import Histogram
 from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
+from polynya.base.spans import ACTIVE, CLIENT, Span, active
 from polynya.replica.log import check_proposal
 from polynya.routing import messages, send
 from polynya.stream.command import Command
@@ -34,6 +35,7 @@ from polynya.stream.features.appends.commands import (
 )
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
+from polynya.transport.handshake import node_of
 
 BUNDLE_BYTES_MAX = 1 * MIB  # a bundle is sent once it exceeds this; a larger append travels alone
 PROTOCOL = 2  # peer protocol version that introduced PROPOSE_ALL
@@ -89,6 +91,7 @@ class AppendBundle:
         "sent",
         "size",
         "target",
+        "traced",
         "tried",
     )
 
@@ -98,6 +101,7 @@ class AppendBundle:
         self.commands: list[Append | Produce] = []
         self.bodies: list[bytes] = []  # the commands, encoded
         self.dones: list[Done] = []
+        self.traced: list[Span] = []  # of those that are traced
         self.size = 0
         self.sent = 0.0  # by the loop
         self.number = 0  # this and the next two are set by `polynya.routing.forwarding`
@@ -137,7 +141,12 @@ class Bundles:
             group,
             messages.PROPOSE,
             group.to_bytes(2, "little") + body,
-            partial(self._on_one_response, done, self._loop.time()),
+            partial(
+                self._on_one_response,
+                done,
+                self._loop.time(),
+                None if ACTIVE.get() is None else _forwarded(target, group),
+            ),
         )
 
     def bundle(self, target: int, group: int, *, grows: bool = True) -> AppendBundle:
@@ -160,6 +169,8 @@ class Bundles:
         bundle.commands.append(command)
         bundle.bodies.append(body)
         bundle.dones.append(done)
+        if ACTIVE.get() is not None and (span := _forwarded(bundle.target, bundle.group)):
+            bundle.traced.append(span)
         bundle.size += len(body)
         if bundle.size > BUNDLE_BYTES_MAX or bundle.group not in self.open:
             self.open.pop(bundle.group, None)
@@ -192,19 +203,49 @@ class Bundles:
             body = b"".join((group, array_head(len(bodies)), *bodies))
             send.ask(self._transport, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
 
-    def _on_one_response(self, done: Done, sent: float, body: bytes | BaseException) -> None:
-        self.seconds.observe(self._loop.time() - sent)
+    def _on_one_response(
+        self, done: Done, sent: float, span: Span | None, body: bytes | BaseException
+    ) -> None:
+        seconds = self._loop.time() - sent
+        self.seconds.observe(seconds)
+        if span is not None:
+            self._arrived(span, seconds, body)
         done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
 
     def _on_response(self, bundle: AppendBundle, body: bytes | BaseException) -> None:
-        count = len(bundle.dones)
-        self.seconds.observe(self._loop.time() - bundle.sent)
+        count, seconds = len(bundle.dones), self._loop.time() - bundle.sent
+        self.seconds.observe(seconds)
+        for span in bundle.traced:
+            self._arrived(span, seconds, body)
         if isinstance(body, BaseException):
             self._on_result(bundle, [body] * count)
         elif count == 1:
             self._on_result(bundle, [messages.decode(messages.PROPOSE, body)])
         else:
             self._on_result(bundle, _outcomes(body, count))
+
+    def _arrived(self, span: Span, seconds: float, body: bytes | BaseException) -> None:
+        """End the span of a request that was answered."""
+        span.end(type(body).__name__ if isinstance(body, BaseException) else "")
+        self.seconds.remember(seconds, "trace_id", span.trace_id)
+
+
+def _forwarded(target: int, group: int) -> Span | None:
+    """Begin the span of a traced request to another core."""
+    above = active()
+    if above is None:
+        return None
+    place = target % send.THROUGH
+    return above.child(
+        "forward",
+        {
+            "polynya.group": group,
+            "polynya.core": place & 0xFF,
+            "polynya.node": node_of(place),  # 0: this one
+            "polynya.relayed": target >= send.THROUGH,
+        },
+        CLIENT,
+    )
 
 
 def _hand_out(bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:

@@ -30,6 +30,7 @@ class DiskPace:
         self._clock = clock
         self._began: float | None = None
         self._ended = 0.0
+        self.last_write = 0.0, 0.0  # when the last one began and ended
         self._last: deque[float] = deque(maxlen=LAST_WRITES)
 
     def write(self, journal: Journal, batch: WriteBatch) -> None:
@@ -44,6 +45,7 @@ class DiskPace:
             raise
         finally:
             self._ended, self._began = self._clock(), None
+            self.last_write = began, self._ended
         if batch.durable:
             if self.full:
                 log.info("the disk has room again")

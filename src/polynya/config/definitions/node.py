@@ -150,3 +150,27 @@ LOG = (
     ),
     setting.text("log.format", "logfmt", "The format of log lines on stderr.", ("logfmt", "json")),
 )
+TRACES = (
+    setting.ratio(
+        "traces.ratio",
+        0.0,
+        "The part of the requests that are traced, from 0 to 1, if a variable of OpenTelemetry names "
+        "a collector (docs/traces.md). With `traces.follow_clients` it is for those whose client "
+        "names no trace.",
+        low=0,
+        high=1,
+    ),
+    setting.switch(
+        "traces.follow_clients",
+        True,
+        "Trace a request with the header `traceparent` if its client traces it, and else not. Off: "
+        "`traces.ratio` decides about all, by the id of the trace.",
+    ),
+    setting.count(
+        "traces.queue",
+        limits.TRACE_SPANS_MAX,
+        "The spans of a core that wait for the export. More are dropped, and counted.",
+        low=16,
+        high=1_000_000,
+    ),
+)

@@ -102,7 +102,8 @@ class Connection(asyncio.Protocol):
             and self._body is None  # … so this begins a request, which may start at once
             and not (self._buffer or responses.write_paused)
             and (found := template.read(data)) is not None
-            # an error needs the full parse
+            # a span needs the full parse, and so does an error
+            and ((tracer := self._context.tracer) is None or not tracer.choose())
             and (peer.meter is None or not peer.meter.take(self._context.now(), len(found[0])))
         ):
             responses.exclusive = False

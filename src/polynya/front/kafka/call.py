@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
+from polynya.base.spans import Span
 from polynya.front.common.pipeline import ResponseQueue
 from polynya.front.kafka.auth.caller import Caller
 from polynya.front.kafka.auth.sasl import Exchange
@@ -149,6 +150,7 @@ class Call:
         "is_woken",
         "number",
         "session",
+        "span",
         "throttle_ms",
         "version",
         "worked",
@@ -172,6 +174,7 @@ class Call:
         self.api = APIS.get(self.header.key)
         self.throttle_ms = 0  # the client is over its limits by so much
         self.worked = 0  # elements of the request, or of the answer
+        self.span: Span | None = None  # of a traced request
 
     def answer(self, message: Any) -> None:
         """Answer with a message of the request's version."""
@@ -201,7 +204,12 @@ class Call:
             found = counters.produce_seconds
             if key == FETCH:
                 found = counters.woken_fetch_seconds if self.is_woken else counters.fetch_seconds
-            found.observe(perf_counter() - self.began)
+            seconds = perf_counter() - self.began
+            found.observe(seconds)
+            if self.span is not None:
+                found.remember(seconds, "trace_id", self.span.trace_id)
+        if self.span is not None:
+            self.span.end()
 
     def waited(self, *, is_woken: bool) -> None:
         """Note that a Fetch waited: if records woke it, its time counts from now."""

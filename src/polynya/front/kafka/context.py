@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.base.histogram import Histogram
 from polynya.base.limits import OFFSETS_RETENTION_SECONDS
+from polynya.base.spans import Tracer
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.kafka.admin.quorum_members import Quorum, unknown_quorum
 from polynya.front.kafka.auth.user_admin import UserAdmin
@@ -96,4 +97,5 @@ class Context:
         self.checking = asyncio.Lock()  # one request's batches in the thread that checks them
         self.coding = asyncio.Lock()  # one large message in the thread that codes it
         self.counters = KafkaCounters()
+        self.tracer: Tracer | None = None  # None: no request is traced
         self.clients = ClientTraffic()

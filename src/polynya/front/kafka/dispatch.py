@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
+from polynya.base.spans import within
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import (
     cluster,
@@ -106,6 +107,16 @@ _HANDLERS: dict[int, Handler] = {
 def dispatch(call: Call) -> None:
     """Answer a request, now or later. Raises Malformed."""
     api, header = call.api, call.header
+    tracer = call.context.tracer
+    if tracer is not None and call.span is None and (span := tracer.begin("Kafka")) is not None:
+        call.span = span
+        span.name = f"Kafka {'key' if api is None else api.name}"
+        span.attributes["messaging.system"] = "kafka"
+        span.attributes["polynya.kafka.key"] = header.key
+        span.attributes["polynya.kafka.version"] = header.version
+        span.attributes["messaging.client.id"] = header.client_id
+        within(span, partial(dispatch, call))
+        return
     call.context.counters.requests += 1
     if isinstance(call.caller, TokenCaller) and not admit(call, call.caller):
         return

@@ -149,6 +149,17 @@ NODE = (
         "counter",
         "Commands refused because their group had no leader for too long.",
     ),
+    Metric(
+        "polynya_trace_spans_total",
+        "counter",
+        "Spans of traced requests that ended.",
+    ),
+    Metric(
+        "polynya_trace_spans_dropped_total",
+        "counter",
+        "Spans that were not exported: the queue was full, a request had too many, or the collector "
+        "did not take them.",
+    ),
 )
 JOURNAL = (
     Metric("polynya_turns_total", "counter", "Journal writes, each with one fsync."),

@@ -20,6 +20,7 @@ from polynya.access import Principal
 from polynya.base.errors import CorruptData
 from polynya.base.histogram import Histogram
 from polynya.base.log_throttle import LogThrottle
+from polynya.base.spans import Span, Tracer
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.connection_set import ConnectionSet, Served
 from polynya.front.common.pipeline import Response, Ticks
@@ -31,6 +32,7 @@ from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.incoming_body import BodyBudget
 from polynya.front.http.protocol.live_readers import LiveReaders
 from polynya.front.http.protocol.peer import Peer
+from polynya.front.http.protocol.request_spans import note_response
 from polynya.front.http.protocol.responses import (
     CLOSE,
     COMMON,
@@ -153,6 +155,7 @@ class Context:
         self.readers = LiveReaders(self.connections.spawn)
         self.live: LiveStreams | None = None  # for readers of many streams
         self.across: AppendsAcrossGroups | None = None  # for appends to several groups at once
+        self.tracer: Tracer | None = None  # None: no request is traced
         self.http2: OtherFraming | None = None  # None: this front speaks HTTP/1.1 alone
         self.now = time.monotonic
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
@@ -199,6 +202,7 @@ class Exchange:
         "query",
         "request_id",
         "route",
+        "span",
         "stream",
     )
 
@@ -212,6 +216,7 @@ class Exchange:
         self.principal: Principal | None = None  # the authenticated caller
         self.began = 0.0  # a read's start, until the first byte of its response
         self.request_id = ""
+        self.span: Span | None = None  # of a traced request
         if "x-request-id" in head.headers and _REQUEST_ID.fullmatch(head.headers["x-request-id"]):
             self.request_id = head.headers["x-request-id"]
         self.route: Route
@@ -236,6 +241,8 @@ class Exchange:
         """Send a complete, encoded response."""
         if self.began:
             self.first_byte()
+        if self.span is not None:
+            self.span.end()
         if not self.keep_alive:
             self.peer.responses.end_after(self.number)
         self.peer.responses.send(self.number, response)
@@ -253,7 +260,9 @@ class Exchange:
         """Keep a duration that was counted as an exemplar, if the client named its trace (W3C Trace
         Context) or its request."""
         parent = self.head.headers.get("traceparent")
-        if parent is not None and (found := _TRACE_PARENT.fullmatch(parent)):
+        if self.span is not None:
+            histogram.remember(seconds, "trace_id", self.span.trace_id)
+        elif parent is not None and (found := _TRACE_PARENT.fullmatch(parent)):
             histogram.remember(seconds, "trace_id", found[1])
         elif self.request_id and "x-request-id" in self.head.headers:  # not that of an error
             histogram.remember(seconds, "request_id", self.request_id)
@@ -296,6 +305,8 @@ class Exchange:
     def _account(self, status: int, size: int) -> None:
         context = self.context
         context.counters.statuses[status] += 1
+        if self.span is not None:
+            note_response(self.span, status, self.request_id)
         if size and "stream-zone" in self.head.headers:
             context.clients.send(self.head.headers["stream-zone"], size)
         if self.principal is not None and context.authorizer is not None:

@@ -131,7 +131,7 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         raise Failure("INVALID_HEADER", str(bad)) from None
     head = exchange.head
     has_options = exchange.request_id or not head.minor or "origin" in headers
-    has_options = has_options or "traceparent" in headers
+    has_options = has_options or "traceparent" in headers or exchange.span is not None
     return AppendRequest(
         exchange.context,
         exchange.peer.responses,

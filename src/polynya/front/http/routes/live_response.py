@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.request_spans import note_response
 from polynya.front.http.protocol.responses import NO_CACHE
 from polynya.front.http.routes.decoded_pages import is_json_stream
 from polynya.front.http.routes.pages import json_form
@@ -102,6 +103,9 @@ class LiveResponse:
         self._peer.on_lost = self._end
         self._peer.responses.write(self._exchange.head_lines(200, headers) + b"\r\n")
         self._exchange.first_byte()
+        if self._exchange.span is not None:  # its end is not a figure of the node
+            note_response(self._exchange.span, 200, self._exchange.request_id)
+            self._exchange.span.end()
 
     def events(
         self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool

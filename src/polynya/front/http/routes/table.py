@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from polynya.base.spans import Tracer, within
 from polynya.front.http.attributes import (
     clear_attributes,
     patch_attributes,
@@ -18,6 +20,7 @@ from polynya.front.http.live.reader import live
 from polynya.front.http.protocol.errors import REFUSED, Failure
 from polynya.front.http.protocol.exchange import CONSOLE, Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Request
+from polynya.front.http.protocol.request_spans import note_route
 from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import OF_STREAMS, RouteKind
 from polynya.front.http.reducers.state import show_state
@@ -141,13 +144,21 @@ SNAPSHOTS: dict[int, Methods] = {
 }
 
 
+# repeated by machines, and traced only for a client that says so
+_PROBES = ("/livez", "/readyz", "/health", "/metrics", "/ping")
+
+
 def handle(exchange: Exchange) -> None:
     """Find the route and start it. Every path, including errors, responds to the exchange, now or
     later."""
     context = exchange.context
     console = context.console if CONSOLE in exchange.head.headers else None
+    if context.tracer is not None and exchange.span is None and _trace(exchange, context.tracer):
+        return
     try:
         exchange.route, exchange.query = context.router.resolve(exchange.head.target)
+        if exchange.span is not None:
+            note_route(exchange.span, exchange.head.method, exchange.route)
         if console is not None:
             console.begin(exchange)
         if context.authorizer is None or context.authorizer.authorize(exchange):
@@ -159,6 +170,21 @@ def handle(exchange: Exchange) -> None:
             if console is not None and hasattr(exchange, "route"):
                 console.refused(exchange, error)
             exchange.fault(error)
+
+
+def _trace(exchange: Exchange, tracer: Tracer) -> bool:
+    """Handle a request in its span, if it is sampled; else return False."""
+    method, parent = exchange.head.method, exchange.head.headers.get("traceparent", "")
+    if not parent and exchange.head.target.startswith(_PROBES):
+        return False
+    span = tracer.begin(method, parent)
+    if span is None:
+        return False
+    exchange.span = span
+    span.attributes["http.request.method"] = method
+    span.attributes["network.peer.address"] = exchange.peer.remote
+    within(span, partial(handle, exchange))
+    return True
 
 
 def dispatch(exchange: Exchange) -> None:
