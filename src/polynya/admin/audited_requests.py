@@ -132,7 +132,10 @@ def topic_act(request: Request) -> str:
 
 def registry_act(request: Request) -> str:
     """Return the audit name of a deletion or a setting of the schema registry. Serializers register
-    by the thousand."""
+    by the thousand: a registration is audited if the console sends it."""
+    if request.method == "POST" and request.segments[2:] == ("versions",):
+        is_registration = request.segments[0] == "subjects" and CONSOLE in request.headers
+        return "schema.register" if is_registration else ""
     if request.method == "DELETE" and request.segments[:1] == ("subjects",):
         return "schema.delete"
     kinds = {"config": "schema.config", "mode": "schema.mode"}

@@ -17,6 +17,7 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.router import OF_STREAMS, RouteKind
 from polynya.front.http.reducers.routes import PATH as REDUCERS
+from polynya.front.http.registry.routes import MOUNT as REGISTRY
 
 _READS = ("GET", "HEAD", "OPTIONS")
 _OF_STREAM = {"PUT": "stream.create", "POST": "stream.append", "DELETE": "stream.delete"}
@@ -27,6 +28,7 @@ _MOUNTS: tuple[tuple[str, ActOf], ...] = (
     (f"{BUCKETS}/", audited_requests.bucket_act),
     ("/v1/tables/", audited_requests.table_act),
     (f"{REDUCERS}/", audited_requests.reducer_act),
+    (REGISTRY, audited_requests.registry_act),
     (PROFILES, audited_requests.profile_act),
     ("/v1/admin/", audited_requests.admin_act),
     ("/v1/cluster/", audited_requests.cluster_act),

@@ -1,5 +1,6 @@
 // One subject of the schema registry: its versions, the text of one, and what it changed.
 
+import { actRow } from "./acts.js";
 import { askJson, curl, url } from "./api.js";
 import { cli } from "./commands.js";
 import { differing } from "./diff.js";
@@ -7,7 +8,7 @@ import { h, put } from "./dom.js";
 import { count, visible, visibleLines } from "./format.js";
 import { curlButton, grid, page, titleOf } from "./page.js";
 import { Rows } from "./rows.js";
-import { ROOT, subjectHash } from "./schemas.js";
+import { deleteSubject, registerSchema, ROOT, setLevel, subjectHash } from "./schema_acts.js";
 
 const SHOWN_MAX = 500; // versions, the newest ones
 const TEXT_MAX = 1 << 20;
@@ -35,6 +36,7 @@ class SubjectView {
       titleOf(subject, "Schemas", "#/schemas"),
       [command, curlButton(() => this.copyCurl())],
       this.numbers,
+      this.acts(),
       this.note,
       h("div", { class: "panel scroll" }, grid("nodes", heads, this.body)),
       this.heading,
@@ -52,6 +54,17 @@ class SubjectView {
 
   close() {
     this.abort.abort();
+  }
+
+  acts() {
+    const { shell, subject } = this;
+    const again = () => this.read();
+    const acts = [
+      ["Register a version …", () => registerSchema(shell, this.newest, again), "primary"],
+      ["Level …", () => setLevel(shell, subject, this.level, again)],
+      ["Delete …", () => deleteSubject(shell, subject), "danger"],
+    ];
+    return actRow(acts, new Promise((resolve) => (this.onKnown = resolve)));
   }
 
   get path() {
@@ -74,6 +87,9 @@ class SubjectView {
       this.tell(`There is no subject '${visible(this.subject)}'.`);
       return;
     }
+    this.newest = versions[0];
+    this.level = level ?? "BACKWARD";
+    this.onKnown();
     put(
       this.numbers,
       [["Versions", count(versions.length)], ["Compatibility", visible(level ?? "–")]].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
@@ -123,7 +139,7 @@ class SubjectView {
   }
 
   copyCommand() {
-    this.shell.copy(cli("schema get", [this.subject], this.version ? { version: this.version } : {}), "The command");
+    this.shell.copy(cli("schema get", [this.subject], this.version ? { "--version": this.version } : {}), "The command");
   }
 }
 

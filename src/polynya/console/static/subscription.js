@@ -6,7 +6,7 @@ import { askJson, curl, facts, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, duration, instant, parseToken, visible } from "./format.js";
 import { curlButton, grid, page, titleOf } from "./page.js";
-import { deleteSubscription, subscriptionHash } from "./subscription_acts.js";
+import { deleteSubscription, resetSubscription, subscriptionHash } from "./subscription_acts.js";
 import { ROOT, stateOf, watched, woken, workersOf } from "./subscriptions.js";
 
 const POLL_MS = 5000;
@@ -22,7 +22,9 @@ export function open(place, shell) {
   const note = h("p", { class: "state", role: "status" });
   let timer = 0;
   const heads = [["Stream"], ["Watched by", "type"], ["Acknowledged", "number"], ["End", "number"], ["Lag", "number"]];
-  const acts = actRow([["Delete …", () => deleteSubscription(shell, id), "danger"]]);
+  let lanes = [];
+  const reset = ["Reset …", () => resetSubscription(shell, id, lanes, poll), "danger"];
+  const acts = h("div", {}, actRow([reset, ["Delete …", () => deleteSubscription(shell, id), "danger"]]));
   const below = h("h2", {}, "Streams");
   const table = h("div", { class: "panel scroll" }, grid("nodes", heads, body));
   const element = page(
@@ -40,6 +42,7 @@ export function open(place, shell) {
   }
 
   async function poll() {
+    clearTimeout(timer);
     const begun = performance.now();
     try {
       if (!document.hidden) {
@@ -83,11 +86,12 @@ export function open(place, shell) {
       group.dead_letter_stream ? number("Dead letters", h("a", { class: "name", href: `#/stream/${encodeURIComponent(group.dead_letter_stream)}` }, visible(group.dead_letter_stream))) : null,
       number("Created", instant(group.created_at)),
     );
-    if (acts.isConnected) {
-      acts.remove();
+    if (!lanes.length) {
+      put(acts, actRow([reset])); // a lane is deleted on its own page
       put(below, "Lanes");
       put(table, grid("nodes lanes", [["Lane"], ["State"], ["Worker"], ["Kept by"], ["Lag", "number"]], body));
     }
+    lanes = group.lanes.map((lane) => lane.id);
     put(body, group.lanes.map(laneRow));
   }
 

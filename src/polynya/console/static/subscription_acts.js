@@ -1,20 +1,27 @@
-// The acts on subscriptions: create, delete.
+// The acts on subscriptions: create, reset, delete.
 
 import { askAct, send } from "./acts.js";
 import { url } from "./api.js";
 import { cli } from "./commands.js";
-import { parseSeconds, visible } from "./format.js";
+import { h } from "./dom.js";
+import { count, parsePlace, parseSeconds, visible } from "./format.js";
+import { grid } from "./page.js";
+
+const SHOWN_MAX = 500;
 
 export function subscriptionHash(id) {
   return `#/subscription/${encodeURIComponent(id)}`;
 }
 
-function subscriptionUrl(id) {
-  return url(`v1/stream/__ds/subscriptions/${encodeURIComponent(id)}`);
+function subscriptionUrl(id, rest = "") {
+  return url(`v1/stream/__ds/subscriptions/${encodeURIComponent(id)}${rest}`);
+}
+
+function linesOf(text) {
+  return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
 export function createSubscription(shell) {
-  const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
   askAct(shell, {
     title: "Create a subscription",
     word: "Create",
@@ -61,6 +68,45 @@ export function createSubscription(shell) {
       return answer.status === 201 ? `Subscription ${visible(id)} was created.` : `Subscription ${visible(id)} exists already, with these settings.`;
     },
   });
+}
+
+/** Set the cursors of a subscription, or of the lanes of a group of workers. */
+export function resetSubscription(shell, id, lanes, done) {
+  const ids = lanes.length ? lanes : [id];
+  const targetOf = (text) => {
+    if (["earliest", "latest"].includes(text)) return text;
+    const time = parsePlace(text)?.time;
+    return time === undefined ? null : new Date(time).toISOString();
+  };
+  askAct(shell, {
+    title: `Reset ${visible(id)}`,
+    word: "Reset",
+    danger: ({ dry }) => !dry,
+    intro: "Its workers get the records from there on again, also those that they have handled; or pass over some.",
+    fields: [
+      { name: "to", label: "To", value: "earliest", placeholder: "earliest, latest, 2h, 2026-11-01T00:00Z" },
+      { name: "streams", label: "Streams", kind: "area", rows: 2, help: "one name a line; empty: all" },
+      { name: "force", label: "Take the work away from a worker that has it", kind: "check" },
+      { name: "dry", label: "Dry run: only show the new cursors", kind: "check", value: true },
+    ],
+    check: ({ to }) => (targetOf(to) ? "" : `“${visible(to)}” is no place; expected earliest, latest, an age such as 2h, or a time.`),
+    command: ({ to, streams, force, dry }) => cli("sub reset", [id], { "--to": to, "--stream": linesOf(streams), "--force": force, "--dry-run": dry }),
+    run: async ({ to, streams, force, dry }) => {
+      const json = { to: targetOf(to), ...(linesOf(streams).length ? { streams: linesOf(streams) } : {}), force, dry_run: dry };
+      const moved = [];
+      for (const each of ids) moved.push(...(await (await send(subscriptionUrl(each, "/reset"), { json })).json()).streams);
+      return movedRows(moved, dry);
+    },
+    done,
+  });
+}
+
+function movedRows(rows, dry) {
+  const cell = (value) => h("td", { class: "number" }, count(value));
+  const body = rows.slice(0, SHOWN_MAX).map((row) => h("tr", {}, h("td", {}, visible(row.path)), cell(row.from_lag), cell(row.to_lag)));
+  const words = `${dry ? "Nothing was changed. These cursors would move" : "These cursors moved"}: ${count(rows.length)}. Their lags in records:`;
+  const heads = [["Stream"], ["Lag before", "number"], ["Lag after", "number"]];
+  return h("div", {}, h("p", {}, words), h("div", { class: "panel scroll", tabindex: "0", role: "region", "aria-label": "The lags" }, grid("nodes", heads, h("tbody", {}, body))));
 }
 
 export function deleteSubscription(shell, id) {

@@ -161,7 +161,8 @@ class Authorizer:
         if principal.meter is not None:
             principal.meter.charge(size)
         if is_audited(exchange):
-            act = _ACTS[exchange.route.kind]
+            is_trim = exchange.route.kind == RouteKind.RETENTION and exchange.head.method == "POST"
+            act = "stream.trim" if is_trim else _ACTS[exchange.route.kind]
             who = f"{principal.id} {principal.name}"
             request_id = exchange.request_id or exchange.context.new_request_id()
             self._audit(
