@@ -6,6 +6,7 @@ value by a function of the same module."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tiers.process_watch import MARKS
@@ -15,13 +16,16 @@ CLOCKS = {
     for name in ("monotonic", "perf_counter", "process_time", "thread_time")
     for suffix in ("", "_ns")
 }
+READS_CLOCK = re.compile(rf"\b(?:{'|'.join(sorted(CLOCKS))})\b")
 COLLECT = {"append", "add", "extend"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def bounds(text: str) -> Iterator[int]:
     """Yield the lines of asserts with an upper bound on a clock's value, in tests without a mark
-    for processes."""
+    for processes. A source that reads no clock is not parsed."""
+    if not READS_CLOCK.search(text):
+        return
     tree = ast.parse(text)
     if any(isinstance(node, ast.Assign) and _marks(node) for node in tree.body):
         return

@@ -75,12 +75,18 @@ def name_of(node: ast.expr) -> str:
     return ""
 
 
+@functools.cache
+def may_break(calls: frozenset[str]) -> re.Pattern[str]:
+    """Match the text of each such call, and the names of modules."""
+    spelled = (r"\s*\.\s*".join(name.split(".")) for name in sorted(calls))
+    return re.compile(rf"\b(?:(?:{'|'.join(spelled)})\s*\(|(?:{'|'.join(BANNED_MODULES)})\b)")
+
+
 def banned(path: Path, text: str) -> Iterator[str]:
     """List the forbidden calls and imports of a file, each with the replacement. A file without
-    such a word is not parsed."""
+    such a call or word is not parsed."""
     rules = BANNED | (BANNED_IN_TESTS if path.is_relative_to(ROOT / "tests") else BANNED_IN_SOURCE)
-    words = {name.rpartition(".")[2] for name in rules} | BANNED_MODULES.keys()
-    if words.isdisjoint(re.findall(r"\w+", text)):
+    if not may_break(frozenset(rules)).search(text):
         return
     where = path.relative_to(ROOT).as_posix()
     for node in ast.walk(ast.parse(text)):
