@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from polynya.base.errors import PolynyaError
 
 FRESH_SECONDS = 1.0  # a change is effective on all nodes after it
-READ_SECONDS = 2.0  # nobody waits longer for a meta group without a leader
+READ_SECONDS = 2.0  # the longest wait for a meta group without a leader
 
 
 class FreshReads:

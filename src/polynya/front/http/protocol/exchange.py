@@ -145,7 +145,6 @@ class Context:
         self.protection = protection
         self.authorizer = protection.authorizer
         self.cors = protection.cors
-        self.console = protection.console
         self.parser = HeadParser()
         self.counters = HttpCounters()
         self.clients = ClientTraffic()
@@ -311,8 +310,12 @@ class Exchange:
             context.clients.send(self.head.headers["stream-zone"], size)
         if self.principal is not None and context.authorizer is not None:
             context.authorizer.answered(self, status, size)
-        if context.console is not None and CONSOLE in self.head.headers and hasattr(self, "route"):
-            context.console.answered(self, status)
+        if (
+            context.protection.console is not None
+            and CONSOLE in self.head.headers
+            and hasattr(self, "route")
+        ):
+            context.protection.console.answered(self, status)
 
     def head_lines(self, status: int, headers: Headers) -> bytes:
         """Return the status line and all headers but Content-Length."""

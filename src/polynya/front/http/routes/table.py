@@ -152,7 +152,7 @@ def handle(exchange: Exchange) -> None:
     """Find the route and start it. Every path, including errors, responds to the exchange, now or
     later."""
     context = exchange.context
-    console = context.console if CONSOLE in exchange.head.headers else None
+    console = context.protection.console if CONSOLE in exchange.head.headers else None
     if context.tracer is not None and exchange.span is None and _trace(exchange, context.tracer):
         return
     try:
