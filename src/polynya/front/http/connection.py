@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
         try:
             if host != self._host and context.protection.hosts.check(head):
                 self._host = host
-            context.cors.check(head)
+            context.protection.cors.check(head)
         except Failure as refused:
             self._stop_reading()
             head.keep_alive = False
@@ -463,7 +463,7 @@ def _bare_error(context: Context, code: str, message: str = "") -> bytes:
         + lines
         + retry
         + COMMON
-        + context.cors.lines(None, None)
+        + context.protection.cors.lines(None, None)
         + CLOSE
         + b"\r\n"
         + body

@@ -144,7 +144,6 @@ class Context:
         self.router = router
         self.protection = protection
         self.authorizer = protection.authorizer
-        self.cors = protection.cors
         self.parser = HeadParser()
         self.counters = HttpCounters()
         self.clients = ClientTraffic()
@@ -326,7 +325,7 @@ class Exchange:
             parts.append(owner_line(owner))
         if self.head.method in ("GET", "HEAD", "OPTIONS") or "origin" in self.head.headers:
             page, host = self.head.headers.get("origin"), self.head.headers.get("host")
-            parts.append(self.context.cors.lines(page, host))
+            parts.append(self.context.protection.cors.lines(page, host))
         if self.request_id:
             parts.append(header_lines([("X-Request-Id", self.request_id)]))
         if not self.keep_alive:
