@@ -54,6 +54,7 @@ class OneNode:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-one-", dir=directory))
         port = keep_row(KAFKA_PORT + 1)
         self.bootstrap = f"127.0.0.1:{port + KAFKA_PORT}"
+        self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "polynya", "serve", "--cores", "1"]
         command += ["--listen", f"127.0.0.1:{port}", "--data", str(self.folder / "data")]
         with open(self.folder / "log", "wb") as log:

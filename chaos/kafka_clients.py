@@ -27,6 +27,11 @@ import msgspec
 
 from chaos.group_history import Commit, Committed, Delivery, GroupHistory
 from chaos.history import FAIL, OK, Append, History, Piece, Tail
+from chaos.keyed_clients import CONFIG as KEYED_CONFIG
+from chaos.keyed_clients import PARTITIONS as KEYED_PARTITIONS
+from chaos.keyed_clients import TOPIC as KEYED_TOPIC
+from chaos.keyed_clients import KeyedClients, KeyedFound
+from chaos.transaction_history import TransactionHistory
 
 TOPIC, GROUP = "chaos", "chaos-readers"
 PARTITIONS, PRODUCERS, MEMBERS = 3, 2, 2
@@ -58,6 +63,7 @@ class Found(msgspec.Struct):
     history: History
     group: GroupHistory
     wrong: list[str]
+    keyed: KeyedFound
 
 
 class KafkaProcess:
@@ -65,7 +71,7 @@ class KafkaProcess:
     which grows with the cluster."""
 
     def __init__(self, servers: Path, seed: int, pause: float) -> None:
-        self.found = Found(History(), GroupHistory(), [])
+        self.found = Found(History(), GroupHistory(), [], KeyedFound(TransactionHistory()))
         self._command = [sys.executable, "-m", "chaos.kafka_clients", str(servers)]
         self._command += [f"--seed={seed}", f"--pause={pause}"]
         self._process: asyncio.subprocess.Process | None = None
@@ -127,7 +133,8 @@ class KafkaClients:
         self.wrong: list[str] = []
         self._trouble = ""  # why committed offsets could not be read
         self._servers = servers
-        self._stopping, self._ending = threading.Event(), threading.Event()
+        self.stopping, self.ending = threading.Event(), threading.Event()
+        self._keyed = KeyedClients(self)
         self._producers: list[threading.Thread] = []
         self._consumers: list[threading.Thread] = []
 
@@ -137,13 +144,15 @@ class KafkaClients:
         self.history.tails += tails
         for number in range(PRODUCERS):
             self._producers.append(self._thread(self._produce, number, pause))
+            self._producers.append(self._thread(self._keyed.produce, number, pause))
         self._consumers.append(self._thread(self._read, tails))
+        self._consumers.append(self._thread(self._keyed.read))
         for number in range(MEMBERS):
             self._consumers.append(self._thread(self._join, f"m{number}"))
 
     def stop(self) -> None:
         """End the producers, once all that they sent is acknowledged. The consumers go on."""
-        self._stopping.set()
+        self.stopping.set()
         self._ended(self._producers, FLUSH_SECONDS + JOIN_SECONDS)
 
     def finish(self, ends: list[int], seconds: float) -> Found:
@@ -164,13 +173,19 @@ class KafkaClients:
                 )
                 break
             time.sleep(0.2)
-        self._ending.set()
+        self.ending.set()
         self._ended(self._consumers, (MEMBERS + 1) * JOIN_SECONDS)
-        return Found(self.history, self.group, self.wrong)
+        self._keyed.finish(seconds)
+        return Found(self.history, self.group, self.wrong, self._keyed.found)
 
     def _reached(self) -> list[int]:
         """Return how far the reader is in each partition."""
         return [each.pieces[-1].told if each.pieces else 0 for each in self.history.tails]
+
+    @staticmethod
+    def served(client: Any, seconds: float) -> Any:
+        """Poll a client."""
+        return _served(client, seconds)
 
     # --- threads ----------------------------------------------------------------------------------
 
@@ -203,7 +218,7 @@ class KafkaClients:
         if error.fatal():
             self.wrong.append(f"a Kafka client has a fatal error: {error}")
 
-    def _consumer(self, name: str, **more: Any) -> Any:
+    def consumer(self, name: str, **more: Any) -> Any:
         from confluent_kafka import Consumer
 
         settings = {
@@ -217,22 +232,27 @@ class KafkaClients:
         return Consumer(self._common | settings | more)
 
     def create(self) -> None:
-        """Create the topic. Raises TimeoutError."""
-        from confluent_kafka import KafkaError, KafkaException
+        """Create the topics. Raises TimeoutError."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient(self._common)
-        topic = NewTopic(TOPIC, PARTITIONS, config={"content.type": "application/json"})
+        json_config = {"content.type": "application/json"}
+        self._create(admin, NewTopic(TOPIC, PARTITIONS, config=json_config))
+        self._create(admin, NewTopic(KEYED_TOPIC, KEYED_PARTITIONS, config=KEYED_CONFIG))
+
+    def _create(self, admin: Any, topic: Any) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+
         deadline = self.now() + CREATE_SECONDS
         while True:
             try:
-                admin.create_topics([topic])[TOPIC].result(READ_SECONDS)
+                admin.create_topics([topic])[topic.topic].result(READ_SECONDS)
                 return
             except KafkaException as fault:
                 if fault.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                     return
                 if self.now() > deadline:
-                    raise TimeoutError(f"the topic cannot be created: {fault}") from None
+                    raise TimeoutError(f"{topic.topic} cannot be created: {fault}") from None
             time.sleep(0.2)
 
     # --- producing --------------------------------------------------------------------------------
@@ -240,24 +260,32 @@ class KafkaClients:
     def _produce(self, producer: int, pause: float) -> None:
         """Send single records to all partitions with default client settings, apart from a codec,
         until the run ends; then wait for all of them."""
+        draw = Random(f"kafka producer {producer} {self.seed}")
+        client = self.idempotent_producer(draw)
+        numbers = [0] * PARTITIONS
+        while not self.stopping.is_set():
+            partition = draw.randrange(PARTITIONS)
+            for _ in range(draw.choice((1, 1, 5))):
+                self._send(client, f"k{producer}p{partition}", numbers[partition], partition)
+                numbers[partition] += 1
+            _served(client, 0)
+            self.stopping.wait(draw.expovariate(1 / pause))
+        self.flush(client)
+
+    def idempotent_producer(self, draw: Random) -> Any:
+        """Create a client with default settings, apart from a codec."""
         from confluent_kafka import Producer
 
-        draw = Random(f"kafka producer {producer} {self.seed}")
         settings = {
             "enable.idempotence": True,
             "message.timeout.ms": 0,  # for as long as it takes
             "compression.type": draw.choice(CODECS),
             "error_cb": self._on_error,
         }
-        client = Producer(self._common | settings)
-        numbers = [0] * PARTITIONS
-        while not self._stopping.is_set():
-            partition = draw.randrange(PARTITIONS)
-            for _ in range(draw.choice((1, 1, 5))):
-                self._send(client, f"k{producer}p{partition}", numbers[partition], partition)
-                numbers[partition] += 1
-            _served(client, 0)
-            self._stopping.wait(draw.expovariate(1 / pause))
+        return Producer(self._common | settings)
+
+    def flush(self, client: Any) -> None:
+        """Wait until all records of a producer are acknowledged."""
         deadline = self.now() + FLUSH_SECONDS
         while (left := len(client)) and self.now() < deadline:
             _served(client, 0.1)
@@ -290,9 +318,9 @@ class KafkaClients:
         """Read all partitions from their first record on, without a group."""
         from confluent_kafka import TopicPartition
 
-        client = self._consumer("none")
+        client = self.consumer("none")
         client.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
-        while not self._ending.is_set():
+        while not self.ending.is_set():
             message = _served(client, 0.2)
             if message is not None and not self._has_error(message):
                 at = message.offset()
@@ -315,9 +343,9 @@ class KafkaClients:
         draw = Random(f"kafka member {name} {self.seed}")
         # all members of one run have the same
         strategy = Random(self.seed).choice(("range", "roundrobin", "cooperative-sticky"))
-        while not self._ending.is_set():
+        while not self.ending.is_set():
             member = _Member(self, name, draw.randint(*STAY_RECORDS))
-            client = self._consumer(
+            client = self.consumer(
                 GROUP,
                 **{
                     "auto.offset.reset": "earliest",  # of a group without commits
@@ -338,7 +366,7 @@ class KafkaClients:
         """Return the committed offsets of the group; -1: unknown."""
         from confluent_kafka import KafkaException, TopicPartition
 
-        client, began = self._consumer(GROUP), self.now()
+        client, began = self.consumer(GROUP), self.now()
         try:
             asked = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
             found = client.committed(asked, timeout=READ_SECONDS)
@@ -390,7 +418,7 @@ class _Member:
 
     def work(self, client: Any) -> None:
         """Read and commit, until the stay is over or the run ends."""
-        ending, since = self._clients._ending, 0
+        ending, since = self._clients.ending, 0
         while self._left > 0 and not ending.is_set():
             message = client.poll(0.2)
             if message is None:

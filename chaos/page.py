@@ -46,6 +46,7 @@ FEATURES = (
     Feature("consumer groups", ("groups", "members"), "commits", "commits"),
     Feature("Kafka producers and consumers", ("kafka",), "kafka_records", "records"),
     Feature("transactions", ("transactions", "coordinated"), "", ""),
+    Feature("key compaction", ("compacted",), "compacted", "records dropped"),
 )
 NO_RUN = "## Last run\n\nNo run has been recorded.\n"
 

@@ -67,6 +67,7 @@ class Chaos(msgspec.Struct, kw_only=True):
     rollovers: int = 0  # of leased streams
     commits: int = 0  # of a Kafka consumer group
     kafka_records: int = 0
+    compacted: int = 0  # records that key compaction dropped
     slowest_recovery: float = 0.0
     memory: list[int] = []  # MiB of each node in the end, where it was measured
     wrong: list[str] = []
@@ -93,6 +94,7 @@ class Chaos(msgspec.Struct, kw_only=True):
             rollovers=outcome.rollovers,
             commits=outcome.commits,
             kafka_records=outcome.kafka_records,
+            compacted=outcome.compacted,
             slowest_recovery=max((episode.well for episode in outcome.episodes), default=0.0),
             memory=[last[node] for node in sorted(last)],
             wrong=outcome.wrong,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Container
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,11 +22,12 @@ from chaos.faults import FAULTS, Failed, Fault, Inflicted
 from chaos.group_history import check_group
 from chaos.history import FAIL, INFO, OK, check, differences
 from chaos.kafka_clients import KafkaProcess
+from chaos.keyed_clients import STREAMS as KEYED
 from chaos.measures import Sample, grown, measure
 from chaos.network import Loopback, Namespaces
 from chaos.nodes import FIRST, Cluster
 from chaos.proxy import Wires
-from chaos.wire import Lost, Unsent
+from chaos.wire import Lost, Unsent, ask_once
 
 WELL_SECONDS = 60.0  # after healing: leaders for all groups, and no node behind
 START_SECONDS = 90.0
@@ -38,6 +39,7 @@ QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
 LEASED = 2  # of them are chains of segments
 BEAT_SECONDS = 0.1
+COMPACT_SECONDS = 1.0  # between two requests for a pass
 PAUSE_SECONDS = 5.0  # without an append to a stream, that are told …
 # … or so many where one node died and nothing else was wrong, and clients soon asked the others: an
 # idle machine takes less than 2
@@ -101,6 +103,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     recovered: int = 0  # records that were there again after the loss of all disks
     commits: int = 0  # of a Kafka consumer group, acknowledged
     kafka_records: int = 0  # that Kafka's producers wrote
+    compacted: int = 0  # records that passes of key compaction dropped
     wrong: list[str] = []
 
 
@@ -201,11 +204,22 @@ class Run:
         kafka = await self._kafka_clients(cluster)
         clients.start(pause=self.options.pause)
         await asyncio.sleep(1.0)
-        beat = asyncio.create_task(self._beat(outcome))
+        beside = [asyncio.create_task(self._beat(outcome))]
+        beside += [asyncio.create_task(self._compact(cluster, each)) for each in KEYED if kafka]
         await self._episodes(cluster, clients, faults, outcome)
-        beat.cancel()
+        for task in beside:
+            task.cancel()
         await asyncio.gather(clients.stop(), *(each.stop() for each in kafka))
         await self._judge(cluster, clients, kafka, outcome)
+
+    async def _compact(self, cluster: Cluster, stream: str) -> None:
+        """Ask one node after the other for a pass of key compaction, as an operator may."""
+        while True:
+            for number in cluster.numbers:
+                place = cluster.network.http(number)
+                with suppress(Lost, Unsent):
+                    await ask_once(place, "POST", f"/v1/compaction/{stream}", seconds=5.0)
+                await asyncio.sleep(COMPACT_SECONDS)
 
     async def _kafka_clients(self, cluster: Cluster) -> list[KafkaProcess]:
         """Start those of this run: one process, or none."""
@@ -442,6 +456,8 @@ class Run:
             partitions = {stream: final.get(stream, []) for stream in kafka_clients.STREAMS}
             found = each.found
             outcome.wrong += found.wrong + check_group(found.group, partitions)
+            outcome.wrong += found.keyed.wrong()
+            outcome.compacted += found.keyed.dropped()
             outcome.commits += found.group.acknowledged()
             history.appends += found.history.appends
             history.tails += found.history.tails

@@ -106,6 +106,7 @@ def test_kafka_clients_and_their_group_lose_nothing_when_leaders_die(tmp_path: P
     assert not outcome.wrong, "\n".join(outcome.wrong[:20])
     assert outcome.kafka_records > 50
     assert outcome.commits > 5
+    assert outcome.compacted > 0
 
 
 @pytest.mark.long

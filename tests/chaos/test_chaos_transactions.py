@@ -225,3 +225,17 @@ def test_a_restore_may_lose_whole_transactions_alone() -> None:
     assert check_transactions(restored, final) == []
     final.records[OUTPUT].pop()
     assert any(each.startswith("A:") for each in check_transactions(restored, final))
+
+
+def test_a_key_may_be_gone_for_a_deletion_that_nobody_saw_or_a_trim() -> None:
+    history, final = true_history()
+    history.plain.append(Produce(KEYED, ["gone"], 60.0, 60.5, OK, keys=["a"]))
+    history.tombstones.add("gone")
+    history.polls.append(Poll(ROWS, "r", KEYED, 55.0, 55.1, 0, 3, [(1, "k1"), (2, "k2")]))
+    final.records[KEYED] = [(1, "k1")]
+    assert check_transactions(history, final) == []
+    history.tombstones.clear()
+    assert any(each.startswith("I:") for each in check_transactions(history, final))
+    history.plain.pop()
+    history.trimmed[KEYED] = 3
+    assert check_transactions(history, final) == []

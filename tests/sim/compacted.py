@@ -6,11 +6,11 @@ of a pass. `chaos.transaction_history` checks what clients were told (rules H an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from struct import pack_into
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import google_crc32c
@@ -50,6 +50,7 @@ from polynya.stream.replies import Code
 from polynya.stream.state import index
 from polynya.wire.kafka.batches import Record, build_batch, header_of
 
+Result = TypeVar("Result")
 KEYS = ("a", "b", "c", "d" * 30, "e", "f")
 PRODUCER = 1 << 40  # no transactional one
 POLICY = CompactionPolicy(delete_retention_ms=2000, dirty_ratio=0.3)
@@ -291,25 +292,35 @@ class CompactedEpisode(TransactionEpisode):
     async def _reaches_the_end(self, name: str) -> None:
         """Check that readers of all kinds reach the end from anywhere."""
         random, node = Random(f"from anywhere {self.seed} {name}"), self.world.alive()[0]
-        found = await self.table.whole(name, ROWS)
-        assert found is not None, f"{name} cannot be read though all is well"
+        found = await self._surely(lambda: self.table.whole(name, ROWS))
         first, (end, _) = self.recorder.history.trimmed.get(name, 0), found
         for _ in range(8):
             at = random.randint(first, end)
             kind, most = random.choice((ROWS, COMMITTED)), random.choice((1, 100, 1000))
             while at < end:
-                page = await self._read_page(node, name, kind, at, most)
-                assert page is not None
+                page = await self._surely(lambda: self._read_page(node, name, kind, at, most))  # noqa: B023 (called here)
                 assert page[0] > at, f"{name}: a reader stays at {at} of {end}"
                 at = page[0]
+
+    @staticmethod
+    async def _surely(ask: Callable[[], Awaitable[Result | None]]) -> Result:
+        """Ask until there is an answer."""
+        for _ in range(50):
+            found = await ask()
+            if found is not None:
+                return found
+            await asyncio.sleep(0.2)
+        raise AssertionError("a stream cannot be read though all is well")
 
     async def _compacted(self) -> None:
         """Wait until a pass of each stream in memory has compared all that is in packs now."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + COMPACTED_SECONDS
+        await self.world.wait_leaders()
         wanted = {name: self._packed(name) for name in self.uids}
         while True:
             await self.table.take()  # else it holds what it has read
+            await self.world.wait_leaders()
             late = [name for name, end in wanted.items() if self._cleaned(name) < end]
             if not late:
                 return

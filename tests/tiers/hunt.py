@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 WORLDS = (
     "swarm", "plain", "readers", "returns", "moves", "copies", "planned", "kafka", "groups",
     "members", "leased", "switched", "diskless", "coordinated", "transactions",
+    "compacted",
 )  # fmt: skip
 FUZZERS = ("http", "cluster", "admin", "kafka", "peers", "stored", "text", "words")
 FUZZ_SECONDS = 30
