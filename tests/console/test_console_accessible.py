@@ -43,7 +43,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def violations(page: Page) -> list[str]:
-    """What axe finds on the page as it is, a line each."""
+    """The violations that axe finds on the page as it is, a line each."""
     return [
         f"{each['id']} ({each['impact']}): {json.dumps(each['nodes'])}"
         for each in page.run(CHECK)

@@ -86,13 +86,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def prepare(web: httpx.Client) -> None:
-    """What the acts need and none of them makes."""
+    """Make the streams that the acts need and none of them makes."""
     for stream in ("wakes", "sums/a"):
         web.put(f"/v1/stream/{stream}", headers=JSON).raise_for_status()
 
 
 def before(web: httpx.Client, act: Act) -> None:
-    """What one act needs beside those before it."""
+    """Make what one act needs beside those before it."""
     if act.place == "group/shops" and act.word == "Reset":
         web.post("/v1/groups/shops/offsets", json={"to": "latest", "topics": ["till"]})
 

@@ -9,7 +9,7 @@ from chromium import Page
 
 
 def use_token(page: Page, token: str) -> None:
-    """Give the tab another token, and load it anew."""
+    """Give the tab another token, and load it again."""
     page.run(f"sessionStorage.setItem('polynya.token', {json.dumps(token)}); window.old = true")
     page.call("Page.reload")
     page.wait("!window.old && document.querySelector('#title') !== null")

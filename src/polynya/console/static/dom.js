@@ -44,7 +44,7 @@ export function isField(element) {
   return element instanceof HTMLElement && (element.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName));
 }
 
-/** Let the browser save a text as a file. */
+/** Let the browser save a text, or bytes, as a file. */
 export function download(name, type, text) {
   const target = URL.createObjectURL(new Blob([text], { type }));
   const link = h("a", { download: name });

@@ -26,7 +26,8 @@ function quotedField(text) {
   return text === "" || /[",\r\n]|^\s|\s$/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-function uniqueNames(names) {
+/** Return the names, of which repeated ones are numbered: "n", "n_2". */
+export function uniqueNames(names) {
   const taken = new Set();
   return names.map((name) => {
     let free = name;

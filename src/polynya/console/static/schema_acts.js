@@ -26,7 +26,7 @@ export function registerSchema(shell, newest, done) {
   askAct(shell, {
     title: newest ? `Register the next version of ${visible(newest.subject)}` : "Register a schema",
     word: "Register",
-    intro: "It must be compatible with the versions that the level of its subject names. An equal text has its version already.",
+    intro: "The text must be compatible with the versions that the level of its subject names. An equal text has its version already.",
     fields: [
       { name: "subject", label: "Subject", value: newest?.subject ?? "", placeholder: "orders-value", shown: () => !newest },
       { name: "type", label: "Type", kind: "select", value: newest?.schemaType ?? "AVRO", options: TYPES.map((type) => [type, type]) },
@@ -63,7 +63,7 @@ export function setLevel(shell, subject, level, done) {
   askAct(shell, {
     title: subject === null ? "Compatibility of all subjects" : `Compatibility of ${visible(subject)}`,
     word: "Set the level",
-    intro: subject === null ? "It counts for subjects without a level of their own." : "A level of its own counts before that of all subjects.",
+    intro: subject === null ? "Counts for subjects without a level of their own." : "A level of its own counts before that of all subjects.",
     fields: [{ name: "level", label: "Level", kind: "select", value: level, options: LEVELS.map((each) => [each, each]) }],
     command: ({ level: wanted }) => cli("schema config", subject === null ? [] : [subject], { "--level": wanted.toLowerCase() }),
     run: async ({ level: wanted }) => {

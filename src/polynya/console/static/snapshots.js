@@ -49,7 +49,7 @@ class SnapshotsView extends PanedView {
       h(
         "div",
         { class: "row" },
-        button("State now", () => this.showState(), "What the stream's reducer computes of all its records"),
+        button("State now", () => this.showState(), "The state of all records, as the stream's reducer computes it"),
         button("Copy bootstrap", () => this.shell.copy(curl(bootstrapUrl(this.name), { flags: "-sN" }), "The request"), "The newest snapshot, the records behind it, and new ones as they arrive"),
       ),
       this.note,

@@ -8,6 +8,7 @@ import { count, visible, visibleLines } from "./format.js";
 import { clearQueries, keepQuery, queries } from "./history.js";
 import { parse, unquoted } from "./json.js";
 import { curlButton, page } from "./page.js";
+import { parquetOf } from "./parquet.js";
 import { figureOf, plotOf } from "./plot.js";
 import { answerOf, tableOf } from "./result.js";
 
@@ -16,6 +17,7 @@ const DRAFT = "polynya.question";
 const TABLES_SHOWN = 30;
 const SCHEMAS_MAX = 20; // tables whose columns are completed
 const TITLE_CHARACTERS = 160; // of a query in the history
+const FILES = { csv: ["text/csv;charset=utf-8", csvOf], json: ["application/json", jsonOf], parquet: ["application/vnd.apache.parquet", parquetOf] };
 const JSON_TYPE = { "Content-Type": "application/json" };
 
 export function open(place, shell) {
@@ -54,7 +56,7 @@ class SqlView {
     this.chart.setAttribute("aria-pressed", "false");
     this.figure = h("div", { id: "figure", hidden: true });
     this.result = h("div", { class: "panel scroll result", id: "result", hidden: true, tabindex: "0", role: "region", "aria-label": "The result" });
-    this.files = h("div", { class: "row", hidden: true }, this.chart, button("csv", "Save as CSV", () => this.save("csv")), button("json", "Save as JSON", () => this.save("json")));
+    this.files = h("div", { class: "row", hidden: true }, this.chart, button("csv", "Save as CSV", () => this.save("csv")), button("json", "Save as JSON", () => this.save("json")), button("parquet", "Save as Parquet", () => this.save("parquet")));
     const hint = h("span", { class: "hint" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"));
     this.element = page(
       "SQL",
@@ -158,8 +160,8 @@ class SqlView {
   }
 
   save(kind) {
-    const [type, text] = kind === "csv" ? ["text/csv;charset=utf-8", csvOf(this.answer)] : ["application/json", jsonOf(this.answer)];
-    download(`result.${kind}`, type, text);
+    const [type, of] = FILES[kind];
+    download(`result.${kind}`, type, of(this.answer));
     this.shell.say(`result.${kind} has ${count(this.answer.rows.length)} rows${this.answer.truncated ? ": the first ones" : ""}.`);
   }
 
