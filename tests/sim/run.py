@@ -32,6 +32,7 @@ from sim.returns import Returns
 from sim.shrink import as_test, shrunk
 from sim.swarm import SwarmEpisode
 from sim.switched import SwitchedEpisode
+from sim.together import TogetherEpisode
 from sim.transactional import TransactionEpisode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -44,6 +45,7 @@ KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by op
     "kafka": KafkaEpisode, "groups": GroupEpisode, "members": ModernEpisode, "leased": LeasedSwarm,
     "switched": SwitchedEpisode, "diskless": DisklessSwarm,
     "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
+    "together": TogetherEpisode,
 }  # fmt: skip
 
 
@@ -132,6 +134,9 @@ def main() -> int:
         "--transactions",
         action="store_true",
         help="transactions of Kafka, with a scripted coordinator",
+    )
+    parser.add_argument(
+        "--together", action="store_true", help="appends to streams of several groups"
     )
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(

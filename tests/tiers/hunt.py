@@ -24,7 +24,7 @@ from tiers.found_seeds import FILE, FoundSeed, append_seed
 ROOT = Path(__file__).parents[2]
 WORLDS = (
     "swarm", "plain", "readers", "returns", "moves", "copies", "planned", "kafka", "groups",
-    "members", "leased", "switched", "diskless", "coordinated", "transactions",
+    "members", "leased", "switched", "diskless", "coordinated", "transactions", "together",
 )  # fmt: skip
 FUZZERS = ("http", "cluster", "admin", "kafka", "peers", "stored", "text", "words")
 FUZZ_SECONDS = 30
