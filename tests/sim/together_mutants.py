@@ -29,5 +29,17 @@ TOGETHER: dict[str, tuple[Any, str, Any]] = {
         "_forget_sequence",
         lambda stream, batch: None,
     ),
+    "after an unknown outcome all is said to be applied": (
+        appends._Attempt,
+        "_decide",
+        edited_function(
+            appends._Attempt._decide,
+            "None if reply.detail is None else bool(reply.detail[0])",
+            "True",
+        ),
+    ),
 }
-TOGETHER_CAUGHT_BY = dict.fromkeys(TOGETHER, ("together", Knobs.draw(0), 8))
+TOGETHER_CAUGHT_BY = {
+    **dict.fromkeys(TOGETHER, ("together", Knobs.draw(0), 8)),
+    "after an unknown outcome all is said to be applied": ("together", Knobs.draw(1), 8),
+}

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import structs
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable, UpgradePending
 from polynya.base.limits import (
     APPEND_ALL_IDS,
     APPEND_ALL_SECONDS,
@@ -138,6 +138,8 @@ class _Attempt:
             ) from None
         except PolynyaError as fault:
             await self._abort()
+            if isinstance(fault, UpgradePending):
+                raise
             raise Unavailable(f"nothing was appended: {fault}") from fault
         if reply.code == Code.OK and self._number:
             await self._commit()
