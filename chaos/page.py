@@ -45,7 +45,7 @@ FEATURES = (
     Feature("leased streams", ("leased",), "rollovers", "rollovers"),
     Feature("consumer groups", ("groups", "members"), "commits", "commits"),
     Feature("Kafka producers and consumers", ("kafka",), "kafka_records", "records"),
-    Feature("transactions", ("transactions", "coordinated"), "", ""),
+    Feature("transactions", ("transactions", "coordinated", "together"), "", ""),
     Feature("key compaction", ("compacted",), "compacted", "records dropped"),
 )
 NO_RUN = "## Last run\n\nNo run has been recorded.\n"

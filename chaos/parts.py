@@ -24,7 +24,7 @@ SHARES = {
 }  # fmt: skip
 WORLDS = (
     "plain", "moves", "readers", "returns", "copies", "planned", "diskless", "switched", "leased",
-    "groups", "members", "kafka", "transactions", "coordinated", "compacted",
+    "groups", "members", "kafka", "transactions", "coordinated", "compacted", "together",
 )  # fmt: skip
 SIM_STEP = 20  # seeds of one call …
 WORLD_STEP = 4  # … of a world, which has less time

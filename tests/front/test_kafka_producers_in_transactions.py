@@ -13,6 +13,7 @@ from worlds.kafka import KafkaWire, KafkaWorld, fetch_fields, plain_fields, play
 from worlds.transactions import data_batch, marker_batch
 
 from polynya.base.limits import TRANSACTION_TIMEOUT_MS_MAX
+from polynya.base.names import APPEND_ALL_ID
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.transactions import refusals
 from polynya.routing.handle import StreamHandle
@@ -399,6 +400,17 @@ def test_a_stale_number_is_asked_for_again_and_the_order_stays(
         assert await one.end(commit=True) == 0
         await one.init()
         assert await values(one.wire, 1) == [b"a", b"1", b"2", b"3"]
+
+    play(story)
+
+
+def test_the_ids_of_the_nodes_are_refused() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        one = TransactionalProducer(await world.wire(), NEW, f"{APPEND_ALL_ID}1.0.0")
+        assert await one.init() == Error.INVALID_REQUEST
+        one.pair = (5 << 47, 0)
+        assert await one.end(commit=True) == Error.INVALID_REQUEST
 
     play(story)
 

@@ -11,6 +11,7 @@ from worlds.service import Code, Listener, Node, World, name_in
 from polynya.base.futures import settle
 from polynya.local.api import AppendTo
 from polynya.stream.command import Command
+from polynya.stream.features.appends.commands import AppendAll
 from polynya.stream.replies import Reply
 
 A = "test/a"
@@ -50,6 +51,17 @@ async def test_a_kept_appender_sees_the_limits_of_memory_and_a_fault(world: Worl
     stream = world.local.machines[group].directory.streams[A]
     world.local.faulted.set_aside(group, stream.uid, stream.next_byte, "damaged")
     assert await append(world, to, A, b"6") == Code.STREAM_FAULTED
+
+
+@story
+async def test_appends_to_several_streams_change_no_judgement(world: World) -> None:
+    await world.create(A)
+    to = world.service.open(A).append
+    assert await append(world, to, A, b"1") == Code.OK
+    epoch = world.local.appends.epoch
+    reply = await world.send(AppendAll([world.append_of(A, b"2", close=True)]), A)
+    assert (reply.code, world.local.appends.epoch) == (Code.OK, epoch)
+    assert await append(world, to, A, b"3") == Code.CLOSED
 
 
 @story

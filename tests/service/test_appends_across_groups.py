@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from worlds.service import World
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import Unavailable, UpgradePending
 from polynya.base.limits import APPEND_ALL_IDS, APPEND_ALL_TIMEOUT_MS
+from polynya.local.api import Page, ReadQuery
 from polynya.service.transactions.appends import Part
 from polynya.service.transactions.calls import TransactionRefused
 from polynya.stream.features.appends.commands import AppendIf, TxnAppend
@@ -61,13 +62,13 @@ class Shop:
     async def contents(self) -> list[bytes]:
         return [await self.read(name) for name in (self.a, self.b, self.c)]
 
-    async def read(self, name: str) -> bytes:
-        found, page = [], await self.world.page(name)
+    async def read(self, name: str, *, raw: bool = False) -> bytes:
+        found, page = [], await self.world.page(name, raw=raw)
         while True:
             found += [bytes(span.payload) for span in page.spans]
             if page.up_to_date:
                 return b"".join(found)
-            page = await self.world.page(name, page.record, page.byte)
+            page = await self.world.page(name, page.record, page.byte, raw=raw)
 
     def hold_markers(self) -> None:
         """Lose what the coordinators send: what is decided stays undecided in the streams."""
@@ -296,11 +297,15 @@ def test_aborted_records_stay_hidden_in_packs_and_after_restarts() -> None:
         )
         await shop.world.append(shop.a, b"4", json=True)
         assert await shop.read(shop.a) == b"1,4,"
+        assert await shop.read(shop.a, raw=True) == b"1,4,", "as a Kafka client, of its topic"
+        now = shop.world.service.read_nowait(ReadQuery(shop.a, raw=True))
+        assert isinstance(now, Page) and [span.record for span in now.spans] == [0, 2]
         await shop.world.snapshot()
         shop.world.kill()
         assert await shop.read(shop.a) == b"1,4,"
         await shop.world.flusher.flush_now()
         assert shop.world.hot_bytes == 0 and await shop.read(shop.a) == b"1,4,"
+        assert await shop.read(shop.a, raw=True) == b"1,4,"
         shop.world.kill()
         assert await shop.read(shop.a) == b"1,4,"
         ids = await shop.world.engine.transactions.list_transactions()
@@ -327,5 +332,21 @@ def test_nothing_undecided_is_flushed_and_a_restart_finds_it_again() -> None:
         assert await shop.contents() == [b"1,", b"2,", b""], "it was decided"
         await shop.world.flusher.flush_now()
         assert shop.world.hot_bytes == 0 and await shop.contents() == [b"1,", b"2,", b""]
+
+    play(story)
+
+
+def test_a_group_that_is_not_upgraded_says_so() -> None:
+    async def story(shop: Shop) -> None:
+        transactions, add = shop.world.engine.transactions, shop.world.engine.transactions.add
+
+        async def pending(*given: Any, **more: Any) -> int:
+            raise UpgradePending("the coordinator's group is older")
+
+        transactions.add = pending  # type: ignore[method-assign]
+        with pytest.raises(UpgradePending):
+            await shop.append(shop.part(shop.a, b"1"), shop.part(shop.b, b"2"))
+        transactions.add = add  # type: ignore[method-assign]
+        assert (await shop.append(shop.part(shop.a, b"1"), shop.part(shop.b, b"2"))).code == Code.OK
 
     play(story)

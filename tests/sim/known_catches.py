@@ -28,6 +28,8 @@ from sim.planned import run_planned
 from sim.slice_mutants import SLICE_STORIES
 from sim.swarm import run_swarm
 from sim.switched import run_switched
+from sim.together import run_together
+from sim.together_mutants import TOGETHER_CAUGHT_BY
 from sim.transaction_mutants import TRANSACTION_CAUGHT_BY
 from sim.transactional import run_transactions
 from sim.world_mutants import WORLD_CAUGHT_BY
@@ -45,6 +47,7 @@ RUN: dict[str, Callable[..., object]] = {
     "leased": run_leased,
     "switched": run_switched,
     "transactions": run_transactions,
+    "together": run_together,
 }
 TRIED = ("plain", "swarm", "moves")
 SEEDS = 40  # of each kind
@@ -127,6 +130,7 @@ CAUGHT_BY = {
         | COPY_DELTA_CAUGHT_BY
         | WORLD_CAUGHT_BY
         | COORDINATOR_CAUGHT_BY
+        | TOGETHER_CAUGHT_BY
         | TRANSACTION_CAUGHT_BY
     ).items()
 }

@@ -33,6 +33,7 @@ from sim.returns import Returns
 from sim.shrink import as_test, shrunk
 from sim.swarm import SwarmEpisode
 from sim.switched import SwitchedEpisode
+from sim.together import TogetherEpisode
 from sim.transactional import TransactionEpisode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -46,6 +47,7 @@ KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by op
     "switched": SwitchedEpisode, "diskless": DisklessSwarm,
     "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
     "compacted": CompactedEpisode,
+    "together": TogetherEpisode,
 }  # fmt: skip
 
 
@@ -136,6 +138,9 @@ def main() -> int:
         help="transactions of Kafka, with a scripted coordinator",
     )
     parser.add_argument("--compacted", action="store_true", help="streams whose keys are compacted")
+    parser.add_argument(
+        "--together", action="store_true", help="appends to streams of several groups"
+    )
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(
         "--plain", action="store_true", help="the same world for all: three nodes, no object store"

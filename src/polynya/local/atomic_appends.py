@@ -9,7 +9,7 @@ from msgspec import structs
 
 from polynya.cold import FaultedStreams
 from polynya.local.dependencies import Proposer
-from polynya.local.hooks import proposed
+from polynya.local.hooks import KEEPS_JUDGEMENTS, proposed
 from polynya.local.hot_memory import HotMemory
 from polynya.local.lifetimes.lifecycle import StreamLifecycle
 from polynya.stream.features.appends.commands import AppendAll, TxnAppend
@@ -17,6 +17,8 @@ from polynya.stream.features.appends.together import none_appended
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import Stream
+
+KEEPS_JUDGEMENTS.update((AppendAll, TxnAppend))  # as other appends
 
 
 class Changing(Protocol):

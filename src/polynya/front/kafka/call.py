@@ -189,12 +189,14 @@ class Call:
 
     def send(self, pieces: list[Bytes]) -> None:
         """Answer with an encoded frame, or with nothing."""
-        meter = self.caller.meter
-        if meter is not None:
-            meter.charge(sum(map(len, pieces)))
-        key = self.header.key
-        if key == FETCH and self.caller.guarded:
-            self.caller.charge_fetched(sum(map(len, pieces)))
+        meter, key = self.caller.meter, self.header.key
+        is_charged = key == FETCH and self.caller.guarded
+        if meter is not None or is_charged:
+            size = sum(map(len, pieces))
+            if meter is not None:
+                meter.charge(size)
+            if is_charged:
+                self.caller.charge_fetched(size)
         if self.holding is not None:
             self.drop()
         self.data = _NOTHING

@@ -21,7 +21,7 @@ from polynya.local.api import (
 from polynya.local.dependencies import Agreement, ColdReader, ParentReader
 from polynya.local.lifetimes.ttl import Lifetimes
 from polynya.local.local_streams import LocalStreams
-from polynya.local.reads.page_spans import span_of, whole_span_of
+from polynya.local.reads.page_spans import is_hidden, span_of, whole_span_of
 from polynya.local.reads.pieces import (
     PieceReader,
     PlannedPage,
@@ -36,7 +36,7 @@ from polynya.local.rehydration import Rehydration
 from polynya.stream.features.pages.eviction import where_of
 from polynya.stream.features.segments.rules import segments_of
 from polynya.stream.machine import Machine
-from polynya.stream.parts import HIDDEN, ColdSlice
+from polynya.stream.parts import ColdSlice
 from polynya.stream.read_plan import ColdPiece, Inherited, ReadPlan, ReadRefused
 from polynya.stream.replies import Code
 from polynya.stream.state.model import Stream
@@ -101,8 +101,13 @@ class LocalReads:
                 return None
         shown = whole_span_of if query.whole_records else span_of
         spans = [*map(shown, plan.pieces)]  # type: ignore[arg-type]
-        if stream.kafka is not None and not (query.raw or query.uncommitted):
-            spans = [span for span in spans if not span.flags & HIDDEN]
+        if stream.kafka is not None:
+            raw = query.raw or query.uncommitted
+            spans = [
+                span
+                for span in spans
+                if not (span.flags and is_hidden(span.flags, span.encoding, raw=raw))
+            ]
             if not spans and not plan.up_to_date:
                 return None  # there is nothing to see in it: `StreamReads.read` goes on
         known = not query.local or agreement is None or agreement.readable(group)

@@ -7,11 +7,19 @@ from struct import unpack
 
 from polynya.local.api import Span
 from polynya.local.dependencies import ColdReader
-from polynya.stream.parts import Encoding
+from polynya.stream.parts import ABORTED, HIDDEN, Encoding
 from polynya.stream.read_plan import HotPiece
 from polynya.stream.state.model import ColdSlice
 
 _PAIR_BYTES = 16  # a record and a time
+
+
+def is_hidden(flags: int, encoding: int, *, raw: bool) -> bool:
+    """Report whether a reader does not get a batch with flags. `raw`: it gets what is of Kafka's
+    transactions and drops it itself; an aborted batch of another encoding names no transaction."""
+    if raw:
+        return bool(flags & ABORTED) and encoding != Encoding.KAFKA
+    return bool(flags & HIDDEN)
 
 
 def span_of(piece: HotPiece) -> Span:

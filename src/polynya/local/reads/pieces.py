@@ -16,7 +16,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.local.api import Isolation, Page, ReadLimits, ReadQuery, Span
 from polynya.local.dependencies import Sources
-from polynya.local.reads.page_spans import fill_append_times, span_of, whole_span_of
+from polynya.local.reads.page_spans import fill_append_times, is_hidden, span_of, whole_span_of
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import HIDDEN, UNDECIDED, ColdSlice
 from polynya.stream.read_plan import (
@@ -134,7 +134,7 @@ class PieceReader:
         """Return the spans of a plan's pieces, and their end. `bounds`: begin and end of the plan.
         A piece that comes back short ends the page."""
         shown = whole_span_of if limits.whole_records else span_of
-        hidden = 0 if limits.raw else HIDDEN
+        raw = limits.raw
         spans: list[Span] = []
         end, planned_end = bounds
         pieces, at = [*pieces], -1
@@ -144,7 +144,7 @@ class PieceReader:
                 at -= await self._open_page(pieces, at)
                 continue
             if isinstance(piece, HotPiece | Span):
-                if not piece.flags & hidden:
+                if not (piece.flags and is_hidden(piece.flags, piece.encoding, raw=raw)):
                     spans.append(piece if isinstance(piece, Span) else shown(piece))
                 end = planned_end  # hot pieces come last
                 continue
@@ -157,7 +157,9 @@ class PieceReader:
                 if piece.want.aborted:
                     mark(found, piece.want.aborted)
                 if piece.slice.flags & _PARTLY_HIDDEN:
-                    found = [span for span in found if not span.flags & hidden]
+                    found = [
+                        span for span in found if not is_hidden(span.flags, span.encoding, raw=raw)
+                    ]
                 if limits.append_times:
                     kafka = limits.batch_times
                     await fill_append_times(cold, piece.slice, found, kafka=kafka)

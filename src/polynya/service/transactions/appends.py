@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import structs
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable, UpgradePending
 from polynya.base.limits import (
     APPEND_ALL_IDS,
     APPEND_ALL_SECONDS,
@@ -33,6 +33,7 @@ from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
 
 _FIRST_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.005, 0.1
+_ABORT_SECONDS = 1.0
 _LATE_SECONDS = 3.0  # for the decision of a transaction whose timeout is over
 _REPEATABLE = (Code.TXN_CONCURRENT, Code.TXN_HELD)
 _STALE = (Code.FENCED, Code.NOT_FOUND)
@@ -137,6 +138,8 @@ class _Attempt:
             ) from None
         except PolynyaError as fault:
             await self._abort()
+            if isinstance(fault, UpgradePending):
+                raise
             raise Unavailable(f"nothing was appended: {fault}") from fault
         if reply.code == Code.OK and self._number:
             await self._commit()
@@ -249,8 +252,9 @@ class _Attempt:
         self._counters.aborted += 1
         self._own.pair = None  # a new one ends what is left open
         with suppress(TimeoutError, PolynyaError, TransactionRefused):
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(_ABORT_SECONDS):
                 self._own.pair = await self._end(commit=False)
+                await self._transactions.is_settled(self._own.name)  # a retry finds nothing open
 
     async def _commit(self) -> None:
         """Commit, and wait until readers see it. Raises Unavailable if the transaction was aborted,

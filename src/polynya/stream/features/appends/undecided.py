@@ -37,11 +37,11 @@ def undecided_batch(stream: Stream, opened: OpenTransaction) -> HotBatch | None:
 
 
 def decided_end(stream: Stream) -> Boundary:
-    """Return the end of the records that slices may have. A stream has transactions of one kind."""
-    if stream.kafka is not None and stream.kafka.open:
-        oldest = next(iter(stream.kafka.open.values()))
-        if undecided_batch(stream, oldest) is not None:
-            return oldest.record, oldest.byte
+    """Return the end of the records that slices may have: also an adopted partition has such
+    batches, beside those of Kafka."""
+    for opened in () if stream.kafka is None else stream.kafka.open.values():
+        if undecided_batch(stream, opened) is not None:
+            return opened.record, opened.byte
     return high_watermark(stream)
 
 
