@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 from long_tests import long
@@ -20,11 +21,13 @@ from s3_server import s3_server  # noqa: F401  (a fixture)
 from worlds.lakehouse import Lake, quiet
 
 from polynya.cold.table_sweeper import RESULTS_KEPT, TableSweeper
-from polynya.lakehouse.formats.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
+from polynya.lakehouse.formats.snapshots import EXPIRE_EVERY_JOBS
 from polynya.lakehouse.jobs.commit import run_job
+from polynya.lakehouse.jobs.plan import TagRef
 from polynya.lakehouse.jobs.rewrites.redo import Redefined
 from polynya.lakehouse.jobs.worker import compact, merge, rebuild
 from polynya.objectstore import StoreSettings, open_store
+from polynya.stream.features.tables.snapshots import SCOPE, Kept, Tag
 from polynya.stream.features.tables.state import Table
 
 HOUR_MS = 3_600_000
@@ -41,6 +44,7 @@ class Groups:
         self.lake = lake
         self.ahead_ms = 0
         self.committed_ms = self.moved_ms = 0
+        self.tags: dict[str, Tag] = {}
 
     def machines(self) -> Mapping[int, Any]:
         found = self.lake.coordinator.table
@@ -57,7 +61,9 @@ class Groups:
             moved_job=int([*found.location.split("/"), "0"][2]),
             moved_ms=self.moved_ms,
         )
-        return {0: SimpleNamespace(meta=SimpleNamespace(tables={7001: table}))}
+        kept = Kept(found.keep_snapshots, found.keep_ms, self.tags)
+        settings = {f"{SCOPE}/7001": msgspec.json.encode(kept)}
+        return {0: SimpleNamespace(meta=SimpleNamespace(tables={7001: table}, settings=settings))}
 
     def now_ms(self) -> int:
         return int(time.time() * 1000) + self.ahead_ms
@@ -70,6 +76,24 @@ class World:
         self.lake = lake
         self.groups = Groups(lake)
         self.number = 0
+
+    def keep(self, count: int, age_ms: int = 0) -> None:
+        coordinator = self.lake.coordinator
+        coordinator.table = msgspec.structs.replace(
+            coordinator.table, keep_snapshots=count, keep_ms=age_ms
+        )
+
+    def tag(self, name: str) -> int:
+        """Name the current snapshot, for the driver and the sweep."""
+        coordinator = self.lake.coordinator
+        table = coordinator.table
+        current = self.lake.static_table().metadata.current_snapshot_id
+        assert current is not None
+        made = Tag(str(current), table.job, 0, table.iceberg, table.iceberg_dlq)
+        self.groups.tags[name] = made
+        tags = {**table.tags, name: TagRef(str(current), table.job)}
+        coordinator.table = msgspec.structs.replace(table, tags=tags)
+        return current
 
     def job(self, die_at: str = "") -> None:
         """One job of a few records; with `die_at` its driver is killed there. What a job of before
@@ -280,38 +304,84 @@ def test_results_go_once_no_repair_starts_from_them(
     world.check()
 
 
-def test_metadata_goes_when_it_was_superseded_for_longer_than_the_grace(world: World) -> None:
+def test_metadata_lives_as_long_as_its_snapshot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polynya.lakehouse.formats.snapshots.EXPIRE_EVERY_JOBS", 4)
+    world.keep(3)
     for _ in range(4):
         world.job()
     world.age()
     held = world.lake.coordinator.table.iceberg
-    for _ in range(9):
+    for _ in range(12):
         world.job()
     found = {key for key in world.find() if "/_iceberg/" in key}
-    assert [
-        key
-        for key in found
-        if key.startswith("tables/7001/main/") and not key.endswith(".metadata.json")
-    ] == []
+    assert [key for key in found if not key.endswith(".metadata.json")] == []
     assert len(found) == 2 * 2, (
         "versions 0 and 1 of both: 2 may have been superseded just now, and 3 was"
     )
     StaticTable.from_metadata(held).scan().to_arrow()
     world.age()
     world.job()
-    again = {key for key in world.find() if "/main/_iceberg/" in key}
-    assert len(again) == 6 and world.lake.blobs.key(held) in again, (
-        "2 to 7, as 8 to 12 are in the log of 13"
+    gone = [key for key in world.find() if "/main/_iceberg/" in key]
+    assert world.lake.blobs.key(held) not in world.files(), "its snapshot has expired"
+    assert len([key for key in gone if key.endswith(".metadata.json")]) == 7, (
+        "2 to 8, as 9 to 15 are in the log of 16"
     )
+    kept = world.lake.static_table().metadata
+    assert len(kept.metadata_log) == 3 + 4 and len(kept.snapshots) == 4
+    current = set()
+    for each in kept.metadata_log:
+        old = StaticTable.from_metadata(each.metadata_file)
+        if old.metadata.current_snapshot_id in {one.snapshot_id for one in kept.snapshots}:
+            old.scan().to_arrow()
+            current.add(old.metadata.current_snapshot_id)
+    assert len(current) == 3, "and the fourth is current"
+    world.check()
+
+
+def test_a_tagged_snapshot_stays_whatever_expires_and_moves(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polynya.lakehouse.formats.snapshots.EXPIRE_EVERY_JOBS", 1)
+    world.keep(1)
+    for _ in range(3):
+        world.job()
+    number = world.tag("audit")
+    pinned = world.lake.coordinator.table.iceberg
+    rows = StaticTable.from_metadata(pinned).scan(snapshot_id=number).to_arrow()
+    for _ in range(9):
+        world.job()
+    world.merge()
+    for _ in range(2):
+        world.age()
+        world.job()
+        world.find()
+    snapshots = world.lake.static_table().metadata
+    assert snapshots.refs["audit"].snapshot_id == number
+    assert len(snapshots.snapshots) == 2, "the tagged one and the last one"
+    assert StaticTable.from_metadata(pinned).scan(snapshot_id=number).to_arrow().equals(rows)
+    world.rebuild()
+    world.groups.ahead_ms = 3 * HOUR_MS
+    for _ in range(2):
+        world.age()
+        world.job()
+        world.find()
+    assert StaticTable.from_metadata(pinned).scan(snapshot_id=number).to_arrow().equals(rows)
+    assert "audit" not in world.lake.static_table().metadata.refs, "it is in the folder of before"
+    world.groups.tags.clear()
+    world.age()
+    world.find()
+    assert world.lake.blobs.key(pinned) not in world.files()
     world.check()
 
 
 def test_manifests_of_expired_snapshots_go_with_the_last_metadata_that_names_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 8)
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
-    assert (EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS) == (10, 20)
+    assert EXPIRE_EVERY_JOBS == 10
+    monkeypatch.setattr("polynya.lakehouse.formats.snapshots.EXPIRE_EVERY_JOBS", 8)
+    world.keep(2)
     for _ in range(8):
         world.job()
     world.age()
@@ -455,8 +525,8 @@ def test_drivers_that_die_anywhere_and_sweeps_at_any_time_lose_nothing(
 def test_merged_files_go_after_the_snapshots_that_have_them_and_the_grace(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 4)
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
+    monkeypatch.setattr("polynya.lakehouse.formats.snapshots.EXPIRE_EVERY_JOBS", 4)
+    world.keep(2)
     for _ in range(3):
         world.job()
     small, held = world.data(), world.lake.coordinator.table.iceberg
@@ -483,8 +553,8 @@ def test_a_merge_that_died_leaves_what_others_need(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Crash after "pointer": Delta still has the small files; Iceberg has expired them."""
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 1)
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 1)
+    monkeypatch.setattr("polynya.lakehouse.formats.snapshots.EXPIRE_EVERY_JOBS", 1)
+    world.keep(1)
     for _ in range(3):
         world.job()
     world.merge(die_at=step)
@@ -572,8 +642,8 @@ def test_delta_commits_before_an_old_checkpoint_go(
 def test_merges_and_sweeps_at_any_time_lose_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 3)
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
+    monkeypatch.setattr("polynya.lakehouse.formats.snapshots.EXPIRE_EVERY_JOBS", 3)
+    world.keep(2)
     chance = random.Random(5)
     steps = ("ran", "result-object", "staged-dlq", "pointer", "delta-main", "", "")
     for _ in range(12):

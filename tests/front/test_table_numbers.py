@@ -28,6 +28,7 @@ class NoJobs:
         raise AssertionError(asked)
 
     tables: Any = None
+    snapshots: Any = None
     abandon = extend_lease = release_lease = plan = commit
 
 
@@ -66,6 +67,7 @@ def test_a_lease_is_extended_or_released() -> None:
 
     class Noted:
         tables: Any = None
+        snapshots: Any = None
 
         async def extend_lease(self, *asked: Any) -> bool:
             calls.append(("extend", *asked))

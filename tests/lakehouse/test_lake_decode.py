@@ -15,7 +15,9 @@ from long_tests import examples
 from polynya.lakehouse.decoding import rows
 from polynya.lakehouse.decoding.assemble import arrow_type
 from polynya.lakehouse.decoding.decode import Decoded, Schema, decode, observed
-from polynya.lakehouse.schema.columns import Column, adopt, shape, wish
+from polynya.lakehouse.schema.choice import shape
+from polynya.lakehouse.schema.columns import Column, adopt
+from polynya.lakehouse.schema.wishes import wish
 
 
 def packed(records: list[bytes]) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyiceberg.table
 import pytest
 from deltalake import DeltaTable
@@ -20,8 +21,7 @@ COPIES_MAX = 20  # of the metadata of both tables, a job; pyiceberg alone makes 
 def test_a_job_copies_the_metadata_a_few_times_and_old_snapshots_expire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 4)
-    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
+    monkeypatch.setattr("polynya.lakehouse.formats.snapshots.EXPIRE_EVERY_JOBS", 4)
     copies = 0
     real = pyiceberg.table.update_table_metadata
 
@@ -32,6 +32,7 @@ def test_a_job_copies_the_metadata_a_few_times_and_old_snapshots_expire(
 
     monkeypatch.setattr(pyiceberg.table, "update_table_metadata", counted)
     lake = Lake(str(tmp_path / "store"))
+    lake.coordinator.table = msgspec.structs.replace(lake.coordinator.table, keep_snapshots=2)
     costs, snapshots = [], []
     for number in range(13):
         before = copies

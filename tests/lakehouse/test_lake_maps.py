@@ -18,15 +18,10 @@ from polynya.lakehouse.decoding.decode import Schema, decode
 from polynya.lakehouse.jobs.commit import load_result
 from polynya.lakehouse.jobs.worker import compact
 from polynya.lakehouse.schema import types
-from polynya.lakehouse.schema.columns import (
-    Column,
-    FieldProfile,
-    adopt,
-    chosen,
-    leaves,
-    observe,
-    wish,
-)
+from polynya.lakehouse.schema.choice import chosen
+from polynya.lakehouse.schema.columns import Column, adopt, leaves
+from polynya.lakehouse.schema.profiles import FieldProfile, observe
+from polynya.lakehouse.schema.wishes import wish
 from polynya.lakehouse.sql.query import query
 
 REGISTRY = Path(__file__).parent / "registry"

@@ -9,15 +9,10 @@ from hypothesis import strategies as st
 from long_tests import examples
 
 from polynya.lakehouse.schema import types
-from polynya.lakehouse.schema.columns import (
-    Column,
-    FieldProfile,
-    adopt,
-    leaves,
-    observe,
-    shape,
-    wish,
-)
+from polynya.lakehouse.schema.choice import shape
+from polynya.lakehouse.schema.columns import Column, adopt, leaves
+from polynya.lakehouse.schema.profiles import FieldProfile, observe
+from polynya.lakehouse.schema.wishes import wish
 
 
 def seen(*values: Any) -> FieldProfile:

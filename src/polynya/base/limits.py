@@ -57,6 +57,11 @@ TABLES_AT_ONCE = 4
 # a worker that dies leaves its tables to the others after this time; it extends a lease in time
 TABLE_LEASE_MS = 30_000
 TABLE_REST_MS_MAX = 3_600_000  # after a worker's sync, before another worker may sync the table
+TABLE_SNAPSHOTS_KEPT = 20  # of a table, by default
+# of a table: each metadata file lists all of them, and each of them has a metadata file
+TABLE_SNAPSHOTS_KEPT_MAX = 500
+TABLE_SNAPSHOT_AGE_MS_MAX = 366 * 24 * 3600 * 1000
+TABLE_TAGS_MAX = 100  # of a table: they are state of the meta group
 WORKER_NAME_CHARACTERS_MAX = 64  # of a worker in a table's lease, which is state of the meta group
 DELETE_GRACE_MS = 60_000  # unreferenced objects are kept this long for readers in progress
 # payload of one pack slice: the unit of a cold read and of the block cache

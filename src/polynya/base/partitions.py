@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from polynya.base.column_types import STORED_AS
+
 PARTITIONS_MAX = 4  # more would make many small files
 BUCKETS_MAX = 1024
 IDENTITY, BUCKET = "identity", "bucket"
@@ -93,7 +95,7 @@ def check_type(each: Partition, kind: str) -> None:
             f"'{each}' names no column of every table and no declared one; declare it: --column "
             f"{each.field}:TYPE"
         )
-    if kind not in _ALLOWED[each.transform]:
+    if STORED_AS.get(kind, kind) not in _ALLOWED[each.transform]:
         raise BadPartition(
             f"'{each}' is of a column of type {kind}; expected one of type "
             f"{', '.join(_ALLOWED[each.transform])}"

@@ -16,7 +16,8 @@ files that name it. The sweep relies on these rules:
 * A metadata file is superseded before any file two versions later is written. It has no readers if
   it was superseded longer ago than the
   grace period and is not in the current one's log. Manifests live as long as any metadata file that
-  names them.
+  names them; of the log, that are the last `LOG_NAMING`. The others are as old as snapshots that are
+  kept, and the current one names these.
 
 * A driver repairs both Delta logs before it begins a job. So a result is needed while its job is the
 last committed one or the one before; `RESULTS_KEPT` is more.
@@ -27,8 +28,11 @@ last committed one or the one before; `RESULTS_KEPT` is more.
 * Jobs alone commit. A file in a data folder whose name is not that of a job's was written by another
   engine, before its commit was refused. It goes when it is older than `FOREIGN_DATA_KEPT_MS`.
 
+* A tag names metadata files. They, what they name, and the folders that they are in stay until the
+  tag is removed.
+
 * A checkpoint of a Delta log has the whole state. Older commits and checkpoints go when it is older
-  than `DELTA_LOG_KEPT_MS`.
+  than `DELTA_LOG_KEPT_MS`, and than the time for which the table keeps snapshots.
 
 A table whose files cannot be parsed is skipped.
 """
@@ -47,12 +51,14 @@ from polynya.base.limits import DELTA_LOG_KEPT_MS, FOREIGN_DATA_KEPT_MS
 from polynya.base.msgpack import UNREADABLE
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import NotFound, ObjectInfo, ObjectStore
+from polynya.stream.features.tables.snapshots import Kept, kept_in
 from polynya.stream.features.tables.state import Table
 from polynya.wire.avro import blocks
 
 log = logging.getLogger("polynya.cold")
 
 FILES_MAX = 10_000  # per kind and part in one sweep; the next sweep finds the rest
+LOG_NAMING = 5  # last entries of a metadata log that keep what they name
 RESULTS_KEPT = 10  # results of the last committed jobs
 PARTS = ("main", "dlq")
 
@@ -96,12 +102,14 @@ class TableSweeper:
         """Return files that may be deleted. Raises StoreUnavailable."""
         found: list[ObjectInfo] = []
         for machine in self._groups.machines().values():
+            kept = kept_in(machine.meta.settings)
             for table in list(machine.meta.tables.values()):
                 if table.dropped_ms:
                     if self._is_over(table, grace_ms):
                         found += [info async for info in self._all_of(table.uid, FILES_MAX)]
                 elif table.committed:
-                    found += await self._of_table(msgspec.structs.replace(table), grace_ms)
+                    own = kept.get(table.uid, Kept())
+                    found += await self._of_table(msgspec.structs.replace(table), grace_ms, own)
         return found
 
     async def drained(self, grace_ms: int) -> list[tuple[int, int]]:
@@ -127,10 +135,10 @@ class TableSweeper:
             limit -= 1
             yield info
 
-    async def _of_table(self, table: Table, grace_ms: int) -> list[ObjectInfo]:
+    async def _of_table(self, table: Table, grace_ms: int, kept: Kept) -> list[ObjectInfo]:
         """Find files of one table. `table` was copied before any listing, so files written later
         count as young."""
-        sweep = _TableSweep(self._store, table, self._groups.now_ms(), grace_ms)
+        sweep = _TableSweep(self._store, table, self._groups.now_ms(), grace_ms, kept)
         try:
             return await sweep.find()
         except (CorruptData, NotFound, *UNREADABLE) as fault:
@@ -146,14 +154,18 @@ class _TableSweep:
     `_staged_ms` may be young; Delta commits after `_logged_ms` and other writers' data after
     `_foreign_ms` are kept."""
 
-    def __init__(self, store: ObjectStore, table: Table, now_ms: int, grace_ms: int) -> None:
+    def __init__(
+        self, store: ObjectStore, table: Table, now_ms: int, grace_ms: int, kept: Kept
+    ) -> None:
         self._store = store
+        named = (uri for tag in kept.tags.values() for uri in (tag.iceberg, tag.iceberg_dlq) if uri)
+        self._pinned = {_key_of(uri, table.uid) for uri in named}
         self._table = table
         self._folder = table.folder
         self._before_ms = now_ms - grace_ms
         self._moved_long_ago = table.moved_ms <= self._before_ms
         self._staged_ms = min(table.committed_ms - grace_ms, self._before_ms)
-        self._logged_ms = now_ms - max(grace_ms, DELTA_LOG_KEPT_MS)
+        self._logged_ms = now_ms - max(grace_ms, DELTA_LOG_KEPT_MS, kept.age_ms)
         self._foreign_ms = now_ms - max(grace_ms, FOREIGN_DATA_KEPT_MS)
 
     async def find(self) -> list[ObjectInfo]:
@@ -187,7 +199,10 @@ class _TableSweep:
         if not self._moved_long_ago:
             return found
         table = self._table
+        pinned = tuple(f"{key.partition('/_iceberg/')[0]}/" for key in self._pinned)
         async for info in self._old(f"tables/{table.uid}/"):
+            if info.key.startswith(pinned):
+                continue
             if info.key.startswith(f"{self._folder}/") and table.moved_job:
                 continue
             match = _REBUILT.match(info.key)
@@ -227,10 +242,9 @@ class _TableSweep:
     # --- Iceberg metadata -------------------------------------------------------------------------
 
     async def _metadata_of(self, folder: str, pointer: str, current: _Metadata) -> list[ObjectInfo]:
-        keep = {
-            self._key(pointer),
-            *(self._key(older.metadata_file) for older in current.metadata_log),
-        }
+        log = [self._key(older.metadata_file) for older in current.metadata_log]
+        naming = {self._key(pointer), *log[-LOG_NAMING:], *self._pinned}
+        keep = {*naming, *log}
         newest = -1  # newest version with an old file
         async for info in self._old(f"{folder}/_iceberg/"):
             match = _METADATA.search(info.key)
@@ -241,8 +255,11 @@ class _TableSweep:
         async for info in self._store.list(f"{folder}/_iceberg/"):
             match = _METADATA.search(info.key)
             staged_long_ago = info.modified_ms <= self._staged_ms
-            if match and (info.key in keep or not staged_long_ago or int(match[1]) > newest - 2):
+            young = not staged_long_ago or bool(match and int(match[1]) > newest - 2)
+            if match and (info.key in naming or young):
                 readable.append(info.key)
+            elif info.key in keep:
+                continue
             elif match and len(over) < FILES_MAX:
                 over.append(info)
             elif info.key.endswith(".avro") and staged_long_ago and len(manifests) < FILES_MAX:
@@ -348,6 +365,14 @@ class _TableSweep:
         if not found:
             raise CorruptData(f"{uri} is not below {self._folder}")
         return f"{self._folder}/{name}"
+
+
+def _key_of(uri: str, table: int) -> str:
+    """Return the object key of a URI in any folder of a table."""
+    _, found, name = uri.partition(f"/tables/{table}/")
+    if not found:
+        raise CorruptData(f"{uri} is not below tables/{table}")
+    return f"tables/{table}/{name}"
 
 
 def _leave_named(unnamed: set[int], manifest: bytes) -> int:

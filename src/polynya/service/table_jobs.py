@@ -11,10 +11,11 @@ from msgspec import structs
 
 from polynya.service.node_service import NodeService
 from polynya.service.table_leases import TableLeases
+from polynya.service.table_snapshots import TableSnapshots
 from polynya.service.tables import (
     TableRefused,
     Tables,
-    check_columns,
+    checked_columns,
     checked_partitions,
     table_of,
 )
@@ -64,6 +65,7 @@ class TableJobs:
 
     def __init__(self, service: NodeService, flush: Callable[[str], Awaitable[None]]) -> None:
         self.tables = Tables(service)
+        self.snapshots = TableSnapshots(service)
         self._service = service
         self._flush = flush
         self._planning: dict[int, asyncio.Lock] = {}
@@ -206,7 +208,7 @@ class TableJobs:
 
     async def commit(self, command: TableCommit | TableMove) -> Table:
         if isinstance(command, TableMove):
-            check_columns(command.columns)
+            checked_columns(command.columns)
             checked_partitions(command.partitions, command.columns)
         reply = await self._service.call(META_GROUP, command)
         if reply.code == Code.NOT_FOUND:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from polynya.base.column_types import EXPECTED, BadType, canonical_type
 from polynya.base.errors import PolynyaError
 from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
@@ -29,7 +30,6 @@ from polynya.stream.features.tables.state import Table
 from polynya.stream.features.tables.watches import covers
 from polynya.stream.replies import Code
 
-COLUMN_TYPES = ("long", "double", "decimal", "string", "timestamptz", "date", "boolean")
 COLUMNS_MAX = 500  # declared columns of a table, as many as it can have
 TRANSFORM_CHARACTERS_MAX = 64 << 10  # it is state of the meta group
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
@@ -64,18 +64,14 @@ class Tables:
         payload: str = "",
     ) -> tuple[Table, bool]:
         """Create a table, with `transform` a derived one. Return it, and True if it is new."""
-        _check_name(name)
-        check_columns(columns)
-        columns = with_payload(columns, checked_payload(payload))
-        _check_transform(transform, hold=hold, columns=columns)
-        parts = checked_partitions(partitions, None if transform else columns)
         service = self._service
-        try:
-            prefixes = canonical_prefixes(prefix)
-        except ValueError as error:
-            raise TableRefused(400, "TABLE_PREFIX", str(error)) from None
-        now_ms = service.now_ms()
-        command = TableMake(name, prefixes, prefix, hold, list(columns), now_ms, parts, transform)
+        columns = with_payload(checked_columns(columns), checked_payload(payload))
+        _check_transform(transform, hold=hold, columns=columns)
+        made = defined(name, prefix, None if transform else columns, partitions)
+        now_ms, parts = service.now_ms(), made.partitions
+        command = TableMake(
+            name, made.prefixes, prefix, hold, list(columns), now_ms, parts, transform
+        )
         reply = await service.call(META_GROUP, command)
         table = table_of(reply.detail)
         if reply.code == Code.EXISTS_DIFFERENT:
@@ -83,6 +79,28 @@ class Tables:
         if not transform:
             await self.watch(table, range(1, service.groups + 1))
         return table, reply.code == Code.CREATED
+
+    async def tried(
+        self,
+        name: str,
+        *,
+        prefix: str | None,
+        columns: Sequence[tuple[str, str]],
+        partitions: Sequence[str],
+        payload: str | None,
+    ) -> Table:
+        """Return a table as it would be, and make nothing: with `prefix` a new one, else the
+        table of this name with more declared columns or another payload."""
+        columns = checked_columns(columns)
+        if prefix is not None:
+            declared = with_payload(columns, checked_payload(payload or ""))
+            return defined(name, prefix, declared, partitions)
+        table = await self.find(name)
+        _check_transform(table.transform, hold=False, columns=columns)
+        before = dict(table.columns).get(RECORD, "")
+        after = before if payload is None else checked_payload(payload)
+        types = with_payload(_with_declared(table, columns), after)
+        return msgspec.structs.replace(table, columns=types)
 
     async def watch(self, table: Table, groups: Iterable[int]) -> None:
         """Tell groups of the table. One that cannot take it now is told by the next plan."""
@@ -109,24 +127,15 @@ class Tables:
         table, service = await self.find(name), self._service
         _check_name(new_name or name)
         _check_transform(table.transform, hold=bool(hold), columns=columns)
-        held, declared = table.hold, dict(fields_of(table.columns))
+        held, declared = table.hold, _with_declared(table, checked_columns(columns))
         before = dict(table.columns).get(RECORD, "")
-        for field, kind in columns:
-            if declared.setdefault(field, kind) != kind:
-                raise TableRefused(
-                    409,
-                    "TABLE_COLUMN",
-                    f"'{field}' is declared as {declared[field]}, and a declared type never "
-                    "changes; rebuild the table, or declare another field",
-                )
-        check_columns(list(declared.items()))
         after = before if payload is None else checked_payload(payload)
         _check_transform(table.transform, hold=False, columns=with_payload((), after))
         command = TableAlter(
             table.uid,
             new_name or name,
             held if hold is None else hold,
-            with_payload(list(declared.items()), after),
+            with_payload(declared, after),
             service.now_ms(),
         )
         reply = await service.call(META_GROUP, command)
@@ -247,6 +256,41 @@ class Tables:
         ]
 
 
+def defined(
+    name: str,
+    prefix: str,
+    columns: Sequence[tuple[str, str]] | None,
+    partitions: Sequence[str],
+) -> Table:
+    """Return a table with this definition, which no group knows yet. Without `columns` these are
+    unknown. Raises TableRefused."""
+    _check_name(name)
+    parts = checked_partitions(partitions, columns)
+    try:
+        first, *others = canonical_prefixes(prefix)
+    except ValueError as error:
+        raise TableRefused(400, "TABLE_PREFIX", str(error)) from None
+    made = Table(0, name, first, 0)
+    made.others, made.typed = others, prefix
+    made.columns, made.partitions = list(columns or ()), parts
+    return made
+
+
+def _with_declared(table: Table, columns: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the declared types of a table with more of them. Raises TableRefused."""
+    declared = dict(fields_of(table.columns))
+    for field, kind in columns:
+        if declared.setdefault(field, kind) != kind:
+            raise TableRefused(
+                409,
+                "TABLE_COLUMN",
+                f"'{field}' is declared as {declared[field]}, and a declared type never "
+                "changes; rebuild the table, or declare another field",
+            )
+    _check_count(len(declared))
+    return list(declared.items())
+
+
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name) or name.endswith("__dlq"):
         raise TableRefused(
@@ -257,21 +301,29 @@ def _check_name(name: str) -> None:
         )
 
 
-def check_columns(columns: Sequence[tuple[str, str]]) -> None:
-    """Raise TableRefused for an unknown type, or for a path with an empty field, like `a..b`."""
-    wrong = [
-        f"{field}:{kind}"
-        for field, kind in columns
-        if kind not in COLUMN_TYPES or not all(field.split("."))
-    ]
-    if wrong or len(columns) > COLUMNS_MAX:
+def checked_columns(columns: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return declared columns, their types in one spelling. Raises TableRefused for an unknown
+    type, or for a path with an empty field, like `a..b`."""
+    found = []
+    for field, kind in columns:
+        try:
+            found.append((field, canonical_type(kind)))
+        except BadType as bad:
+            raise _bad_column(field, kind, str(bad)) from None
+        if not all(field.split(".")):
+            raise _bad_column(field, kind, f"expected a field and one of {EXPECTED}")
+    _check_count(len(found))
+    return found
+
+
+def _bad_column(field: str, kind: str, why: str) -> TableRefused:
+    return TableRefused(400, "TABLE_COLUMN", f"'{field}:{kind}' declares no column: {why}")
+
+
+def _check_count(count: int) -> None:
+    if count > COLUMNS_MAX:
         raise TableRefused(
-            400,
-            "TABLE_COLUMN",
-            f"'{wrong[0]}' declares no column; expected a field and one of "
-            f"{', '.join(COLUMN_TYPES)}"
-            if wrong
-            else f"{len(columns)} columns are declared; at most {COLUMNS_MAX} can be",
+            400, "TABLE_COLUMN", f"{count} columns are declared; at most {COLUMNS_MAX} can be"
         )
 
 

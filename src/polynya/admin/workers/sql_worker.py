@@ -40,7 +40,13 @@ class SqlWorker:
         self.asked = 0
 
     async def ask(
-        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool = False
+        self,
+        sql: str,
+        rows: int,
+        tables: list[dict[str, Any]],
+        *,
+        explain: bool = False,
+        as_of: str = "",
     ) -> dict[str, Any]:
         if not self._config.sql.enabled:
             raise Failure("NO_SQL", "SQL queries are disabled on this server (sql.enabled)")
@@ -49,13 +55,13 @@ class SqlWorker:
         self.asked += 1
         self._running += 1
         try:
-            question = self._question(sql, rows, tables, explain=explain)
+            question = self._question(sql, rows, tables, explain=explain, as_of=as_of)
             return self._settled(*await self._run(question))
         finally:
             self._running -= 1
 
     def _question(
-        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool = False
+        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool, as_of: str
     ) -> bytes:
         limits = self._config.sql
         return msgspec.json.encode(
@@ -65,6 +71,7 @@ class SqlWorker:
                 "environment": self._environment(),
                 "rows": rows,
                 "explain": explain,
+                "as_of": as_of,
                 "answer_bytes": SQL_ANSWER_BYTES_MAX,
                 "memory_bytes": limits.memory,
                 "seconds": limits.timeout,

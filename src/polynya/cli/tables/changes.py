@@ -7,6 +7,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import msgspec
@@ -16,14 +17,16 @@ from polynya.cli.remote.client import Client, server_option
 from polynya.cli.tables.shared import coordinator_of, explained, path_of, shown, table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_table
+from polynya.cli.terminal.values import SECONDS
 
 columns_option = options.value(
     "--column FIELD:TYPE",
     "columns",
     multiple=True,
     help=(
-        "Declare a field's type: long, double, decimal, string, timestamptz, date or boolean. May be "
-        "repeated."
+        "Declare a field's type: long, double, decimal, string, timestamptz, date, boolean, int, "
+        "float, decimal(10,2), uuid, timestamp, epoch_seconds, epoch_millis, epoch_micros, json, or a "
+        "list of one: list<long>. May be repeated."
     ),
 )
 
@@ -83,6 +86,19 @@ registry_option = options.value(
     "--registry URL",
     help="The schema registry of --payload registry. Default: that of the server.",
 )
+keep_snapshots_option = options.value(
+    "--keep-snapshots N",
+    type=click.IntRange(1, 500),
+    default=None,
+    help="The last snapshots that stay readable. Default: 20.",
+)
+keep_for_option = options.value(
+    "--keep-for DURATION",
+    "keep_seconds",
+    type=SECONDS,
+    default=None,
+    help="Snapshots that were current so recently stay readable, too, up to 500. Default: 0.",
+)
 SCHEMA_PAYLOADS = ("avro", "protobuf")  # those with the schema of --schema
 SKIPPED_TOLD = 10  # fields of a schema file that a notice names
 
@@ -119,19 +135,25 @@ def _field_of(column: dict[str, Any]) -> str:
 @options.as_json
 @server_option
 def history_command(client: Client, name: str, as_json: bool) -> None:
-    """List the last jobs of the table NAME, the latest first: what each added, and how long it took.
+    """List the snapshots of the table NAME, the latest first: the jobs that made them, and their tags.
 
-    Jobs whose snapshots have expired are not listed.
+    'polynya sql --as-of' reads each of them. Jobs whose snapshots have expired are not listed.
 
     \b
     polynya table history flights
     """
     jobs = client.call("GET", f"{path_of(name)}/history").json()["jobs"]
     keys = ("operation", "rows", "files", "files_merged", "bytes", "job_seconds", "snapshot")
+    heads = ("job", "time", "operation", "rows", "files", "merged", "bytes", "seconds")
     output.listing(
         jobs,
-        ("job", "time", "operation", "rows", "files", "merged", "bytes", "seconds", "snapshot"),
-        lambda job: (job["job"], _time(job["time_ms"]), *(job[key] for key in keys)),
+        (*heads, "snapshot", "tags"),
+        lambda job: (
+            job["job"],
+            _time(job["time_ms"]),
+            *("unknown" if job[key] is None else job[key] for key in keys),
+            ", ".join(job.get("tags", ())),
+        ),
         f"table {name} has had no job yet",
         as_json=as_json,
     )
@@ -148,6 +170,8 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
     default=None,
     help="Let retention and expiry wait until the table has a stream's records, or no longer.",
 )
+@keep_snapshots_option
+@keep_for_option
 @options.as_json
 @server_option
 def alter_command(
@@ -158,9 +182,12 @@ def alter_command(
     payload: str | None,
     registry: str | None,
     hold: bool | None,
+    keep_snapshots: int | None,
+    keep_seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Declare more columns of the table NAME, or change its payload or whether it holds records.
+    """Declare more columns of the table NAME, or change its payload, whether it holds records, or
+    the snapshots that it keeps.
 
     The next job adds the columns; rows of earlier jobs have null in them. A declared type never
     changes.
@@ -168,17 +195,20 @@ def alter_command(
     \b
     polynya table alter flights --column delay:long --column gate.closed:timestamptz
     polynya table alter flights --schema flights.avsc --hold
+    polynya table alter flights --keep-snapshots 50 --keep-for 12h
     """
     chosen = payload_text(payload, registry, schema)
-    if not columns and schema is None and hold is None and chosen is None:
+    kept = keeping(keep_snapshots, keep_seconds)
+    if not columns and schema is None and hold is None and chosen is None and not kept:
         raise exits.Misused(
-            "nothing to change: pass --column FIELD:TYPE, --schema FILE, --payload, --hold or "
-            "--no-hold"
+            "nothing to change: pass --column FIELD:TYPE, --schema FILE, --payload, --hold, "
+            "--no-hold, --keep-snapshots or --keep-for"
         )
     declaring = None if payload in SCHEMA_PAYLOADS else schema
     wanted: dict[str, Any] = {"columns": declared_columns(columns, declaring)}
     wanted |= {} if chosen is None else {"payload": chosen}
     wanted |= {} if hold is None else {"hold": hold}
+    wanted |= kept
     _alter(client, name, wanted, f"table {name} altered", as_json=as_json)
 
 
@@ -216,6 +246,48 @@ def drop_command(client: Client, name: str, yes: bool) -> None:
         output.confirm(question, "nothing was dropped")
     client.call("DELETE", path_of(name))
     output.notice(f"table {name} dropped; its files are deleted later")
+
+
+@table_command.command("tag")
+@click.argument("name", shell_complete=complete_table)
+@click.argument("tag")
+@options.value("--snapshot ID", default="", help="The snapshot to name. Default: the current one.")
+@options.as_json
+@server_option
+def tag_command(client: Client, name: str, tag: str, snapshot: str, as_json: bool) -> None:
+    """Name a snapshot of the table NAME: it stays readable until 'polynya table untag'.
+
+    \b
+    polynya table tag flights audit-2026
+    polynya sql --as-of audit-2026 "select count(*) from flights"
+    """
+    path = f"{path_of(name)}/tags/{quote(tag, safe='')}"
+    tags = client.call("PUT", path, body={"snapshot": snapshot}).json()["tags"]
+    said = f"the tag {tag} of table {name} names snapshot {tags[tag]['snapshot']}"
+    output.outcome({"table": name, "tags": tags}, said, as_json=as_json)
+
+
+@table_command.command("untag")
+@click.argument("name", shell_complete=complete_table)
+@click.argument("tag")
+@options.as_json
+@server_option
+def untag_command(client: Client, name: str, tag: str, as_json: bool) -> None:
+    """Remove a tag of the table NAME; its snapshot then expires as others do.
+
+    \b
+    polynya table untag flights audit-2026
+    """
+    path = f"{path_of(name)}/tags/{quote(tag, safe='')}"
+    tags = client.call("DELETE", path).json()["tags"]
+    said = f"table {name} has no tag {tag} any more"
+    output.outcome({"table": name, "tags": tags}, said, as_json=as_json)
+
+
+def keeping(snapshots: int | None, seconds: float | None) -> dict[str, int]:
+    """Return the members of a request for --keep-snapshots and --keep-for."""
+    last = {} if snapshots is None else {"keep_snapshots": snapshots}
+    return last | ({} if seconds is None else {"keep_ms": int(seconds * 1000)})
 
 
 def declared_columns(columns: tuple[str, ...], schema: tuple[Path, str] | None) -> dict[str, str]:

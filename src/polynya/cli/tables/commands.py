@@ -13,7 +13,7 @@ import click
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables import changes, pipeline, shared
+from polynya.cli.tables import changes, checking, pipeline, shared
 from polynya.cli.tables.shared import table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -49,6 +49,10 @@ SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server r
 @options.flag("--hold", help="Retention and expiry wait until the table has a stream's records.")
 @changes.sql_option
 @changes.python_option
+@changes.keep_snapshots_option
+@changes.keep_for_option
+@options.flag("--dry-run", help="Try the columns on records that exist, and create nothing.")
+@checking.records_option
 @options.as_json
 @server_option
 def table_create_command(
@@ -63,6 +67,10 @@ def table_create_command(
     partitions: tuple[str, ...],
     statement: Path | None,
     function: str | None,
+    keep_snapshots: int | None,
+    keep_seconds: float | None,
+    dry_run: bool,
+    records: int,
     as_json: bool,
 ) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
@@ -76,10 +84,15 @@ def table_create_command(
     polynya table create rides --prefix rides/ --partition 'day(timestamp)' --partition stream
     polynya table create orders --prefix kafka/orders/ --payload registry
     polynya table create fares --from rides/ --sql fares.sql
+    polynya table create orders --prefix orders/ --column 'price:decimal(12,2)' --dry-run
     """
 
     chosen = changes.payload_text(payload, registry, schema)
     if statement is not None or function is not None:
+        if dry_run:
+            raise exits.Misused(
+                "--dry-run is for columns; a derived table has those of its transform"
+            )
         if hold or columns or schema is not None or chosen:
             raise exits.Misused(
                 "a derived table has the columns of its transform and holds no records: leave out "
@@ -95,6 +108,11 @@ def table_create_command(
     wanted |= {"columns": types} if types else {}
     wanted |= {"payload": chosen} if chosen else {}
     wanted |= {"partitions": partitions} if partitions else {}
+    wanted |= changes.keeping(keep_snapshots, keep_seconds)
+    if dry_run:
+        wanted = {key: wanted[key] for key in wanted.keys() & checking.TRIED}
+        checking.dry_run(client, name, wanted, records, as_json=as_json)
+        return
     answer = client.call("PUT", shared.path_of(name), body=wanted)
     told = answer.json()
     if as_json:
@@ -172,6 +190,8 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
         "partitions": ", ".join(table.get("partitions", ())) or "none",
         "payload": changes.shortened(table.get("payload", "")) or "JSON",
+        "keeps": f"{output.counted(table['keep_snapshots'], 'snapshot')}, those of the last "
+        f"{table['keep_ms'] / 3_600_000:g} h, and {output.counted(len(table['tags']), 'tag')}",
         "transform": changes.shortened(table.get("transform", "")) or "none",
         "last fault": table.get("fault") or "none",
         "holds": "yes" if table["hold"] else "no",
@@ -383,9 +403,15 @@ def lake_run_command(
     "--local",
     help="Run the query with DuckDB on this machine, which needs access to the tables' files.",
 )
+@options.value(
+    "--as-of TIME|SNAPSHOT|TAG",
+    "as_of",
+    default="",
+    help="Query the tables as they were at a time, in a snapshot, or in a tagged one.",
+)
 @options.as_json
 @server_option
-def sql_command(client: Client, query: str, local: bool, as_json: bool) -> None:
+def sql_command(client: Client, query: str, local: bool, as_of: str, as_json: bool) -> None:
     """Run a SELECT over tables; with --json print a list of rows. '-' reads the query from stdin.
 
     Each table also exists as NAME__dlq with its dead letters: records that do not fit a column. The
@@ -397,15 +423,16 @@ def sql_command(client: Client, query: str, local: bool, as_json: bool) -> None:
     polynya sql "select carrier, count(*) from flights group by carrier"
     polynya sql 'select stream, max("offset") from flights group by stream'
     polynya sql --json - < query.sql
+    polynya sql --as-of 2026-01-31T09:30:00Z "select count(*) from flights"
     """
     statement = sys.stdin.read() if query == "-" else query
-    (_ask_here if local else _ask_server)(client, statement, as_json=as_json)
+    (_ask_here if local else _ask_server)(client, statement, as_of, as_json=as_json)
 
 
-def _ask_server(client: Client, statement: str, *, as_json: bool) -> None:
+def _ask_server(client: Client, statement: str, as_of: str, *, as_json: bool) -> None:
     from polynya.base.limits import SQL_ROWS_MAX
 
-    body = {"sql": statement, "rows": SQL_ROWS_MAX}
+    body = {"sql": statement, "rows": SQL_ROWS_MAX} | ({"as_of": as_of} if as_of else {})
     answer = client.call("POST", "/v1/sql", body=body, seconds=SQL_SECONDS).json()
     columns = [column["name"] for column in answer["columns"]]
     rows = [tuple(row) for row in answer["rows"]]
@@ -415,18 +442,19 @@ def _ask_server(client: Client, statement: str, *, as_json: bool) -> None:
             f"these are the first {len(rows):,} rows; 'polynya sql --local' prints all of them, "
             "where the tables' files can be read"
         )
-    for table in answer["tables"]:
+    for table in () if as_of else answer["tables"]:
         output.notice(f"{table['name']} is {shared.behind(table)}")
 
 
-def _ask_here(client: Client, statement: str, *, as_json: bool) -> None:
+def _ask_here(client: Client, statement: str, as_of: str, *, as_json: bool) -> None:
     with shared.explained():
         from polynya.lakehouse.sql.query import ask
 
         told = client.call("GET", "/v1/tables").json()["tables"]
-        with ask(shared.coordinator_of(client).tables(), statement) as found:
+        tables = shared.coordinator_of(client).tables()
+        with ask(tables, statement, as_of=as_of) as found:
             _print_rows(found.columns, found.blocks, as_json=as_json)
-    for table in told:
+    for table in () if as_of else told:
         if re.search(rf"\b{re.escape(table['name'])}(__dlq)?\b", statement, re.IGNORECASE):
             output.notice(f"{table['name']} is {shared.behind(table)}")
 

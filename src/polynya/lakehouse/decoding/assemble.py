@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from polynya.lakehouse.decoding.declared import converted, parsed_type
 from polynya.lakehouse.decoding.rows import TIMESTAMP, to_dates, to_times
 from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.columns import Column, by_field
@@ -26,6 +27,11 @@ _SCALARS = {
     types.BOOLEAN: pa.bool_(),
     types.BINARY: pa.binary(),
     types.LOCAL_TIME: pa.timestamp("us"),
+    types.INT: pa.int32(),
+    types.FLOAT: pa.float32(),
+    types.UUID: pa.string(),
+    types.JSON: pa.string(),
+    **dict.fromkeys(types.EPOCHS, TIMESTAMP),
 }
 
 Mask = npt.NDArray[np.bool_]
@@ -56,32 +62,45 @@ def parse_fields(
 
 
 def map_fields(columns: Sequence[Column], field: str = "") -> set[str]:
-    """Return the names of the fields whose objects may be maps, and of those with columns that only
-    a schema fills, at any depth. Records that have one are decoded one by one."""
+    """Return the names of the fields whose objects may be maps, and of those with columns that
+    pyarrow cannot fill, at any depth. Records that have one are decoded one by one."""
     found: set[str] = set()
-    for column in columns:
-        here = column.field or field
-        alone = column.type == types.MAP or not types.is_json(column.type)
-        found |= {here} if alone else map_fields(column.children, here)
+    for name, there in by_field(columns).items():
+        here, alone = name or field, len(there) == 1
+        for column in there.values():
+            single = column.type == types.MAP or not _is_parsed(column, alone=alone)
+            found |= {here} if single else map_fields(column.children, here)
     return found
 
 
 def _plain_fields(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
     """Return the columns of each field by type, without those that have maps themselves or as
-    elements, and those that only a schema fills."""
+    elements, and those that pyarrow cannot fill."""
     return {
         field: plain
         for field, there in by_field(columns).items()
-        if (plain := {kind: column for kind, column in there.items() if not _is_mapped(column)})
+        if (
+            plain := {
+                kind: column
+                for kind, column in there.items()
+                if not _is_mapped(column, alone=len(there) == 1)
+            }
+        )
     }
 
 
-def _is_mapped(column: Column) -> bool:
+def _is_mapped(column: Column, *, alone: bool) -> bool:
     return (
         column.type == types.MAP
-        or not types.is_json(column.type)
-        or (column.type == types.LIST and _is_mapped(column.children[0]))
+        or not _is_parsed(column, alone=alone)
+        or (column.type == types.LIST and _is_mapped(column.children[0], alone=True))
     )
+
+
+def _is_parsed(column: Column, *, alone: bool) -> bool:
+    """Report whether pyarrow parses values of a column's type: those of a declared one only where
+    the field has no other column."""
+    return types.is_plain(column.type) or (alone and parsed_type(column.type) is not None)
 
 
 def assemble(
@@ -121,6 +140,8 @@ def unknown_rows(
 
 
 def _parse_type(there: dict[str, Column], shape: dict[str, str], path: str) -> pa.DataType:
+    if len(there) == 1 and (declared := parsed_type(next(iter(there)))) is not None:
+        return declared
     group = _group(there, shape, path)
     if group == "number":
         if types.LONG not in there:
@@ -154,6 +175,8 @@ def _field(
     if pa.types.is_floating(kind):
         # the reader accepts NaN, which is not JSON
         redo |= _numpy(pc.invert(pc.fill_null(pc.is_finite(array), True)))
+    if len(there) == 1 and parsed_type(only := next(iter(there))) is not None:
+        return {there[only].name: converted(only, array, redo)}
     if pa.types.is_float64(kind) and types.LONG in there:
         return _split_numbers(there, array, redo)
     if pa.types.is_floating(kind):
@@ -241,9 +264,9 @@ def _unknown_within(
 
 def _has_type(kind: pa.DataType, depth: int) -> bool:
     if pa.types.is_struct(kind):
-        return depth < types.DEPTH_MAX and any(_has_type(field.type, depth + 1) for field in kind)
+        return any(depth >= types.DEPTH_MAX or _has_type(field.type, depth + 1) for field in kind)
     if pa.types.is_list(kind):
-        return depth < types.DEPTH_MAX and _has_type(kind.value_type, depth + 1)
+        return depth >= types.DEPTH_MAX or _has_type(kind.value_type, depth + 1)
     return not pa.types.is_null(kind)
 
 
@@ -252,7 +275,7 @@ def _typed_rows(array: pa.Array, depth: int) -> Mask:
     elements; the slow path checks them."""
     if not _has_type(array.type, depth):
         return np.zeros(len(array), np.bool_)
-    if pa.types.is_struct(array.type):
+    if pa.types.is_struct(array.type) and depth < types.DEPTH_MAX:
         found: Mask = np.zeros(len(array), np.bool_)
         for child in array.flatten():
             found |= _typed_rows(child, depth + 1)

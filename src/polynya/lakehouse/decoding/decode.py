@@ -22,7 +22,10 @@ from polynya.lakehouse.decoding.assemble import (
     parse_fields,
     unknown_rows,
 )
-from polynya.lakehouse.schema.columns import Column, FieldProfile, observe, wish
+from polynya.lakehouse.schema import types
+from polynya.lakehouse.schema.columns import Column
+from polynya.lakehouse.schema.profiles import FieldProfile, observe
+from polynya.lakehouse.schema.wishes import wish
 
 _ROW = re.compile(r"in row (\d+)")
 _HALF_PAIR = re.compile(
@@ -260,6 +263,7 @@ class _Join:
         self._ends = ends
         self._schema = schema
         self._seen = FieldProfile()
+        self._exact = _is_exact(schema.columns)
         self._problems: dict[int, list[rows.Problem]] = {}
 
     def join(
@@ -299,7 +303,8 @@ class _Join:
         return mixed
 
     def _value(self, row: int) -> tuple[Any, rows.Problem | None]:
-        return rows.parse(self._data[self._starts[row] : self._ends[row] - 1].tobytes())
+        record = self._data[self._starts[row] : self._ends[row] - 1].tobytes()
+        return rows.parse(record, exact=self._exact)
 
     def _place(self, row: int) -> dict[str, Any]:
         value, problem = self._value(row)
@@ -320,6 +325,11 @@ class _Join:
         return placed
 
 
+def _is_exact(columns: Sequence[Column]) -> bool:
+    """Report whether a column needs the digits of numbers as they are spelled."""
+    return any(types.claims(each.type) or _is_exact(each.children) for each in columns)
+
+
 def may_be_object(data: Bytes, ends: Positions) -> npt.NDArray[np.bool_]:
     """Mark records that begin and end as JSON objects do, white space included."""
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
@@ -337,11 +347,14 @@ def without_strangers(decoded: Decoded) -> Decoded:
     return Decoded(decoded.arrays, kept, decoded.wishes)
 
 
-def sample_values(data: Bytes, ends: Positions, count: int) -> Iterator[Any]:
-    """Yield the parsed values of up to `count` evenly spread records."""
+def sample_values(
+    data: Bytes, ends: Positions, count: int, *, exact: bool = False
+) -> Iterator[Any]:
+    """Yield the parsed values of up to `count` evenly spread records. `exact` keeps the digits of
+    fractions."""
     for row in np.unique(np.linspace(0, len(ends) - 1, min(count, len(ends)), dtype=np.int64)):
         start = int(ends[row - 1]) if row else 0
-        value, problem = rows.parse(data[start : int(ends[row]) - 1].tobytes())
+        value, problem = rows.parse(data[start : int(ends[row]) - 1].tobytes(), exact=exact)
         if problem is None:
             yield value
 

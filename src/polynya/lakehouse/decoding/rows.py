@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -14,8 +14,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from polynya.lakehouse.decoding.declared import Spelled, Unfit, fitted
 from polynya.lakehouse.schema import types
-from polynya.lakehouse.schema.columns import Column, by_field, is_text, is_typed, scalar_type
+from polynya.lakehouse.schema.columns import Column, by_field
+from polynya.lakehouse.schema.profiles import is_text, is_typed, scalar_type
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 _NO_TIME = pa.nulls(1, TIMESTAMP)[0]  # `pa.scalar` would import pandas
@@ -47,8 +49,9 @@ class Doubled(dict[str, Any]):
     fields: frozenset[str]
 
 
-def parse(record: bytes) -> tuple[Any, Problem | None]:
-    """Return the parsed value of one JSON record, or its problem."""
+def parse(record: bytes, *, exact: bool = False) -> tuple[Any, Problem | None]:
+    """Return the parsed value of one JSON record, or its problem. `exact` keeps the digits of
+    fractions."""
     try:
         text = record.decode()
     except UnicodeDecodeError as fault:
@@ -56,7 +59,7 @@ def parse(record: bytes) -> tuple[Any, Problem | None]:
             BAD_TEXT, "", f"the record is not UTF-8: {fault.reason} at byte {fault.start}"
         )
     try:
-        return _loads(text), None
+        return _loads(text, _spelled if exact else _fraction), None
     except (ValueError, RecursionError) as fault:
         return None, Problem(NOT_JSON, "", f"the record is not JSON: {fault}"[:300])
 
@@ -176,11 +179,11 @@ def _escaped(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _loads(text: str) -> Any:
+def _loads(text: str, fraction: Callable[[str], int | float]) -> Any:
     hooks: dict[str, Any] = {
         "object_pairs_hook": _object,
         "parse_constant": _refuse,
-        "parse_float": _fraction,
+        "parse_float": fraction,
     }
     try:
         return json.loads(text, **hooks)
@@ -214,6 +217,11 @@ def _fraction(digits: str) -> int | float:
     return whole if whole != number else number
 
 
+def _spelled(digits: str) -> int | float:
+    number = _fraction(digits)
+    return Spelled(digits) if isinstance(number, float) else number
+
+
 def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= _DIGITS_MAX else float(digits)
 
@@ -227,6 +235,13 @@ def _place(
 ) -> tuple[Column, Any] | None:
     """Return the column and its value, or None. Adds a problem unless the value carries no type."""
     path, depth = where
+    why = ""
+    for kind, column in there.items():
+        if kind != types.JSON and types.claims(kind):
+            try:
+                return column, fitted(kind, value)
+            except Unfit as unfit:
+                why = f": {unfit}"
     if isinstance(value, dict):
         if types.MAP in there and not _fits_struct(there, value):
             return _place_map(there[types.MAP], value, problems, unknown_is_problem, where)
@@ -250,12 +265,17 @@ def _place(
         if isinstance(value, str) and not is_text(value):
             problems.append(Problem(BAD_TEXT, path, "the string has half of a surrogate pair"))
             return None
+    if types.JSON in there:
+        try:
+            return there[types.JSON], fitted(types.JSON, value)
+        except Unfit as unfit:
+            why = f": {unfit}"
     if is_typed(value, depth):
         problems.append(
             Problem(
                 MISFIT,
                 path,
-                f"{_spoken(value)} fits none of the field's columns: {', '.join(there)}",
+                f"{_spoken(value)} fits none of the field's columns: {', '.join(there)}{why}",
             )
         )
     return None

@@ -38,25 +38,26 @@ from pyiceberg.table import (
 )
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
-from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.transforms import IdentityTransform, parse_transform
 from pyiceberg.typedef import EMPTY_DICT, Record
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.formats.parquet import ORDER, Change, File
+from polynya.lakehouse.formats.snapshots import DEFAULT, Keeping, keep
 from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.partitions import Cut
 
-KEPT_SNAPSHOTS = 20
 FIELDS_PROPERTY = "polynya.fields"  # JSON: the fields of columns that have other names
 # pyiceberg warns of each column without statistics, which some have on purpose (`value`)
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
-EXPIRE_EVERY_JOBS = 10  # an expiry costs as many copies of the metadata as snapshots expire
 _LEAF = pa.types
 _TYPES: list[tuple[Any, types.IcebergType]] = [
     (_LEAF.is_int64, types.LongType()),
     (_LEAF.is_float64, types.DoubleType()),
+    (_LEAF.is_int32, types.IntegerType()),
+    (_LEAF.is_float32, types.FloatType()),
     (_LEAF.is_string, types.StringType()),
     (lambda kind: _LEAF.is_timestamp(kind) and kind.tz is None, types.TimestampType()),
     (_LEAF.is_timestamp, types.TimestamptzType()),
@@ -72,6 +73,7 @@ class TableShape(NamedTuple):
     schema: pa.Schema
     cuts: Sequence[Cut] = ()
     fields: Mapping[str, str] = MappingProxyType({})  # of columns with other names, by path
+    keeping: Keeping = DEFAULT
 
 
 class StagingCatalog(NoopCatalog, MetastoreCatalog):
@@ -307,8 +309,7 @@ def stage(
     named = msgspec.json.encode(dict(shape.fields)).decode()
     if transaction.table_metadata.properties.get(FIELDS_PROPERTY, "{}") != named:
         transaction.set_properties({FIELDS_PROPERTY: named})
-    if pointer and int(summary["polynya.job"]) % EXPIRE_EVERY_JOBS == 0:
-        _expire(transaction)
+    keep(transaction, shape.keeping, int(summary["polynya.job"]) if pointer else 0)
     transaction.commit_transaction()
     return catalog.staged.get(name, pointer)
 
@@ -514,13 +515,3 @@ def _statistics(footer: Any, plan: dict[int, Any], mapping: dict[str, int]) -> A
             for number, one in plan.items()
         }
         return data_file_statistics_from_parquet_metadata(footer, timeless, mapping)
-
-
-def _expire(transaction: Transaction) -> None:
-    """Keep the last snapshots. Only metadata changes; the server finds the unreferenced files."""
-    snapshots = sorted(
-        transaction.table_metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0
-    )
-    old = [snapshot.snapshot_id for snapshot in snapshots[:-KEPT_SNAPSHOTS]]
-    if old:
-        ExpireSnapshots(transaction).by_ids(old).commit()

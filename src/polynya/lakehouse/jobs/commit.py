@@ -13,6 +13,7 @@ import pyarrow as pa
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse.formats import delta
 from polynya.lakehouse.formats.iceberg import StagingCatalog, TableShape, stage
+from polynya.lakehouse.formats.snapshots import Keeping
 from polynya.lakehouse.jobs.culprits import culprits, told
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, check_plan
 from polynya.lakehouse.jobs.plan_objects import run_plan
@@ -308,6 +309,7 @@ def _staged(
                     pa.ipc.read_schema(pa.BufferReader(part.arrow_schema)),
                     result.cuts if name == "main" else (),
                     renamed(result.columns) if name == "main" and result.work != DERIVED else {},
+                    _keeping(plan.table, name),
                 ),
                 change=part.change,
                 summary=summary,
@@ -326,6 +328,12 @@ def _staged(
         dead_rows=result.dead_rows,
         move=result.move,
     )
+
+
+def _keeping(table: TableRef, name: str) -> Keeping:
+    """Return what a part keeps. Tags are of the rows; dead letters are found by their job."""
+    tags = {tag: each.snapshot for tag, each in table.tags.items()} if name == "main" else {}
+    return Keeping(table.keep_snapshots, table.keep_ms, tags)
 
 
 def _missing(blobs: Blobs, last: Result, name: str) -> list[Result]:

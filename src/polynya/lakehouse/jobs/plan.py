@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from polynya.base.errors import CorruptData
-from polynya.base.limits import SLICE_BYTES_MAX
+from polynya.base.limits import SLICE_BYTES_MAX, TABLE_SNAPSHOTS_KEPT
 from polynya.lakehouse.schema.columns import Column
 from polynya.lakehouse.schema.partitions import Cut, Value
 from polynya.objectstore import StoreSettings
@@ -56,6 +56,17 @@ class Range(msgspec.Struct, frozen=True, gc=False):
         return max(self.stored, self.length)
 
 
+class TagRef(msgspec.Struct, frozen=True, gc=False):
+    """A snapshot with a name: metadata files, by URI, that have it and the dead letters of its
+    time."""
+
+    snapshot: str
+    job: int = 0
+    time_ms: int = 0
+    iceberg: str = ""
+    iceberg_dlq: str = ""
+
+
 class TableRef(msgspec.Struct, frozen=True, gc=False):
     """A table as the server knows it. Pointers are URIs of Iceberg metadata files, or "" before the
     first job."""
@@ -76,6 +87,9 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     transform: str = ""  # of a derived table: "sql:STATEMENT" or "python:MODULE:FUNCTION"
     # in the list of tables: the payload, and the ranges that are set aside
     payload: str | UnsetType = UNSET
+    keep_snapshots: int = TABLE_SNAPSHOTS_KEPT  # the last ones …
+    keep_ms: int = 0  # … those that were current so recently …
+    tags: dict[str, TagRef] = {}  # … and those with names
     ranges_aside: int | UnsetType = UNSET
 
 

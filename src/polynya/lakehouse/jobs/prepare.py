@@ -21,22 +21,19 @@ from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import BASE_TYPES, Kind, Unreadable, fetched, read_rows
 from polynya.lakehouse.schema import types
+from polynya.lakehouse.schema.choice import chosen, decided, ordered, shape
 from polynya.lakehouse.schema.columns import (
     Column,
-    FieldProfile,
     adopt,
-    chosen,
-    decided,
     declared,
+    lacking,
     leaves,
-    merged,
     missing,
-    ordered,
     paths,
-    shape,
-    wish,
 )
 from polynya.lakehouse.schema.partitions import cuts
+from polynya.lakehouse.schema.profiles import FieldProfile, merged
+from polynya.lakehouse.schema.wishes import wish
 from polynya.stream.parts import Encoding
 
 # a sample costs one slice read; tasks report fields of streams that were not sampled
@@ -79,7 +76,10 @@ def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column], writers: 
             add_heads(heads, sample.heads)
         first = writers.of(heads)
     whole = merged(seen.values())
-    wide, left = with_writers(adopt(columns, declared(plan.table.columns)), first, heads)
+    wide = adopt(columns, declared(plan.table.columns))
+    left = lacking(wide, plan.table.columns)
+    wide, more = with_writers(wide, first, heads)
+    left += more
     wide = chosen(wide, list(seen.values()))
     left += [path for found in seen.values() for path in paths(wish(wide, found))]
     return msgspec.structs.replace(

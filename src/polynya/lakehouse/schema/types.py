@@ -16,8 +16,11 @@ LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = (
 MAP = "map"  # objects with many keys: text to one type of value
 DATE = "date"
 DECIMAL = "decimal"  # integers beyond 64 bits, up to DECIMAL_DIGITS digits
-BINARY = "binary"  # only by a schema, as the next one
+BINARY = "binary"  # only by a schema
 LOCAL_TIME = "timestamp"  # without a zone
+INT, FLOAT, UUID = "int", "float", "uuid"  # only declared, as the epochs
+JSON = "json"  # any value, as JSON text: declared, or below `DEPTH_MAX` levels
+EPOCHS = {"epoch_seconds": 6, "epoch_millis": 3, "epoch_micros": 0}  # 10 to it: micros in one
 WHOLE = "whole"  # only in profiles: a whole number spelled as a fraction, like 5.0
 WIDE = "wide"  # only in profiles: a 64-bit integer that a double cannot hold
 HUGE = "huge"  # only in profiles: a number that no column can hold
@@ -31,6 +34,15 @@ GROUPS = {
     LIST: LIST,
     BINARY: BINARY,
     LOCAL_TIME: LOCAL_TIME,
+    JSON: JSON,
+}
+# the groups of JSON values that a declared type takes: what does not fit it gets no other column
+_NUMBERS, _TEXTS = frozenset({"number"}), frozenset({STRING})
+_CLAIMS = {
+    **dict.fromkeys((INT, FLOAT), _NUMBERS),
+    **dict.fromkeys((UUID, LOCAL_TIME), _TEXTS),
+    **dict.fromkeys(EPOCHS, _NUMBERS | _TEXTS),
+    JSON: frozenset({"number", STRING, BOOLEAN, STRUCT, LIST, JSON}),
 }
 _SCALED = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)", re.ASCII)
 OUR_COLUMNS = (
@@ -87,6 +99,14 @@ def group_of(kind: str) -> str:
     return GROUPS.get(kind, kind)
 
 
-def is_json(kind: str) -> bool:
-    """Report whether values of JSON can have the type."""
-    return kind in GROUPS and kind not in (BINARY, LOCAL_TIME)
+def is_plain(kind: str) -> bool:
+    """Report whether samples of JSON can give a column the type."""
+    return kind in GROUPS and kind not in (BINARY, LOCAL_TIME, JSON)
+
+
+def claims(kind: str) -> frozenset[str]:
+    """Return the groups of JSON values that a column of a declared type takes, whether they fit or
+    not; none of a type that samples give."""
+    if digits_of(kind) is not None:
+        return _NUMBERS | _TEXTS
+    return _CLAIMS.get(kind, frozenset())

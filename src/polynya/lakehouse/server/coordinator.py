@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -19,7 +19,7 @@ from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef
 from polynya.lakehouse.payloads.registry import NODE_PATH, SchemaReader
 from polynya.lakehouse.server.admin_port import far_refusal, near_admin
 from polynya.lakehouse.server.leases import Leased
-from polynya.wire.tables import AbandonRequest, CommitRequest, FailedRange, FailRequest
+from polynya.wire.tables import AbandonRequest, CommitRequest, FailedRange, FailRequest, StoreRef
 
 T = TypeVar("T")
 _PLAN_SECONDS = 120.0  # the server flushes first
@@ -123,6 +123,15 @@ class StreamRanges(msgspec.Struct, frozen=True):
     own: int  # first record that is not inherited from a fork's source
     ranges: list[Range]
     end: int  # the ranges have all stored records up to here
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The input of a dry run: the table as it would be, and the streams that it covers."""
+
+    table: TableRef
+    store: StoreRef
+    streams: list[str]
+    more: bool = False
 
 
 class _Ranges(msgspec.Struct):
@@ -244,6 +253,11 @@ class HttpCoordinator:
         """Create a derived table. Return the server's answer. Raises PolynyaError."""
         body = {"prefix": prefix, "transform": transform, "partitions": list(partitions)}
         return self._call("POST", self._url(name, "derive"), body, allowed=(200, 201)).content
+
+    def check(self, name: str, wanted: dict[str, Any]) -> Checked:
+        """Return what a dry run of a definition needs. Raises PolynyaError."""
+        answer = self._call("POST", self._url(name, "check"), wanted)
+        return _decoded(answer, Checked, "answer to a dry run")
 
     def abandon(
         self, name: str, uid: str, job: int, reason: str, *, failed: bool = False

@@ -38,6 +38,7 @@ class SqlRequest(msgspec.Struct, frozen=True):
     memory_bytes: int
     seconds: float
     explain: bool = False  # return the plan and read no rows
+    as_of: str = ""  # a time, a snapshot or a tag
 
 
 class SqlColumn(msgspec.Struct, frozen=True):
@@ -131,6 +132,7 @@ def answer(question: SqlRequest) -> SqlResult:
         question.environment,
         Bounds(question.memory_bytes),
         explain=question.explain,
+        as_of=question.as_of,
     ) as found:
         columns = [
             SqlColumn(name, kind) for name, kind in zip(found.columns, found.types, strict=True)

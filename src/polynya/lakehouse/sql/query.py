@@ -14,10 +14,12 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.jobs.plan import TableRef, store_settings
-from polynya.lakehouse.reading.blobs import open_blobs, with_credentials
+from polynya.lakehouse.reading.blobs import Blobs, open_blobs, with_credentials
+from polynya.lakehouse.sql.as_of import Place, places
 from polynya.lakehouse.sql.policy import BadQuery, Bounds, check_names, lock
 from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
+from polynya.wire.tables import StoreRef
 
 DLQ_SUFFIX = "__dlq"
 BLOCK_ROWS = 1000
@@ -60,10 +62,14 @@ class QueryCursor(msgspec.Struct, frozen=True):
 
 
 def query(
-    tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ
+    tables: Sequence[TableRef],
+    statement: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    as_of: str = "",
 ) -> QueryResult:
     """Return the whole result at once; otherwise as `ask`."""
-    with ask(tables, statement, environment) as found:
+    with ask(tables, statement, environment, as_of=as_of) as found:
         return QueryResult(
             found.columns, found.types, [row for block in found.blocks for row in block]
         )
@@ -77,13 +83,15 @@ def ask(
     bounds: Bounds | None = None,
     *,
     explain: bool = False,
+    as_of: str = "",
 ) -> Iterator[QueryCursor]:
     """Run one SELECT over tables (as the coordinator lists them) by their names. Rows stream in
     bounded memory.
 
     Each table is also available as `NAME__dlq`, and each has the column `value_text` beside
     `value`. `bounds` marks an untrusted query, which may read these tables and nothing else.
-    `explain` returns DuckDB's plan instead of the rows. Raises BadQuery, ConfigError (a DuckDB
+    `explain` returns DuckDB's plan instead of the rows; `as_of` is a time, a snapshot or a tag, and
+    all tables are as they were then. Raises BadQuery, ConfigError (a DuckDB
     extension is missing, or the tables are on another machine).
     """
     import duckdb
@@ -103,19 +111,20 @@ def ask(
             connection.execute("set TimeZone='UTC'")
             named = _mentioned(tables, statement)
             mentioned = [table for table in named if table.iceberg]
+            opened: dict[StoreRef | None, Blobs] = {}
             for store in {table.store for table in mentioned if table.store}:
                 # raises ConfigError for a folder of another machine
-                open_blobs(store_settings(store), environment)
+                opened[store] = open_blobs(store_settings(store), environment)
                 _load(connection, with_credentials(store_settings(store), environment), environment)
             for table in mentioned:
-                _view(connection, table.name, table.iceberg)
-                _view(connection, table.name + DLQ_SUFFIX, table.iceberg_dlq)
+                _views(connection, table, as_of, opened.get(table.store))
             for table in named:
                 if not table.iceberg:
                     _empty_view(connection, table.name, _EMPTY)
                     _empty_view(connection, table.name + DLQ_SUFFIX, _EMPTY_DLQ)
             if bounds is not None:
-                lock(connection, map(_folder, mentioned), bounds)
+                folders = (_folder(table, every=bool(as_of)) for table in mentioned)
+                lock(connection, folders, bounds)
             connection.execute(f"explain {statement}" if explain else statement)
         columns = [column[0] for column in connection.description or []]
         types = [str(column[1]) for column in connection.description or []]
@@ -164,9 +173,11 @@ def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
     return [table for name, table in found.items() if name in folded]
 
 
-def _folder(table: TableRef) -> str:
-    """Return the folder of all files of a table, as DuckDB spells it."""
+def _folder(table: TableRef, *, every: bool) -> str:
+    """Return the folder of all files of a table, as DuckDB spells it; with `every` that of its
+    earlier folders, too."""
     before, location, _ = table.iceberg.partition(f"/{table.location}/")
+    location = f"/tables/{table.uid}/" if every and location else location
     if not location:
         raise BadQuery(
             f"the table '{table.name}' has its metadata outside its folder: {table.iceberg}"
@@ -215,11 +226,29 @@ def _secret(store: StoreSettings, config: dict[str, str], environment: Mapping[s
     return f"create secret (type s3, {given}{style}{plain})"
 
 
-def _view(connection: Any, name: str, pointer: str) -> None:
+def _views(connection: Any, table: TableRef, as_of: str, blobs: Blobs | None) -> None:
+    """Make the views of a table and of its dead letters, as of a time, a snapshot or a tag."""
+    dead = table.name + DLQ_SUFFIX
+    if not as_of:
+        _view(connection, table.name, Place(table.iceberg))
+        _view(connection, dead, Place(table.iceberg_dlq))
+        return
+    if blobs is None:
+        raise BadQuery(f"the store of the table '{table.name}' is not known")
+    rows, letters = places(lambda uri: blobs.get(blobs.key(uri)), table, as_of)
+    _view(connection, table.name, rows)
+    if letters.snapshot:
+        _view(connection, dead, letters)
+    else:
+        _empty_view(connection, dead, _EMPTY_DLQ)
+
+
+def _view(connection: Any, name: str, place: Place) -> None:
     """Make a view of a table, with its values as text. A derived table may have no values."""
     import duckdb
 
-    rows = f"from iceberg_scan('{_quoted(pointer)}')"
+    at = f", snapshot_from_id = {place.snapshot}" if place.snapshot else ""
+    rows = f"from iceberg_scan('{_quoted(place.pointer)}'{at})"
     try:
         connection.execute(
             f'create view "{name}" as select *, try(decode("value")) as value_text {rows}'

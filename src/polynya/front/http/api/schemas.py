@@ -3,9 +3,12 @@ metadata."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+
+from polynya.stream.features.tables.snapshots import Tag
 
 
 class _Field(msgspec.Struct, frozen=True):
@@ -63,6 +66,10 @@ class _Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
     timestamp_ms: int = 0
     summary: dict[str, str] = {}
 
+    @property
+    def job(self) -> int:
+        return int(self.summary.get("polynya.job", 0))
+
 
 class _Snapshots(msgspec.Struct, frozen=True, rename="kebab"):
     current_snapshot_id: int | None = None
@@ -101,13 +108,39 @@ def info_of(metadata: bytes) -> TableFacts:
     )
 
 
-def history_of(metadata: bytes) -> list[dict[str, Any]]:
-    """Return the jobs of the snapshots that an Iceberg metadata file keeps, the latest first.
-    Raises msgspec.DecodeError."""
+def snapshot_in(metadata: bytes, wanted: str) -> _Snapshot | None:
+    """Return a snapshot that an Iceberg metadata file keeps; "": the current one."""
     decoded = msgspec.json.decode(metadata, type=_Snapshots)
+    number = wanted or str(decoded.current_snapshot_id)
+    return next((each for each in decoded.snapshots if str(each.snapshot_id) == number), None)
+
+
+def history_of(metadata: bytes, tags: Mapping[str, Tag] | None = None) -> list[dict[str, Any]]:
+    """Return the jobs of the snapshots that an Iceberg metadata file keeps, and of those with tags,
+    the latest first. Raises msgspec.DecodeError."""
+    decoded = msgspec.json.decode(metadata, type=_Snapshots)
+    named: dict[str, list[str]] = {}
+    for name, tag in (tags or {}).items():
+        named.setdefault(tag.snapshot, []).append(name)
+    there = {str(each.snapshot_id) for each in decoded.snapshots}
+    jobs = _jobs(decoded) + [
+        _tagged(tag) for tag in (tags or {}).values() if tag.snapshot not in there
+    ]
+    once = {job["snapshot"]: job | {"tags": named.get(job["snapshot"], [])} for job in jobs}
+    return sorted(once.values(), key=lambda job: job["time_ms"], reverse=True)
+
+
+def _tagged(tag: Tag) -> dict[str, Any]:
+    """Return the job of a snapshot that only its tag keeps: what it wrote is not known here."""
+    unknown = dict.fromkeys(("rows", "files", "files_merged", "bytes", "job_seconds"))
+    own = {"job": tag.job, "snapshot": tag.snapshot, "time_ms": tag.time_ms, "operation": ""}
+    return own | unknown
+
+
+def _jobs(decoded: _Snapshots) -> list[dict[str, Any]]:
     return [
         {
-            "job": int(each.summary.get("polynya.job", 0)),
+            "job": each.job,
             "snapshot": str(each.snapshot_id),
             "time_ms": each.timestamp_ms,
             "operation": each.summary.get("operation", ""),

@@ -1,4 +1,4 @@
-"""`POST /v1/sql`: one SELECT over the tables, `{"sql", "rows", "explain"}` in, `{"columns", "rows",
+"""`POST /v1/sql`: one SELECT over the tables, `{"sql", "rows", "explain", "as_of"}` in, `{"columns", "rows",
 "truncated", "seconds", "tables"}` out.
 
 The route validates the request and adds the lag of the tables behind their streams. An `Answerer`
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -20,15 +20,23 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 
 PATH = "/v1/sql"
+AS_OF_CHARACTERS_MAX = 64
 
 
 class Answerer(Protocol):
     """The executor of queries, in bounded time and memory, outside the core's loop."""
 
     async def ask(
-        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool = False
+        self,
+        sql: str,
+        rows: int,
+        tables: list[dict[str, Any]],
+        *,
+        explain: bool = False,
+        as_of: str = "",
     ) -> dict[str, Any]:
-        """Run a query, or return its plan (`explain`). `tables` holds the references that the
+        """Run a query, or return its plan (`explain`). The tables are as they were `as_of` a time, a
+        snapshot or a tag. `tables` holds the references that the
         caller may read, as `GET /v1/tables` lists them. The result has `columns`, `rows` and
         `truncated`. Raises `Failure`."""
         ...
@@ -38,6 +46,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     sql: str
     rows: int = SQL_ROWS_DEFAULT
     explain: bool = False
+    as_of: Annotated[str, msgspec.Meta(max_length=AS_OF_CHARACTERS_MAX)] = ""
 
 
 class SqlRoute:
@@ -58,6 +67,7 @@ class SqlRoute:
             asked.rows,
             await self._tables.references(principal),
             explain=asked.explain,
+            as_of=asked.as_of,
         )
         words = set(re.findall(r"\w+", asked.sql.casefold()))
         answer["seconds"] = round(time.perf_counter() - begun, 3)

@@ -18,13 +18,21 @@ from polynya.base.limits import TABLE_REST_MS_MAX, WORKER_NAME_CHARACTERS_MAX
 from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
 from polynya.base.payloads import RECORD, fields_of
 from polynya.front.http.api.derived_lag import DerivedLag
-from polynya.front.http.api.schemas import TableFacts, columns_of, history_of, info_of
+from polynya.front.http.api.schemas import (
+    TableFacts,
+    columns_of,
+    history_of,
+    info_of,
+    snapshot_in,
+)
 from polynya.front.http.protocol.extension import Request, read_json
 from polynya.service.stream_slices import members_of
 from polynya.service.table_jobs import PlannedJob, TableJobs
+from polynya.service.table_snapshots import check_kept
 from polynya.service.tables import TableRefused, shown_prefix
 from polynya.stream.features.tables.commands import TableCommit, TableMove
 from polynya.stream.features.tables.rules import ClaimedRange
+from polynya.stream.features.tables.snapshots import Kept, Tag
 from polynya.stream.features.tables.state import Failure, Table
 from polynya.stream.parts import ColdSlice
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, Merging, StoreRef
@@ -35,6 +43,8 @@ class _Alter(msgspec.Struct, forbid_unknown_fields=True):
     hold: bool | None = None
     columns: dict[str, str] = {}
     payload: str | None = None
+    keep_snapshots: int | None = None
+    keep_ms: int | None = None
 
 
 _Worker = Annotated[str, msgspec.Meta(max_length=WORKER_NAME_CHARACTERS_MAX)]
@@ -56,6 +66,19 @@ class _Create(msgspec.Struct, forbid_unknown_fields=True):
     columns: dict[str, str] = {}
     partitions: list[str] = []
     payload: str = ""
+    keep_snapshots: int | None = None
+    keep_ms: int | None = None
+
+
+class _Tag(msgspec.Struct, forbid_unknown_fields=True):
+    snapshot: str = ""  # "": the current one
+
+
+class _Check(msgspec.Struct, forbid_unknown_fields=True):
+    prefix: str | None = None  # of a table that there is not yet
+    columns: dict[str, str] = {}
+    partitions: list[str] = []
+    payload: str | None = None
 
 
 class _Derive(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,10 +87,12 @@ class _Derive(msgspec.Struct, forbid_unknown_fields=True):
     partitions: list[str] = []
 
 
+CHECKED_STREAMS_MAX = 256  # streams that a dry run reads
 NAMES_SHOWN = 5  # streams that the answer to a creation names
 _USER_ROUTES = (
     "tables know GET /v1/tables, GET, PUT and DELETE /v1/tables/NAME, GET /v1/tables/NAME/schema, "
-    "history and failures, and POST /v1/tables/NAME/alter and retry"
+    "history and failures, POST /v1/tables/NAME/alter, check and retry, and PUT and DELETE "
+    "/v1/tables/NAME/tags/TAG"
 )
 _PARTS = (("GET", "schema"), ("GET", "history"), ("GET", "failures"), ("POST", "retry"))
 ReadObject = Callable[[str], Awaitable[bytes]]
@@ -94,6 +119,7 @@ class TableRoutes:
         self._now_ms = now_ms
         self._read_object = read_object
         self._merging: dict[str, Any] = msgspec.to_builtins(merging or Merging())
+        self._snapshots = jobs.snapshots
         self._derived = DerivedLag(jobs.tables, read_object)
         self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
 
@@ -116,6 +142,10 @@ class TableRoutes:
             return 200, {"table": self._ref(await self._tables.drop(segments[0]))}
         if len(segments) == 2 and (method, segments[1]) == ("POST", "alter"):
             return await self._alter(segments[0], read_json(request.body, _Alter), principal)
+        if len(segments) == 2 and (method, segments[1]) == ("POST", "check"):
+            return await self._check(segments[0], read_json(request.body, _Check), principal)
+        if len(segments) == 3 and segments[1] == "tags" and method in ("PUT", "DELETE"):
+            return await self._tag(method, segments[0], segments[2], request)
         if len(segments) == 2:
             return await self._part(method, segments[0], segments[1], principal)
         raise TableRefused(405, "METHOD_NOT_ALLOWED", _USER_ROUTES)
@@ -129,7 +159,8 @@ class TableRoutes:
             return 200, {"columns": await self._columns(table)}
         if part == "history":
             metadata = await self._metadata(table)
-            return 200, {"jobs": [] if metadata is None else history_of(metadata)}
+            kept = await self._snapshots.of(table)
+            return 200, {"jobs": [] if metadata is None else history_of(metadata, kept.tags)}
         if part == "failures":
             return 200, {"failures": [_failure(each) for each in table.failures]}
         retried = sum(each.aside for each in table.failures)
@@ -144,6 +175,7 @@ class TableRoutes:
         except BadName as bad:
             raise TableRefused(400, "TABLE_PREFIX", str(bad)) from None
         _check(principal, Verb.TABLE, prefixes)
+        check_kept(wanted.keep_snapshots, wanted.keep_ms)
         columns = list(wanted.columns.items())
         table, new = await self._tables.create(
             name,
@@ -153,6 +185,7 @@ class TableRoutes:
             partitions=wanted.partitions,
             payload=wanted.payload,
         )
+        await self._keep(table, wanted)
         inner, outer = await self._tables.overlaps(table)
         return 201 if new else 200, {
             "table": await self._described(table),
@@ -163,8 +196,34 @@ class TableRoutes:
             "taken_from": [_overlap(other) for other in outer if readable(other, principal)],
         }
 
+    async def _keep(self, table: Table, wanted: _Create | _Alter) -> None:
+        if wanted.keep_snapshots is not None or wanted.keep_ms is not None:
+            await self._snapshots.keep(table, wanted.keep_snapshots, wanted.keep_ms)
+
+    async def _tag(self, method: str, name: str, tag: str, request: Request) -> Answer:
+        """Name a snapshot, or remove a name."""
+        table = await self._tables.find(name)
+        _check(request.principal, Verb.TABLE, table.prefixes)
+        if method == "DELETE":
+            kept = await self._snapshots.untag(table, tag)
+            return 200, {"tags": msgspec.to_builtins(kept.tags)}
+        wanted = read_json(request.body, _Tag) if request.body else _Tag()
+        metadata = await self._metadata(table)
+        found = None if metadata is None else snapshot_in(metadata, wanted.snapshot)
+        if found is None:
+            raise TableRefused(
+                404,
+                "TABLE_TAG",
+                f"table '{name}' has no snapshot {wanted.snapshot or 'yet'}: 'polynya table history "
+                f"{name}' lists those that are kept",
+            )
+        made = Tag(str(found.snapshot_id), found.job, found.timestamp_ms, table.main, table.dlq)
+        kept = await self._snapshots.tag(table, tag, made)
+        return 200, {"tags": msgspec.to_builtins(kept.tags)}
+
     async def _alter(self, name: str, wanted: _Alter, principal: Principal | None) -> Answer:
         _check(principal, Verb.TABLE, (await self._tables.find(name)).prefixes)
+        check_kept(wanted.keep_snapshots, wanted.keep_ms)
         table = await self._tables.alter(
             name,
             new_name=wanted.name,
@@ -172,7 +231,26 @@ class TableRoutes:
             columns=list(wanted.columns.items()),
             payload=wanted.payload,
         )
+        await self._keep(table, wanted)
         return 200, {"table": await self._described(table)}
+
+    async def _check(self, name: str, wanted: _Check, principal: Principal | None) -> Answer:
+        """Answer what a dry run needs: the table as it would be, and the streams that it covers."""
+        table = await self._tables.tried(
+            name,
+            prefix=wanted.prefix,
+            columns=list(wanted.columns.items()),
+            partitions=wanted.partitions,
+            payload=wanted.payload,
+        )
+        _check(principal, Verb.READ, table.prefixes)
+        names = await self._tables.names(table, CHECKED_STREAMS_MAX + 1)
+        return 200, {
+            "table": self._ref(table),
+            "store": self._store,
+            "streams": [spelled_name(each) for each in names[:CHECKED_STREAMS_MAX]],
+            "more": len(names) > CHECKED_STREAMS_MAX,
+        }
 
     async def finish_drops(self) -> None:
         """Finish what drops left to do. Call this on the core that leads the meta group."""
@@ -180,8 +258,10 @@ class TableRoutes:
 
     async def references(self, principal: Principal | None) -> list[dict[str, Any]]:
         """Return references to all tables that the caller may read."""
+        kept = await self._snapshots.all()
         return [
-            {**self._ref(table), "store": self._store} for table in await self._visible(principal)
+            {**self._ref(table), **_kept(kept.get(table.uid, Kept())), "store": self._store}
+            for table in await self._visible(principal)
         ]
 
     async def freshness(
@@ -228,7 +308,7 @@ class TableRoutes:
         return known[1]
 
     async def admin(self, request: Request) -> Answer:
-        """Handle `POST /v1/admin/tables/NAME/plan|lease|commit|fail|abandon|derive`; `segments` are those
+        """Handle `POST /v1/admin/tables/NAME/plan|lease|commit|fail|abandon|check|derive`; `segments` are those
         after `/v1/admin/tables`.
 
         A driver runs the code of a derived table, so only who may use the admin port creates one."""
@@ -237,8 +317,8 @@ class TableRoutes:
             raise TableRefused(
                 404,
                 "NO_ROUTE",
-                "the driver routes are POST /v1/admin/tables/NAME/plan, lease, commit, fail, abandon "
-                "and derive",
+                "the driver routes are POST /v1/admin/tables/NAME/plan, lease, commit, fail, abandon, "
+                "check and derive",
             )
         name, verb = segments
         if verb == "plan":
@@ -246,7 +326,7 @@ class TableRoutes:
             if not wanted.merge and await self._has_derived_all(name):
                 return 204, None
             job = await self._jobs.plan(name, merge=wanted.merge, worker=wanted.worker)
-            return (204, None) if job is None else (200, self._plan(job))
+            return (204, None) if job is None else (200, await self._plan(job))
         if verb == "lease":
             return await self._lease(name, read_json(body, _Lease))
         if verb == "commit":
@@ -268,6 +348,8 @@ class TableRoutes:
             return 200, {
                 "table": self._ref(await self._jobs.fail(_uid(failed.uid), failed.job, rows))
             }
+        if verb == "check":
+            return await self._check(name, read_json(body, _Check), request.principal)
         if verb == "derive":
             return await self._derive(name, read_json(body, _Derive))
         if verb == "abandon":
@@ -278,7 +360,7 @@ class TableRoutes:
         raise TableRefused(
             404,
             "NO_ROUTE",
-            f"the driver routes are plan, lease, commit, fail, abandon and derive, not '{verb}'",
+            f"the driver routes are plan, lease, commit, fail, abandon, check and derive, not '{verb}'",
         )
 
     async def _has_derived_all(self, name: str) -> bool:
@@ -319,10 +401,10 @@ class TableRoutes:
         """Return the table as drivers see it (`TableRef` of docs/formats/tables.md)."""
         return _ref(table) | self._merging
 
-    def _plan(self, job: PlannedJob) -> dict[str, Any]:
+    async def _plan(self, job: PlannedJob) -> dict[str, Any]:
         plan = {
             "version": 1,
-            "table": self._ref(job.table),
+            "table": self._ref(job.table) | _kept(await self._snapshots.of(job.table)),
             "job": job.job,
             "attempt": job.attempt,
             "store": self._store,
@@ -339,6 +421,7 @@ class TableRoutes:
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         return {
             **self._ref(table),
+            **_kept(await self._snapshots.of(table)),
             "columns": fields_of(table.columns),
             "payload": dict(table.columns).get(RECORD, ""),
             "delta": f"{table.folder}/main",
@@ -434,6 +517,12 @@ def _ref(table: Table) -> dict[str, Any]:
         "result": table.result,
         "columns": table.columns,
     }
+
+
+def _kept(kept: Kept) -> dict[str, Any]:
+    """Return the members of a table that say which snapshots are kept."""
+    tags = msgspec.to_builtins(kept.tags)
+    return {"keep_snapshots": kept.count, "keep_ms": kept.age_ms, "tags": tags}
 
 
 def part_of(cold: ColdSlice) -> dict[str, int]:

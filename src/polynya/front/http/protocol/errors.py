@@ -115,6 +115,14 @@ _TABLE = (
         "a payload is registry, registry:URL, avro:SCHEMA or protobuf:MESSAGE:SCHEMA",
     ),
     ErrorCode(
+        "TABLE_SNAPSHOTS", 400, "a table keeps 1 to 500 snapshots, and those of at most a year"
+    ),
+    ErrorCode(
+        "TABLE_TAG",
+        400,
+        "a tag has at most 64 letters, digits, '_', '.' and '-', and names a snapshot that is kept",
+    ),
+    ErrorCode(
         "TABLE_TRANSFORM", 400, "a transform is an SQL statement or MODULE:FUNCTION of Python"
     ),
     ErrorCode("TOPIC_INVALID", 400, "the topic's name, partitions or a config is invalid"),

@@ -41,16 +41,10 @@ from polynya.lakehouse.payloads.registry import Registry, Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import Kind
 from polynya.lakehouse.schema import types
-from polynya.lakehouse.schema.columns import (
-    Column,
-    FieldProfile,
-    adopt,
-    chosen,
-    declared,
-    leaves,
-    paths,
-)
+from polynya.lakehouse.schema.choice import chosen
+from polynya.lakehouse.schema.columns import Column, adopt, declared, leaves, paths
 from polynya.lakehouse.schema.partitions import cuts
+from polynya.lakehouse.schema.profiles import FieldProfile
 from polynya.wire.tables import Move
 
 TASK_BYTES = 64 << 20  # stored bytes of the files of one task, which it decodes one by one
