@@ -79,10 +79,10 @@ def save(
             figures[server][key] = [_short(value)] * 3
     result = {
         "benchmark": name,
-        "commit": _commit(),
+        "commit": commit(),
         "source": source(),
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": _machine(),
+        "machine": machine(),
         "command": " ".join(
             [
                 "python -m",
@@ -115,7 +115,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}") if abs(value) < 10_000 else round(value)
 
 
-def _commit() -> str:
+def commit() -> str:
     command = ["git", "-C", str(FOLDER.parent), "describe", "--always", "--dirty"]
     return (
         subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -123,7 +123,7 @@ def _commit() -> str:
     )
 
 
-def _machine() -> str:
+def machine() -> str:
     gib = round(psutil.virtual_memory().total / 2**30)
     python = platform.python_version()
     return (

@@ -67,6 +67,21 @@ def test_the_benchmarks_are_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
         assert (report.IMAGES / name).read_text("utf-8") == chart, "run: python -m bench.report"
 
 
+def test_the_sizing_page_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    sizing = importlib.import_module("bench._sizing_page")
+    saved = sizing.result()
+    assert sizing.PAGE.read_text("utf-8") == sizing.page(saved), (
+        "run: python -m bench.sizing --page"
+    )
+    busy, quiet = (sizing.page(saved | {"busy": why}) for why in ("a load of 9", ""))
+    assert "**Not measured yet" in busy and "Not measured" not in quiet
+    assert re.findall(r"\d (?:MiB|KiB|MB/s|s|µs|B) \|$", busy, re.MULTILINE) == []
+    assert "| — |" in busy and "—" not in quiet, (
+        "each row has a number, unless the machine was busy"
+    )
+
+
 @pytest.mark.parametrize(
     "part", ["README.md", "CHANGELOG.md", "docs", "src", "packaging"], ids=lambda part: part
 )

@@ -145,7 +145,7 @@ def test_without_the_extra_the_node_warns_and_goes_on(monkeypatch: pytest.Monkey
     name = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
     monkeypatch.setitem(sys.modules, name, None)
     export = export_of(health := Health(), {ENDPOINT: "http://c"})
-    assert "pip install 'polynya[otel]'" in health.checks["otlp"]()
+    assert "install the extra polynya[otel]" in health.checks["otlp"]()
     asyncio.run(export.run())
     export.close()
 

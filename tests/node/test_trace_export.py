@@ -159,7 +159,7 @@ def test_without_the_extra_the_node_warns_and_goes_on(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.setitem(sys.modules, name, None)
     export = export_of(health := Health(), {ENDPOINT: "http://c"})
-    assert "pip install 'polynya[otel]'" in health.checks["traces"]()
+    assert "install the extra polynya[otel]" in health.checks["traces"]()
     assert export.tracer is None
     asyncio.run(export.run())
     asyncio.run(export.stop())

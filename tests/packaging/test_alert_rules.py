@@ -4,9 +4,7 @@ Grafana, and the runbooks say what to do about each alert."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from missing import left_out, needed_module
+from missing import needed_module
+from promtool import promtool_program
 
 from polynya.observability.alerts import ALERTS, Alert, check, rules
 from polynya.observability.dashboard import dashboard, expressions
@@ -196,24 +195,9 @@ tests:
 
 
 @pytest.fixture(scope="session")
-def promtool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The program of Prometheus that checks rules. CI takes it out of Debian's package, without
-    installing the server; elsewhere it may be missing."""
-    found = shutil.which("promtool")
-    if found is None and os.environ.get("CI") and shutil.which("apt-get"):
-        found = unpacked(tmp_path_factory.mktemp("prometheus"))
-    return found or left_out("not installed: promtool, of Debian's package prometheus")
-
-
-def unpacked(folder: Path) -> str | None:
-    """Unpack the package into a folder; None if it cannot be had."""
-    fetch = ["apt-get", "-q", "download", "prometheus"]
-    subprocess.run(fetch, cwd=folder, capture_output=True, timeout=200, check=False)
-    for package in folder.glob("*.deb"):
-        command = ["dpkg", "-x", package.name, "."]
-        subprocess.run(command, cwd=folder, capture_output=True, timeout=60, check=False)
-    found = folder / "usr" / "bin" / "promtool"
-    return str(found) if found.exists() else None
+def promtool() -> str:
+    """The program of Prometheus that checks rules."""
+    return promtool_program()
 
 
 def run(program: str, *arguments: str, folder: Path) -> None:

@@ -1,10 +1,10 @@
 """Spans of the traced requests of one core: what began and ended when, and under which parent.
 
-A front begins the span of a request, if the `Tracer` samples it, and makes it the one in progress
-(`ACTIVE`) for the work that it calls and the tasks that this starts. Parts below add children while
-there is one. A core without a tracer has none, and reads only the variable. Ended spans wait in a
-queue of the tracer with a limit, and `polynya.node.trace_export` sends them. Times are nanoseconds
-of the tracer's clock.
+A front begins the span of a request, if the `Tracer` samples it. It makes it the one in progress
+(`ACTIVE`) for the work that it calls, and for the tasks that this starts. Parts below add children
+while there is one. A core without a tracer has none, and reads only the variable. Ended spans wait
+in a queue of the tracer with a limit, and `polynya.node.trace_export` sends them. Times are
+nanoseconds of the tracer's clock.
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ def _seconds_in(environment: Environment, name: str, default: float) -> float:
 
 def missing(variable: str) -> str:
     """Return the message for an endpoint without the extra."""
-    return f"{variable} is set, but OpenTelemetry is missing: pip install 'polynya[otel]'"
+    return (
+        f"{variable} is set, but OpenTelemetry is missing: install the extra polynya[otel] (in the "
+        "checkout: pip install '.[otel]')"
+    )
 
 
 def unusable(error: Exception) -> str:
