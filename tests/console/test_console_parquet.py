@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import datetime
+import datetime as dt
 import decimal
 import io
 import json
@@ -27,9 +27,9 @@ COLUMNS = {
     "ratio": ("0.1::double", 0.1),
     "yes": ("true", True),
     "name": ("'Tromsø, \"north\"'", 'Tromsø, "north"'),
-    "day": ("date '1969-12-30'", datetime.date(1969, 12, 30)),
-    "at": ("timestamp '2026-11-01 12:00:00.123456'", datetime.datetime(2026, 11, 1, 12, 0, 0, 123456)),  # noqa: DTZ001 (it has none)
-    "utc": ("timestamptz '2026-11-01 12:00:00+02'", datetime.datetime(2026, 11, 1, 10, tzinfo=datetime.UTC)),
+    "day": ("date '1969-12-30'", dt.date(1969, 12, 30)),
+    "at": ("timestamp '2026-11-01 12:00:00.123456'", dt.datetime(2026, 11, 1, 12, 0, 0, 123456)),  # noqa: DTZ001 (it has none)
+    "utc": ("timestamptz '2026-11-01 12:00:00+02'", dt.datetime(2026, 11, 1, 10, tzinfo=dt.UTC)),
     "list": ("[1, 2]", "[1, 2]"),
     "nothing": ("null::bigint", None),
 }  # fmt: skip
