@@ -185,6 +185,11 @@ def test_a_topic_is_created_written_changed_and_its_group_is_reset(
         web.post(
             "/v1/groups/shops/offsets", json={"to": "latest", "topics": ["till"]}
         ).raise_for_status()
+        web.post("/v1/groups/slow/offsets", json={"to": "earliest", "topics": ["till"]})
+    go(page, "kafka")
+    lag = "document.querySelector('a[href=\"#/topic/till\"]')?.closest('tr').children[3]"
+    page.wait(f"{lag}?.textContent === '2'")
+    assert page.run(f"{lag}.firstChild.title") == "The group slow is the furthest behind"
     go(page, "group/shops")
     page.wait("document.querySelectorAll('.tables tbody tr').length === 2")
     open_act(page, "Reset")

@@ -107,8 +107,8 @@ function tokenRow(token, acls, revoke) {
     h("th", { scope: "row" }, h("span", { class: "name" }, visible(token.name)), h("span", { class: "help" }, visible(token.id))),
     h("td", {}, h("span", { class: `mark ${isActive ? "good" : "warn"}` }, visible(token.state))),
     h("td", {}, [...token.scopes, ...aclsOf(token.name, acls)].map((scope) => h("div", {}, h("code", {}, visible(scope))))),
-    h("td", {}, instant(token.created_ms)),
-    h("td", {}, token.expires_ms === null ? "never" : instant(token.expires_ms)),
+    h("td", { class: "moment-always" }, instant(token.created_ms)),
+    h("td", { class: "moment-always" }, token.expires_ms === null ? "never" : instant(token.expires_ms)),
     h("td", {}, limits.map(([name, value]) => h("div", {}, `${name.replaceAll("_", " ")}: ${count(value)}`))),
     h("td", {}, isActive ? actRow([["Revoke …", revoke, "danger small"]]) : null),
   );

@@ -24,6 +24,11 @@ export function linePath(times, values, { begin, end, top, gap, width = WIDTH, h
   return parts.join(" ");
 }
 
+/** Give each lone value of a path a dot. */
+function dotted(path) {
+  return path.replace(/M[\d.]+ [-\d.]+(?= M|$)/g, "$&h.01");
+}
+
 /**
  * Return a chart: a title with the last value, and a line for each of `lines`, [name, values, class]. `spell` words a value. The text alternative has the
  * last value and the highest.
@@ -45,7 +50,7 @@ export function chart(title, times, lines, { spell, step, span }) {
       "svg",
       { viewBox: `0 -3 ${WIDTH} ${HEIGHT + 6}`, class: "trend-lines", role: "img", "aria-label": label, preserveAspectRatio: "none" },
       svg("path", { class: "base", d: `M0 ${HEIGHT} H${WIDTH} M0 0 H${WIDTH}` }),
-      lines.map(([, values, kind]) => svg("path", { class: kind, d: linePath(times, values, box) })),
+      lines.map(([, values, kind]) => svg("path", { class: kind, d: dotted(linePath(times, values, box)) })),
     ),
     h("p", { class: "axis" }, h("span", {}, times.length ? instant(begin).slice(11, 16) : ""), h("span", {}, known.length ? `top ${spell(top)}` : "no figures yet"), h("span", {}, times.length ? instant(end).slice(11, 16) : "")),
   );

@@ -25,12 +25,13 @@ export function open(place, shell) {
   const noTransactions = h("p", { class: "quiet", role: "status" });
   const transactionRows = new Rows(transactions);
   const lags = new Map();
+  let known = []; // the topics
   let timer = 0;
   const element = page(
     "Kafka",
     [curlButton(command), actRow([["Create a topic …", () => createTopic(shell), "primary"]])],
     h("h2", {}, "Topics"),
-    panel([["Topic", ""], ["Type", "type"], ["Partitions", "number"], ["Configs", "moment"]], topics, noTopics),
+    panel([["Topic", ""], ["Type", "type"], ["Partitions", "number"], ["Lag", "number"], ["Configs", "moment"]], topics, noTopics),
     h("h2", {}, "Consumer groups"),
     panel([["Group", ""], ["Protocol", "type"], ["State", ""], ["Members", "number"], ["Lag", "number"]], groups, noGroups),
     h("h2", {}, "Transactions"),
@@ -63,7 +64,8 @@ export function open(place, shell) {
   }
 
   function drawTopics(found) {
-    topicRows.show(found.slice(0, SHOWN_MAX), (topic) => topic.id, topicRow, refreshTopic);
+    known = found.slice(0, SHOWN_MAX);
+    showTopics();
     noTopics.hidden = found.length > 0 && found.length <= SHOWN_MAX;
     put(
       noTopics,
@@ -71,6 +73,11 @@ export function open(place, shell) {
         ? `The first ${count(SHOWN_MAX)} of ${count(found.length)} topics.`
         : ["There are no topics yet. A Kafka client creates one by its first use, or this command does:", code("polynya topic create orders")],
     );
+  }
+
+  function showTopics() {
+    const behind = lagsOfTopics([...lags.values()]);
+    topicRows.show(known, (topic) => topic.id, topicRow, (element, topic) => refreshTopic(element, topic, behind.get(topic.name)));
   }
 
   function drawTransactions(found) {
@@ -82,6 +89,7 @@ export function open(place, shell) {
   async function drawGroups(found, options) {
     const shown = found.slice(0, SHOWN_MAX);
     groupRows.show(shown, (group) => group.group, groupRow, (element, group) => refreshGroup(element, group, lags.get(group.group)));
+    for (const name of lags.keys()) if (!found.some((group) => group.group === name)) lags.delete(name);
     noGroups.hidden = found.length > 0;
     put(noGroups, "There are no consumer groups yet: a Kafka client creates one when it subscribes.");
     for (const group of shown.slice(0, LAGS_MAX)) {
@@ -93,6 +101,7 @@ export function open(place, shell) {
       }
     }
     groupRows.show(shown, (group) => group.group, groupRow, (element, group) => refreshGroup(element, group, lags.get(group.group)));
+    showTopics();
   }
 
   poll();
@@ -132,12 +141,25 @@ function topicRow(topic) {
     h("th", { scope: "row" }, h("a", { class: "name", href: topicHash(topic.name), "data-row": true }, visible(topic.name))),
     h("td", { class: "type" }),
     h("td", { class: "number", "data-label": " part." }),
+    h("td", { class: "number", "data-label": " behind" }),
     h("td", { class: "moment" }),
   );
 }
 
-function refreshTopic(element, topic) {
-  const [, type, partitions, configs] = element.children;
+/** Return, by topic, {group, lag} of the group that is furthest behind. */
+function lagsOfTopics(groups) {
+  const worst = new Map();
+  for (const { group, offsets } of groups) {
+    const sums = new Map();
+    for (const { topic, lag } of offsets) if (lag !== null) sums.set(topic, (sums.get(topic) ?? 0) + lag);
+    for (const [topic, lag] of sums) if (lag >= (worst.get(topic)?.lag ?? 0)) worst.set(topic, { group, lag });
+  }
+  return worst;
+}
+
+function refreshTopic(element, topic, behind) {
+  const [, type, partitions, lag, configs] = element.children;
+  put(lag, behind ? h("span", { title: `The group ${visible(behind.group)} is the furthest behind` }, count(behind.lag)) : "–");
   put(type, visible(topic.content_type ?? "bytes"));
   put(partitions, count(topic.partitions));
   const named = Object.entries(topic.configs).filter(([name]) => name !== "content.type");

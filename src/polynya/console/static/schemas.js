@@ -10,7 +10,7 @@ import { registerSchema, ROOT, setLevel, subjectHash } from "./schema_acts.js";
 const SHOWN_MAX = 500;
 
 export function open(place, shell) {
-  const level = h("p", { class: "quiet" });
+  const level = h("p", { class: "state" });
   let known = "BACKWARD";
   let view = null;
   const again = () => view.again();

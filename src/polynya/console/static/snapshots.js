@@ -45,10 +45,10 @@ class SnapshotsView extends PanedView {
       h("div", {}, h("p", { class: "trail" }, h("a", { href: "#/streams" }, "Streams"), " / ", h("a", { href: streamHash(this.name), class: "name" }, visible(this.name))), h("h1", { id: "title" }, "Snapshots")),
       [button("Copy command", () => this.copyCommand(), "polynya snapshot ls … (x)"), curlButton(() => this.copyCurl())],
       this.numbers,
-      actRow([publish], new Promise((resolve) => (this.onKnown = resolve))),
       h(
         "div",
         { class: "row" },
+        actRow([publish], new Promise((resolve) => (this.onKnown = resolve))),
         button("State now", () => this.showState(), "The state of all records, as the stream's reducer computes it"),
         button("Copy bootstrap", () => this.shell.copy(curl(bootstrapUrl(this.name), { flags: "-sN" }), "The request"), "The newest snapshot, the records behind it, and new ones as they arrive"),
       ),
