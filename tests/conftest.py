@@ -17,6 +17,7 @@ import leftovers
 import pytest
 import shared_spark
 import spark_classes
+import steady_examples
 from cpu_seconds import Meter, kept, order, slow
 from hypothesis import HealthCheck, settings
 from shared_state import SharedState
@@ -36,6 +37,7 @@ settings.register_profile(
     "search", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("steady")
+steady_examples.use()
 
 ROOT = Path(__file__).parents[1]
 TOGETHER = {  # files that one worker runs, as they share what is dear: all sources, parsed; Spark

@@ -180,12 +180,12 @@ class Groups(RuleBasedStateMachine):
         assert len(self.group.log) == puts, "heartbeats of a stable group are not logged"
 
 
-def run(examples: int, *phases: Phase) -> None:
+def run(examples: int, *phases: Phase, steps: int = 40) -> None:
     run_state_machine_as_test(
         Groups,
         settings=settings(
             max_examples=examples,
-            stateful_step_count=40,
+            stateful_step_count=steps,
             deadline=None,
             derandomize=True,
             phases=phases or (Phase.generate, Phase.shrink),
@@ -230,4 +230,4 @@ def planted(name: str) -> Iterator[None]:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_defect_is_found(name: str) -> None:
     with planted(name), pytest.raises(AssertionError):
-        run(500, Phase.generate)
+        run(500, Phase.generate, steps=80)
