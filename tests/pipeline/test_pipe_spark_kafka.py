@@ -1,4 +1,5 @@
-"""Spark's own Kafka source and sink, unchanged, against a node: batch and streaming."""
+"""Spark's own Kafka source and sink, unchanged, against a node: batch, streaming, and committed
+transactions alone."""
 
 from __future__ import annotations
 
@@ -49,7 +50,11 @@ query = (
 )
 query.awaitTermination()
 batches = query.lastProgress["batchId"]
-found = [sorted(map(list, each.collect())) for each in (batch, spark.table("followed"))]
+settled = {**source, "subscribe": "settled", "kafka.isolation.level": "read_committed"}
+committed = spark.read.format("kafka").options(**settled).load().selectExpr(*read.split(", "))
+found = [
+    sorted(map(list, each.collect())) for each in (batch, spark.table("followed"), committed)
+]
 print(json.dumps([*found, batches]))
 """
 
@@ -63,24 +68,53 @@ def test_spark_writes_reads_and_follows_a_topic(
     with running_node(tmp_path / "data", "--cores", "1") as node:
         script = tmp_path / "job.py"
         script.write_text(JOB)
-        create_topic(node.kafka)
+        create_topics(node.kafka)
+        write_transactions(node.kafka)
         done = subprocess.run(
             [sys.executable, str(script), paths, node.kafka, str(tmp_path / "checkpoint"), str(COUNT)],
             env=environment(JAVA_HOME=find_java_home()), capture_output=True, text=True,
             timeout=SECONDS, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    batch, followed, batches = json.loads(done.stdout.splitlines()[-1])
+    batch, followed, committed, batches = json.loads(done.stdout.splitlines()[-1])
     assert batch == [
         [number % 2, number // 2, f"k{number}", f"value {number}"]
         for number in sorted(range(COUNT), key=lambda number: (number % 2, number // 2))
     ]
     assert followed == batch
+    assert [value for *_, value in committed] == ["kept 0", "kept 1", "kept 2"]
     assert batches >= 2, "several micro-batches, each with its own range of offsets"
 
 
-def create_topic(brokers: str) -> None:
+def create_topics(brokers: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": brokers})
-    admin.create_topics([NewTopic("spark", 2)])["spark"].result(60)
+    made = [NewTopic("spark", 2), NewTopic("settled", 1)]
+    for done in admin.create_topics(made).values():
+        done.result(60)
+
+
+def write_transactions(brokers: str) -> None:
+    """Write committed transactions with aborted ones between and an open one behind them."""
+    from confluent_kafka import Producer
+
+    def producer(id_: str) -> Producer:
+        made = Producer({"bootstrap.servers": brokers, "transactional.id": id_})
+        made.init_transactions(60)
+        made.begin_transaction()
+        return made
+
+    one = producer("one")
+    for number in range(3):
+        one.produce("settled", f"kept {number}")
+        one.commit_transaction(60)
+        one.begin_transaction()
+        one.produce("settled", f"aborted {number}")
+        one.flush(60)  # else it would not be sent
+        one.abort_transaction(60)
+        one.begin_transaction()
+    open_ = producer("open")
+    open_.produce("settled", "open")
+    assert open_.flush(60) == 0
+    producer("one")  # waits for the last markers
