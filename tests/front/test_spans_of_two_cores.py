@@ -76,7 +76,7 @@ async def test_an_append_has_its_commit_and_its_write(node: Node) -> None:
 async def test_an_append_for_the_other_core_is_forwarded(node: Node) -> None:
     world = node.worlds[0]
     await world.create(THERE)
-    there = node.worlds[1].service.received
+    there = node.worlds[1].service.proposals
     there.tracer = tracer_of(8)
     async with traced_front(node) as (wire, tracer):
         root, forward = await spans_of(wire, tracer, "POST", THERE, b"1")

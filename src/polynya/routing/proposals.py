@@ -145,6 +145,7 @@ class Proposals:
         # expect appends of a stream that is diskless; if it is not, they only take longer
         self.expect_diskless = self.diskless.expect
         self.forward_seconds = router.forward_seconds
+        self.tracer: Tracer | None = None  # of requests that other cores trace
         self.appender = router.appender  # the bound appender of a stream of a group
         self.propose_to = router.propose  # by group number; the command may name no stream
         self._append = router.append
@@ -186,9 +187,11 @@ class ReceivedProposals:
         directory: Leaders,
         transport: CoreTransport,
         came: Callable[[int, int, int], None],
+        tracer: Callable[[], Tracer | None],
     ) -> None:
-        """Take proposals. `came` counts the appends of a group by the core that sent them."""
-        self.tracer: Tracer | None = None
+        """Take proposals. `came` counts the appends of a group by the core that sent them, and
+        `tracer` returns that of this core."""
+        self._tracer = tracer
         self._local = local
         self._directory = directory
         self._came = came
@@ -208,10 +211,11 @@ class ReceivedProposals:
         handler = self._handlers.get(kind)
         if handler is None:
             raise InvalidMessage(f"a traced request of kind {kind} is no proposal")
-        if self.tracer is None:
+        tracer = self._tracer()
+        if tracer is None:
             handler(body, reply, peer)
             return
-        span = self.tracer.resume("propose", trace, parent)
+        span = tracer.resume("propose", trace, parent)
         within(span, partial(handler, body, partial(_end, span, reply), peer))
 
     def _propose(

@@ -46,10 +46,10 @@ _ENDS = {"Content-Type": "text/event-stream", "Cache-Control": NO_CACHE}
 
 def live(exchange: Exchange) -> None:
     """Start the events of many streams. Raises `Failure`."""
-    if exchange.context.live is None:
+    if exchange.context.readers.many is None:
         raise Failure("NO_ROUTE")
     selection = parse_selection(exchange)
-    exchange.spawn(_open(exchange, selection, exchange.context.live), waits=True, long=True)
+    exchange.spawn(_open(exchange, selection, exchange.context.readers.many), waits=True, long=True)
 
 
 async def _open(exchange: Exchange, selection: Selection, shared: LiveStreams) -> None:

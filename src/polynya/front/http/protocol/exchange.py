@@ -46,7 +46,6 @@ from polynya.front.http.protocol.router import OF_STREAMS, Route, Router
 from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
 from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
-from polynya.service.live import LiveStreams
 from polynya.wire.http.http1 import Head, HeadParser
 
 log = logging.getLogger("polynya.http")
@@ -152,7 +151,6 @@ class Context:
         self.bodies = BodyBudget()
         self.memory = ResponseMemory()
         self.readers = LiveReaders(self.connections.spawn)
-        self.live: LiveStreams | None = None  # for readers of many streams
         self.tracer: Tracer | None = None  # None: no request is traced
         self.http2: OtherFraming | None = None  # None: this front speaks HTTP/1.1 alone
         self.now = time.monotonic
