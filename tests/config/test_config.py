@@ -338,6 +338,14 @@ def test_http2_needs_its_library_only_where_it_is_demanded(monkeypatch):
     assert "polynya[h2]" in refusal({"--http2": "on"})
 
 
+def test_the_sampling_of_traces_is_set_and_checked():
+    flags = {"--traces-ratio": "0.25", "--traces-follow-clients": "off", "--traces-queue": "64"}
+    traces = load(flags, environ={}, folder="/nonexistent").config.traces
+    assert (traces.ratio, traces.follow_clients, traces.queue) == (0.25, False, 64)
+    for ratio in ("2", "-1", "1e-3", "many"):
+        assert "expected" in refusal({"--traces-ratio": ratio})
+
+
 def test_two_listeners_of_a_node_have_two_ports():
     base = {"--listen": "127.0.0.1:4811"}
     assert "4812 is the node's admin port, the one after that of 'listen'" in refusal(

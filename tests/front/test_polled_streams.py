@@ -202,7 +202,7 @@ def test_a_client_that_polls_has_two_cursors_at_most_and_an_old_one_is_gone() ->
     async def story(world: World) -> None:
         await world.put("a")
         used = [(await poll(world, "stream=a"))["cursor"]]
-        cursors = world.front.context.live.cursors
+        cursors = world.front.context.readers.many.cursors
         for number in range(5):
             await world.post("a", b"%d" % number)
             used.append((await poll(world, "stream=a", used[-1]))["cursor"])
@@ -223,6 +223,6 @@ def test_a_client_that_leaves_leaves_nothing_behind() -> None:
         wire.close()
         while world.front.context.readers.live:
             await asyncio.sleep(0)
-        assert world.front.context.live.followed == 0
+        assert world.front.context.readers.many.followed == 0
 
     play(story)

@@ -23,8 +23,8 @@ HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-def tracer_of() -> Tracer:
-    numbers = random.Random(7)
+def tracer_of(seed: int = 7) -> Tracer:
+    numbers = random.Random(seed)
     return Tracer(
         ratio=0.0,
         follows_clients=True,
@@ -76,8 +76,16 @@ async def test_an_append_has_its_commit_and_its_write(node: Node) -> None:
 async def test_an_append_for_the_other_core_is_forwarded(node: Node) -> None:
     world = node.worlds[0]
     await world.create(THERE)
+    there = node.worlds[1].service.proposals
+    there.tracer = tracer_of(8)
     async with traced_front(node) as (wire, tracer):
         root, forward = await spans_of(wire, tracer, "POST", THERE, b"1")
+        fsync, commit, propose = there.tracer.take(100)
+        assert (propose.name, propose.parent) == ("propose", forward.id)
+        assert (commit.parent, fsync.parent) == (propose.id, commit.id)
+        assert {each.trace_id for each in (propose, commit, fsync)} == {root.trace_id}
+        there.tracer = None
+        await spans_of(wire, tracer, "POST", THERE, b"2")
     assert (forward.name, forward.kind, forward.parent) == ("forward", "client", root.id)
     assert forward.attributes["polynya.core"] == 1 and forward.attributes["polynya.node"] == 0
     exemplars = world.service.proposals.forward_seconds.exemplars

@@ -176,6 +176,10 @@ class Tracer:
             is_sampled = trace & _LOW < self._bound
         if not is_sampled:
             return None
+        return self.resume(name, trace, parent)
+
+    def resume(self, name: str, trace: int, parent: int) -> Span:
+        """Begin the span of a request from another core, which is a part of a traced one."""
         span = Span(self, name, SERVER, trace, parent)
         span.remote = True
         return span

@@ -468,6 +468,7 @@ def _build(values: dict[str, Any]) -> Config:
         "cluster": ClusterConfig,
         "kafka": KafkaConfig,
         "log": LogConfig,
+        "traces": TracesConfig,
         "lake": LakeConfig,
         "reduce": ReduceConfig,
         "sql": SqlConfig,

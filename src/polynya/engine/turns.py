@@ -79,6 +79,12 @@ class TracedCommits:
         above = active()
         if above is None:
             return done
+        last = self.waiting[-1] if self.waiting else None
+        if last is not None and (last.parent, last.attributes["polynya.group"]) == (
+            above.id,
+            group,
+        ):
+            return done  # they are committed together
         span = above.child("commit", {"polynya.group": group})
         self.waiting.append(span)
         return partial(self._end, span, done)

@@ -95,10 +95,11 @@ class TraceExport:
         failures, in which the queue drops what it has no room for."""
         tracer, exporter = self.tracer, self._exporter
         assert tracer is not None and exporter is not None, "there is something to export"
-        with self._failures:
-            while spans := tracer.take(SPANS_PER_EXPORT):
+        failed = 0
+        while not failed and (spans := tracer.take(SPANS_PER_EXPORT)):
+            with self._failures:
                 await self._send(tracer, exporter, spans)
-        failed = self._failures.in_a_row
+            failed = self._failures.in_a_row
         return Rest(max(self._seconds, pause_after(failed)) if failed else self._seconds)
 
     async def stop(self) -> None:

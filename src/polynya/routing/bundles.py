@@ -135,18 +135,14 @@ class Bundles:
         bundle = self.open.pop(group, None)
         if bundle is not None:
             self._send(bundle)
-        send.ask(
-            self._transport,
+        span = None if ACTIVE.get() is None else _forwarded(target, group)
+        self._ask(
             target,
             group,
             messages.PROPOSE,
             group.to_bytes(2, "little") + body,
-            partial(
-                self._on_one_response,
-                done,
-                self._loop.time(),
-                None if ACTIVE.get() is None else _forwarded(target, group),
-            ),
+            partial(self._on_one_response, done, self._loop.time(), span),
+            span,
         )
 
     def bundle(self, target: int, group: int, *, grows: bool = True) -> AppendBundle:
@@ -190,18 +186,20 @@ class Bundles:
             bundle.bodies,
             partial(self._on_response, bundle),
         )
-        if len(bodies) == 1:
-            send.ask(
-                self._transport,
-                bundle.target,
-                bundle.group,
-                messages.PROPOSE,
-                group + bodies[0],
-                come,
-            )
-        elif bodies:
+        kind, body = messages.PROPOSE, group + bodies[0]
+        if len(bodies) > 1:
+            kind = messages.PROPOSE_ALL
             body = b"".join((group, array_head(len(bodies)), *bodies))
-            send.ask(self._transport, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
+        span = bundle.traced[0] if bundle.traced else None
+        self._ask(bundle.target, bundle.group, kind, body, come, span)
+
+    def _ask(  # noqa: PLR0913
+        self, target: int, group: int, kind: int, body: bytes, come: Answer, span: Span | None
+    ) -> None:
+        """Send a request, with its span to a core of this node: other nodes may not know that."""
+        if span is not None and not node_of(target % send.THROUGH) and target < send.THROUGH:
+            kind, body = messages.TRACED, messages.traced(span, kind, body)
+        send.ask(self._transport, target, group, kind, body, come)
 
     def _on_one_response(
         self, done: Done, sent: float, span: Span | None, body: bytes | BaseException

@@ -3,10 +3,13 @@ by the transport."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgspec
 
+from polynya.base.errors import InvalidMessage
+from polynya.base.spans import Span
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.stream.features.tables.rules import Lag
@@ -34,6 +37,8 @@ TOPICS = 16
 CONSUMER_GROUPS = 17
 EPOCH_END = 18
 LEADERS_OF = 19
+TRACED = 20  # between cores of one node, whose releases are the same
+_TRACE = struct.Struct("<16sQH")  # trace, span, kind of the request behind it
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
@@ -111,6 +116,20 @@ def _unknown(value: Any) -> Any:
 
 def encode(value: Any) -> bytes:
     return _encoder.encode(value)
+
+
+def traced(span: Span, kind: int, body: bytes) -> bytes:
+    """Return the body of TRACED: a request that is a part of a span's work."""
+    return _TRACE.pack(span.trace.to_bytes(16, "big"), span.id, kind) + body
+
+
+def untraced(body: bytes) -> tuple[int, int, int, bytes]:
+    """Return the trace, the span, and the kind and the body of the request. Raises
+    InvalidMessage."""
+    if len(body) < _TRACE.size:
+        raise InvalidMessage("a traced request (TRACED) is too short for its head")
+    trace, span, kind = _TRACE.unpack_from(body)
+    return int.from_bytes(trace, "big"), span, kind, body[_TRACE.size :]
 
 
 _REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

@@ -83,7 +83,9 @@ class NodeService:
 
     def _serve(self, transport: CoreTransport, came: Callable[[int, int, int], None]) -> None:
         """Answer the requests of other cores."""
-        ReceivedProposals(self.local, self.directory, transport, came)
+        ReceivedProposals(
+            self.local, self.directory, transport, came, lambda: self.proposals.tracer
+        )
         serve_tails(transport, self.local, self.rpc.payload)
         self._answers.serve(self.rpc)
         self.rpc.register(

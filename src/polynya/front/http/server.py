@@ -35,7 +35,7 @@ class HttpFront:
         self.context = Context(
             service, settings or HttpSettings(), router, protection or Protection()
         )
-        self.context.live = live
+        self.context.readers.many = live
         self.context.http2 = Http2Switch(self.context) if self.context.settings.http2 else None
         self.counters = self.context.counters
         self.connections = self.context.connections

@@ -48,7 +48,7 @@ _PAGE = {"Content-Type": "application/json", "Cache-Control": NO_STORE}
 
 def live(exchange: Exchange) -> None:
     """Start the events of many streams. Raises `Failure`."""
-    shared = exchange.context.live
+    shared = exchange.context.readers.many
     if shared is None:
         raise Failure("NO_ROUTE")
     selection = parse_selection(exchange)

@@ -46,7 +46,6 @@ from polynya.front.http.protocol.router import OF_STREAMS, Route, Router
 from polynya.front.http.protocol.settings import HttpCounters, HttpSettings
 from polynya.routing.handle import StreamHandle
 from polynya.service.api import Service
-from polynya.service.live import LiveStreams
 from polynya.service.transactions.appends import AppendsAcrossGroups
 from polynya.wire.http.http1 import Head, HeadParser
 
@@ -151,7 +150,6 @@ class Context:
         self.bodies = BodyBudget()
         self.memory = ResponseMemory()
         self.readers = LiveReaders(self.connections.spawn)
-        self.live: LiveStreams | None = None  # for readers of many streams
         self.across: AppendsAcrossGroups | None = None  # for appends to several groups at once
         self.tracer: Tracer | None = None  # None: no request is traced
         self.http2: OtherFraming | None = None  # None: this front speaks HTTP/1.1 alone

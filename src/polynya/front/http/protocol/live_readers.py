@@ -15,6 +15,7 @@ from polynya.access import Principal
 from polynya.base.errors import PolynyaError
 from polynya.local.api import Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
+from polynya.service.live import LiveStreams
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -118,6 +119,7 @@ class LiveReaders:
         self.live: dict[LiveReader, None] = {}  # event streams …
         self.metered: dict[LiveReader, None] = {}  # … whose callers have a byte rate limit
         self.waiters: set[Waiter] = set()  # long-polls
+        self.many: LiveStreams | None = None  # for readers of many streams
         self.tail_confirmation = TailConfirmation(spawn)
 
     def add(self, reader: LiveReader, *, is_metered: bool) -> None:
