@@ -143,7 +143,6 @@ class Context:
         self.protection = protection
         self.authorizer = protection.authorizer
         self.cors = protection.cors
-        self.console = protection.console
         self.parser = HeadParser()
         self.counters = HttpCounters()
         self.clients = ClientTraffic()
@@ -158,6 +157,11 @@ class Context:
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self._log_throttle = LogThrottle()
         self._ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count(1))
+
+    @property
+    def console(self) -> MarkedRequests | None:
+        """The gate of the console's acts."""
+        return self.protection.console
 
     @property
     def ticks(self) -> Ticks:
