@@ -19,7 +19,7 @@ from polynya.front.http.protocol.extension import Request
 from polynya.front.http.routes.bodies import batch_of
 from polynya.front.kafka.errors import Error
 from polynya.local.api import StreamInfo
-from polynya.stream.features.appends.commands import Append
+from polynya.stream.features.appends.commands import Append, AppendIf
 from polynya.stream.features.lifetimes.commands import Create, Delete
 from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code
@@ -264,5 +264,37 @@ def test_times_of_a_fork_and_its_source_are_those_of_their_appends() -> None:
         while len(found) < len(whole):
             found += await records(wire, "t", len(found))
         assert found == whole
+
+    play(story)
+
+
+def test_aborted_appends_to_several_groups_are_a_gap() -> None:
+    async def story(world: KafkaWorld) -> None:
+        http, across = Adopter(world), world.core.engine.appends_across
+        for name in ("s/a", "s/b", "s/c", "s/d", "s/e"):
+            await http.stream(name)
+        group = http.service.group_of("s/a")
+        other = next(
+            name for name in ("s/b", "s/c", "s/d", "s/e") if http.service.group_of(name) != group
+        )
+        await http.append("s/a", b"one")
+        await http.adopt("t", "s/a")
+        wire = await world.wire()
+
+        async def together(body: bytes, record: int) -> Code:
+            made = [
+                (name, http.service.now_ms(), TEXT, Batch(Encoding.BYTES, 1, body, crc32c(body)))
+                for name in ("s/a", other)
+            ]
+            parts = [Append(*made[0]), AppendIf(*made[1], record=record)]
+            return Code((await across.append(parts)).code)
+
+        assert await together(b"aborted", 7) == Code.NONE_APPENDED
+        await world.core.settle()
+        assert (await values(wire, "t", 0))[:1] == [(0, b"one")]
+        assert b"aborted" not in [value for _, value in await values(wire, "t", 0)]
+        assert await values(wire, "t", 1) == [], "an empty batch moves the client on"
+        assert await together(b"two", 0) == Code.OK
+        assert await values(wire, "t", 0) == [(0, b"one"), (2, b"two")]
 
     play(story)

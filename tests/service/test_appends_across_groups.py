@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from worlds.service import World
+from worlds.service import Listener, World
 
 from polynya.base.errors import Unavailable, UpgradePending
 from polynya.base.limits import APPEND_ALL_IDS, APPEND_ALL_TIMEOUT_MS
@@ -16,6 +16,7 @@ from polynya.service.transactions.appends import Part
 from polynya.service.transactions.calls import TransactionRefused
 from polynya.stream.features.appends.commands import AppendIf, TxnAppend
 from polynya.stream.features.profiles.commands import Profile
+from polynya.stream.features.transactions.commands import TxnHold
 from polynya.stream.features.transactions.state import TransactionState
 from polynya.stream.parts import Producer, SegmentLimits
 from polynya.stream.replies import Code, Reply
@@ -348,5 +349,68 @@ def test_a_group_that_is_not_upgraded_says_so() -> None:
             await shop.append(shop.part(shop.a, b"1"), shop.part(shop.b, b"2"))
         transactions.add = add  # type: ignore[method-assign]
         assert (await shop.append(shop.part(shop.a, b"1"), shop.part(shop.b, b"2"))).code == Code.OK
+
+    play(story)
+
+
+def test_evicted_streams_come_back() -> None:
+    async def story(shop: Shop) -> None:
+        for name in (shop.a, shop.b):
+            await shop.world.append(name, b"0", json=True)
+        await shop.world.evict()
+        assert {shop.a, shop.b} <= shop.world.evicted
+        reply = await shop.append(shop.part(shop.a, b"1", 1), shop.part(shop.b, b"2"))
+        assert reply.code == Code.OK
+        assert await shop.contents() == [b"0,1,", b"0,2,", b""]
+        assert not {shop.a, shop.b} & shop.world.evicted
+        await shop.world.evict()
+        assert {shop.a, shop.b} <= shop.world.evicted, "what has ended here does not keep them"
+        assert await shop.contents() == [b"0,1,", b"0,2,", b""]
+
+    play(story)
+
+
+def test_a_commit_waits_for_a_backup() -> None:
+    async def story(shop: Shop) -> None:
+        service, transactions = shop.world.service, shop.world.engine.transactions
+        end, refused = transactions.end, asyncio.Event()
+
+        async def noted(id_: str, pair: tuple[int, int], **more: Any) -> tuple[int, int]:
+            try:
+                return await end(id_, pair, **more)
+            except TransactionRefused as fault:
+                assert fault.code == Code.TXN_HELD
+                refused.set()
+                raise
+
+        async def hold(until_ms: int) -> None:
+            now_ms = service.now_ms()
+            for group in range(1, shop.world.groups + 1):
+                await service.call(group, TxnHold("round", until_ms, now_ms))
+
+        transactions.end = noted  # type: ignore[method-assign]
+        await hold(service.now_ms() + 5000)
+        work = asyncio.ensure_future(shop.append(shop.part(shop.a, b"1"), shop.part(shop.b, b"2")))
+        await refused.wait()
+        assert await shop.contents() == [b"", b"", b""]
+        await hold(0)
+        assert (await work).code == Code.OK
+        assert await shop.contents() == [b"1,", b"2,", b""]
+
+    play(story)
+
+
+def test_a_live_reader_hears_of_a_commit_alone() -> None:
+    async def story(shop: Shop) -> None:
+        listener = Listener()
+        await shop.world.service.attach(shop.a, listener)
+        assert await shop.refused(shop.part(shop.a, b"1"), shop.condition(shop.b, 7)) == (
+            1,
+            Code.PRECONDITION,
+        )
+        assert listener.payload == b""
+        await shop.append(shop.part(shop.a, b"2"), shop.part(shop.b, b"3"))
+        assert listener.events[-1].record == 2
+        assert await shop.read(shop.a) == b"2,"
 
     play(story)

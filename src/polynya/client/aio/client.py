@@ -366,7 +366,7 @@ class AsyncClient:
         return await AsyncDriver(self._wire).run(append_many(appends, self._retry))
 
     async def append_all(self, appends: Sequence[StreamAppend]) -> list[AppendOutcome]:
-        """Append to up to 64 streams of one group, all or nothing, and return the outcome of each,
+        """Append to up to 64 streams, all or nothing, and return the outcome of each,
         in their order. An append that has only `if_match` is a condition on its stream. If one is
         refused, none is applied, and the error names it. Raises ValueError."""
         return await AsyncDriver(self._wire).run(append_all(appends, self._retry))

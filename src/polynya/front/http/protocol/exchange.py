@@ -159,6 +159,11 @@ class Context:
         self._ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count(1))
 
     @property
+    def console(self) -> MarkedRequests | None:
+        """The gate of the console's acts."""
+        return self.protection.console
+
+    @property
     def ticks(self) -> Ticks:
         """The coarse seconds of the front."""
         return self.connections.ticks
