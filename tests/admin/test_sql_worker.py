@@ -194,9 +194,15 @@ class FakeTables:
 
 class FakeAnswerer:
     async def ask(
-        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool = False
+        self,
+        sql: str,
+        rows: int,
+        tables: list[dict[str, Any]],
+        *,
+        explain: bool = False,
+        as_of: str = "",
     ) -> dict[str, Any]:
-        told = [sql, rows, len(tables), explain]
+        told = [sql, rows, len(tables), explain, as_of]
         return {"columns": [], "rows": [told], "truncated": False}
 
 
@@ -208,9 +214,16 @@ def test_the_route_says_how_fresh_the_tables_are_that_a_question_names() -> None
     route = SqlRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
     answer = asyncio.run(route.handle(asked("POST", b'{"sql": "select * from FLIGHTS__dlq"}')))
     told = json.loads(answer.body)
-    assert told["rows"] == [["select * from FLIGHTS__dlq", 1000, 1, False]]
+    assert told["rows"] == [["select * from FLIGHTS__dlq", 1000, 1, False, ""]]
     assert [table["name"] for table in told["tables"]] == ["flights"]
     assert ("Cache-Control", "no-store") in answer.headers
+
+
+def test_the_route_passes_the_state_that_is_asked_for() -> None:
+    route = SqlRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
+    body = b'{"sql": "select 1", "as_of": "2026-01-31T09:30:00Z"}'
+    answer = asyncio.run(route.handle(asked("POST", body)))
+    assert json.loads(answer.body)["rows"][0][-1] == "2026-01-31T09:30:00Z"
 
 
 @pytest.mark.parametrize(
@@ -223,6 +236,7 @@ def test_the_route_says_how_fresh_the_tables_are_that_a_question_names() -> None
         ("POST", b'{"sql": "select 1", "explain": 1}', "INVALID_REQUEST"),
         ("POST", b'{"sql": "select 1", "rows": 10001}', "INVALID_REQUEST"),
         ("POST", b'{"sql": "select 1", "more": 1}', "INVALID_REQUEST"),
+        ("POST", b'{"sql": "select 1", "as_of": "%s"}' % (b"x" * 65), "INVALID_REQUEST"),
         ("POST", b'{"sql": "' + b"x" * 200_000 + b'"}', "BODY_TOO_LARGE"),
     ],
 )

@@ -20,7 +20,7 @@ from pyiceberg.table import StaticTable
 from s3_server import s3_server  # noqa: F401  (a fixture)
 from worlds.lakehouse import Lake, quiet
 
-from polynya.cold.table_sweeper import RESULTS_KEPT, TableSweeper
+from polynya.cold.table_sweeper import LOG_NAMING, RESULTS_KEPT, TableSweeper
 from polynya.lakehouse.formats.snapshots import EXPIRE_EVERY_JOBS
 from polynya.lakehouse.jobs.commit import run_job
 from polynya.lakehouse.jobs.plan import TagRef
@@ -196,11 +196,15 @@ class World:
                     self.exists(task.file.file_path)
                     for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
                 )
-            for older in table.metadata.metadata_log:
-                assert all(
-                    self.exists(task.file.file_path)
-                    for task in StaticTable.from_metadata(older.metadata_file).scan().plan_files()
-                )
+            kept = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            log = [each.metadata_file for each in table.metadata.metadata_log]
+            for number, place in enumerate(log):
+                older = StaticTable.from_metadata(place)
+                is_kept = older.metadata.current_snapshot_id in kept
+                if is_kept or number >= len(log) - LOG_NAMING:
+                    assert all(
+                        self.exists(task.file.file_path) for task in older.scan().plan_files()
+                    )
             location = self.lake.coordinator.table.location
             delta = DeltaTable(f"{self.lake.settings.root}/{location}/{part}")
             for version in range(max(0, delta.version() + 1 - versions), delta.version() + 1):

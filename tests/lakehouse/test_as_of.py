@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from deltalake import DeltaTable
 from worlds.lakehouse import Lake, quiet
 
 from polynya.lakehouse.formats.snapshots import Keeping, kept_of
@@ -87,6 +88,20 @@ def test_a_tag_is_read_after_a_rebuild_also_within_bounds(tmp_path: Path) -> Non
             assert [row for block in found.blocks for row in block] == [(rows,)]
     with pytest.raises(BadQuery, match="its tags: audit"):
         told(lake, COUNT, "other")
+
+
+def test_a_delta_version_is_found_by_its_job(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "store"))
+    for number in range(3):
+        job(lake, b'{"f%d":1}' % number)  # each widens the table, which is a version, too
+    path = lake.blobs.uri(f"{lake.coordinator.table.location}/main").removeprefix("file://")
+    found = DeltaTable(path).history()
+    versions = {each["polynya.job"]: each["version"] for each in found if "polynya.job" in each}
+    rows = {
+        name: DeltaTable(path, version=at).to_pyarrow_table().num_rows
+        for name, at in versions.items()
+    }
+    assert rows == {"1": 1, "2": 2, "3": 3}
 
 
 def test_snapshots_are_kept_by_count_and_as_long_as_they_were_current() -> None:

@@ -201,6 +201,13 @@ def test_what_is_deeper_than_eight_levels_is_json_text() -> None:
     assert (inner, found.problems) == ('{"end":[1.5,{}]}', {})
 
 
+def test_a_value_that_is_nested_too_deeply_is_a_dead_letter() -> None:
+    value = "[" * 900 + "]" * 900
+    found = decoded(columns_of(("x", "json")), f'{{"x":{value}}}', '{"x":[[]]}')
+    assert found.arrays[0].to_pylist() == [None, "[[]]"]
+    assert [each.reason for each in found.problems[0]] in (["misfit"], ["not_json"])
+
+
 def test_a_struct_beside_json_text_still_grows() -> None:
     columns = [*columns_of(("x.a", "long")), Column("x", "json", "x__json")]
     grown = chosen(columns, [observed([{"x": {"a": 1, "b": "new"}}])])

@@ -60,6 +60,7 @@ TABLE_REST_MS_MAX = 3_600_000  # after a worker's sync, before another worker ma
 TABLE_SNAPSHOTS_KEPT = 20  # of a table, by default
 # of a table: each metadata file lists all of them, and each of them has a metadata file
 TABLE_SNAPSHOTS_KEPT_MAX = 500
+# the longest time for which a table's snapshots are kept
 TABLE_SNAPSHOT_AGE_MS_MAX = 366 * 24 * 3600 * 1000
 TABLE_TAGS_MAX = 100  # of a table: they are state of the meta group
 WORKER_NAME_CHARACTERS_MAX = 64  # of a worker in a table's lease, which is state of the meta group

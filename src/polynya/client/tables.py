@@ -62,9 +62,10 @@ class _Table(msgspec.Struct):
     table: TableInfo
 
 
-def query(sql: str, rows: int, retry: Retry) -> Operation[SqlAnswer]:
-    """Run one SELECT over tables on the server."""
-    return (yield from _ask("POST", "/v1/sql", {"sql": sql, "rows": rows}, SqlAnswer, retry))
+def query(sql: str, rows: int, retry: Retry, as_of: str = "") -> Operation[SqlAnswer]:
+    """Run one SELECT over tables on the server, as of a time, a snapshot or a tag."""
+    body = {"sql": sql, "rows": rows} | ({"as_of": as_of} if as_of else {})
+    return (yield from _ask("POST", "/v1/sql", body, SqlAnswer, retry))
 
 
 def listing(retry: Retry) -> Operation[list[TableInfo]]:

@@ -22,7 +22,7 @@ from polynya.stream.features.tables.state import Table
 from polynya.stream.replies import Code
 
 ATTEMPTS = 8  # optimistic retries against concurrent changes
-_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class TableSnapshots:

@@ -61,7 +61,13 @@ class SqlWorker:
             self._running -= 1
 
     def _question(
-        self, sql: str, rows: int, tables: list[dict[str, Any]], *, explain: bool, as_of: str
+        self,
+        sql: str,
+        rows: int,
+        tables: list[dict[str, Any]],
+        *,
+        explain: bool = False,
+        as_of: str = "",
     ) -> bytes:
         limits = self._config.sql
         return msgspec.json.encode(

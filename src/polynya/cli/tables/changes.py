@@ -280,7 +280,7 @@ def untag_command(client: Client, name: str, tag: str, as_json: bool) -> None:
     """
     path = f"{path_of(name)}/tags/{quote(tag, safe='')}"
     tags = client.call("DELETE", path).json()["tags"]
-    said = f"table {name} has no tag {tag} any more"
+    said = f"the tag {tag} of table {name} is removed"
     output.outcome({"table": name, "tags": tags}, said, as_json=as_json)
 
 

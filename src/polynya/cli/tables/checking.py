@@ -25,8 +25,8 @@ EXAMPLES_TOLD = 20  # fields and reasons with their examples
 records_option = options.value(
     "--records N",
     type=click.IntRange(1, 10_000_000),
-    default=RECORDS,
-    help="About how many records a dry run reads, evenly from all streams.",
+    default=None,
+    help="About how many records a dry run reads, evenly from all streams. Default: 100,000.",
 )
 
 
@@ -46,7 +46,7 @@ def check_command(
     schema: tuple[Path, str] | None,
     payload: str | None,
     registry: str | None,
-    records: int,
+    records: int | None,
     as_json: bool,
 ) -> None:
     """Try the columns of the table NAME, and those of --column, on records that exist. Nothing is
@@ -67,7 +67,7 @@ def check_command(
 
 
 def dry_run(
-    client: Client, name: str, wanted: dict[str, Any], records: int, *, as_json: bool
+    client: Client, name: str, wanted: dict[str, Any], records: int | None, *, as_json: bool
 ) -> None:
     """Try a definition on existing records, and print the report."""
     with explained():
@@ -82,7 +82,7 @@ def dry_run(
             report = check(
                 coordinator,
                 asked,
-                records,
+                records or RECORDS,
                 lambda done, total: doing(f"read {done:,} of {total:,} records"),
             )
     if as_json:

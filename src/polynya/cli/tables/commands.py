@@ -70,7 +70,7 @@ def table_create_command(
     keep_snapshots: int | None,
     keep_seconds: float | None,
     dry_run: bool,
-    records: int,
+    records: int | None,
     as_json: bool,
 ) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
@@ -88,6 +88,9 @@ def table_create_command(
     """
 
     chosen = changes.payload_text(payload, registry, schema)
+    kept = changes.keeping(keep_snapshots, keep_seconds)
+    if records is not None and not dry_run:
+        raise exits.Misused("--records is for --dry-run")
     if statement is not None or function is not None:
         if dry_run:
             raise exits.Misused(
@@ -100,6 +103,8 @@ def table_create_command(
             )
         source = changes.transform_of(statement, function)
         changes.derive(client, name, prefix, source, partitions, as_json=as_json)
+        if kept:
+            client.call("POST", f"{shared.path_of(name)}/alter", body=kept)
         return
     wanted: dict[str, Any] = {"prefix": prefix}
     wanted |= {"hold": True} if hold else {}
@@ -108,7 +113,7 @@ def table_create_command(
     wanted |= {"columns": types} if types else {}
     wanted |= {"payload": chosen} if chosen else {}
     wanted |= {"partitions": partitions} if partitions else {}
-    wanted |= changes.keeping(keep_snapshots, keep_seconds)
+    wanted |= kept
     if dry_run:
         wanted = {key: wanted[key] for key in wanted.keys() & checking.TRIED}
         checking.dry_run(client, name, wanted, records, as_json=as_json)

@@ -444,9 +444,10 @@ class AsyncClient:
         """Remove a reducer, whose snapshots stay; return False if there is none."""
         return await AsyncDriver(self._wire).run(reducers.remove(name, self._retry))
 
-    async def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
-        """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""
-        return await AsyncDriver(self._wire).run(tables.query(query, rows, self._retry))
+    async def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT, as_of: str = "") -> SqlAnswer:
+        """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most).
+        `as_of` is a time, a snapshot or a tag: the tables are read as they were."""
+        return await AsyncDriver(self._wire).run(tables.query(query, rows, self._retry, as_of))
 
     async def tables(self) -> list[TableInfo]:
         """List the tables whose streams may all be read."""

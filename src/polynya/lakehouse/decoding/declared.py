@@ -151,13 +151,20 @@ def _local_time(value: Any) -> int:
 
 def json_text(value: Any) -> str:
     """Return a parsed JSON value as text: numbers with all digits of the record. Raises Unfit."""
+    try:
+        return _text(value)
+    except RecursionError:
+        raise Unfit("the value is nested too deeply") from None
+
+
+def _text(value: Any) -> str:
     if isinstance(value, dict):
         if hasattr(value, "fields"):
             raise Unfit("a field occurs more than once in its object")
-        inner = (f"{_quoted(name)}:{json_text(each)}" for name, each in value.items())
+        inner = (f"{_quoted(name)}:{_text(each)}" for name, each in value.items())
         return "{" + ",".join(inner) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(json_text, value)) + "]"
+        return "[" + ",".join(map(_text, value)) + "]"
     if isinstance(value, str):
         return _quoted(value)
     return value.digits if isinstance(value, Spelled) else json.dumps(value)

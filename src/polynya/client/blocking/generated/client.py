@@ -437,9 +437,10 @@ class Client:
         """Remove a reducer, whose snapshots stay; return False if there is none."""
         return Driver(self._wire).run(reducers.remove(name, self._retry))
 
-    def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
-        """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""
-        return Driver(self._wire).run(tables.query(query, rows, self._retry))
+    def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT, as_of: str = "") -> SqlAnswer:
+        """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most).
+        `as_of` is a time, a snapshot or a tag: the tables are read as they were."""
+        return Driver(self._wire).run(tables.query(query, rows, self._retry, as_of))
 
     def tables(self) -> list[TableInfo]:
         """List the tables whose streams may all be read."""
