@@ -472,6 +472,13 @@ def test_a_table_says_which_streams_it_covers() -> None:
     assert (
         "no stream under 'misspelt/' is left for this table" in told and "starts with" not in told
     )
+    every = [{"name": "o", "prefix": ""}]
+    with scripted(answer(0)) as server:
+        told = ran(server.url, "table", "create", "t", "--prefix", "").stderr
+    assert "warning: there is no stream yet, so" in told
+    with scripted(answer(2, covered=["a", "b"], taken_from=every)) as server:
+        told = ran(server.url, *asked).stderr
+    assert "it covers 2 streams now: a, b" in told and "from table o (every stream)," in told
     untyped = ran("http://127.0.0.1:1", "table", "create", "t", "--prefix", "a", "--column", "id")
     assert untyped.exit_code == exits.USAGE and "expected FIELD:TYPE" in untyped.stderr
 

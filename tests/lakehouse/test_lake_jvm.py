@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.jobs.spark import SparkRunner
-from polynya.lakehouse.machine.jvm import Jvm
+from polynya.lakehouse.machine.jvm import Jvm, JvmEnded
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 needed_module("pyspark")
@@ -96,6 +96,8 @@ def test_a_killed_jvm_is_followed_by_another(
         with pytest.raises(Py4JError):
             runner.session._jvm.java.lang.System.nanoTime()
     os.kill(pid, signal.SIGKILL)
+    with pytest.raises(JvmEnded, match="Spark's JVM ended with -9"), runner._jvm.watched():
+        runner.session.range(2).count()
     wait_until(lambda: not runner.works(), what="the session to notice")
     runner.close()
     assert not caplog.records, "py4j prints a traceback of what it raises"

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from polynya.base.errors import ConfigError, PolynyaError
 from polynya.client.errors import StreamNotFound
+from polynya.spark.catalog import _names, create_view
 from polynya.spark.cursors import INLINE_BYTES, PART_BYTES, Coded, Cursors, size_of
 from polynya.spark.options import source_options
 from polynya.spark.planning import DataLoss, batch_spans
@@ -194,6 +196,45 @@ def test_kafkas_options_have_their_meaning() -> None:
 def test_wrong_options_say_what_to_do(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         source_options(options)
+
+
+class Session:
+    """A Spark session that keeps its statements."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.conf: dict[str, str] = {}
+
+    def sql(self, statement: str) -> None:
+        self.said.append(statement)
+
+
+def test_views_name_their_streams_and_no_secrets() -> None:
+    spark: Any = Session()
+    create_view(spark, "shop.orders", {"server": "http://h", "stream": "it's/a\\b"})
+    assert spark.said[2:] == [
+        "create database if not exists shop",
+        "create or replace view shop.orders as select * from polynya.records with "
+        "('server'='http://h', 'stream'='it\\'s/a\\\\b')",
+    ]
+    spark.conf["spark.sql.catalog.spark_catalog"] = "org.other.Catalog"
+    with pytest.raises(ConfigError, match="Spark reads no table of a Python source"):
+        create_view(spark, "a", {"stream": "s"})
+    assert _names(["a", "shop/Orders-1", "shop/x/y"]) == {
+        "default.a": "a",
+        "shop.orders_1": "shop/Orders-1",
+        "shop.x_y": "shop/x/y",
+    }
+    with pytest.raises(ConfigError, match=r"'s/a-b' and 's/a_b' would both be s\.a_b"):
+        _names(["s/a-b", "s/a_b"])
+    for name, options, words in (
+        ("a b", {"stream": "s"}, "expected NAME or DATABASE.NAME"),
+        ("a", {"stream": "s", "Token": "t"}, "leave the option 'token' out"),
+        ("a", {"stream": "s", "columns": "offset"}, "leave the option 'columns' out"),
+        ("a", {}, "got no options"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            create_view(spark, name, options)
 
 
 def test_topics_have_their_partitions_and_adopted_streams() -> None:

@@ -162,7 +162,7 @@ def test_deleted_streams_end_a_query_unless_it_may_go_on() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "'stream'"),
+        ({}, "got no options.*'stream'"),
         ({"stream": "a", "prefix": ""}, "'prefix'"),
         ({"stream": "a", "readFrom": "disk"}, "'store' or 'server'"),
         ({"stream": "a", "startingOffsets": "soon"}, "expected 'earliest'"),

@@ -19,6 +19,7 @@ from polynya.spark.server import Server
 from polynya.spark.sink import commit
 from polynya.spark.sink.commit import BatchCommit, chunks, folder_of
 from polynya.spark.sink.staging import Staged, rows_of, stage
+from polynya.wire.kafka.partitioner import partition_of_key
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -192,3 +193,40 @@ def test_objects_of_rows_are_exact_or_refused() -> None:
     extra = pa.table({"value": ["1"], "colour": ["red"], "key": ["k"]}).to_batches()[0]
     with pytest.raises(ConfigError, match="no room for colour"):
         list(rows_of(extra, "s"))
+
+
+@pytest.mark.process
+def test_rows_go_to_the_partitions_of_a_topic_once(node: PipeWorld) -> None:
+    url = node.node.url
+    for at in range(3):
+        node.http.put(
+            f"{url}/v1/stream/numbered/{at}", headers={"content-type": "application/json"}
+        )
+    body = {"streams": [f"numbered/{at}" for at in range(3)]}
+    assert node.http.put(f"{url}/v1/topics/numbered", json=body).status_code == 201
+    assert node.http.put(f"{url}/v1/topics/pure", json={"partitions": 2}).status_code == 201
+    query = Query(node, "numbered")
+    options = SinkOptions(Connection(url), "", "stages", "", "numbered")
+    table = pa.table(
+        {
+            "value": ["0", "1", "2", "3"],
+            "key": ["a", "b", "a", "c"],
+            "partition": pa.array([None, 2, None, 0], pa.int32()),
+        }
+    )
+    staged = stage(options, folder_of(options, "numbered"), 0, table.to_batches())
+    for _ in range(2):
+        BatchCommit(options, "numbered", 0).run([staged])
+    found = [query._json(f"stream/numbered/{at}?offset=-1") for at in range(3)]
+    by_key = partition_of_key(b"a", 3)
+    expected: list[list[int]] = [[], [], []]
+    for number, at in ((0, by_key), (1, 2), (2, by_key), (3, 0)):
+        expected[at].append(number)
+    assert found == expected
+    for topic, words in (("pure", "'kafka/pure/0' of topic 'pure'"), ("none", "no topic 'none'")):
+        wrong = SinkOptions(Connection(url), "", "stages", "", topic)
+        with pytest.raises(ConfigError, match=words):
+            stage(wrong, folder_of(wrong, "w"), 0, table.to_batches())
+    far = pa.table({"value": ["1"], "partition": [3]}).to_batches()
+    with pytest.raises(PolynyaError, match="has the partitions 0 to 2"):
+        stage(options, folder_of(options, "far"), 0, far)

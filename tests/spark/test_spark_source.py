@@ -17,6 +17,7 @@ from s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from shared_spark import configured, shared_runner
 from worlds.pipeline import PipeWorld
 
+from polynya.spark.catalog import create_views
 from polynya.spark.lag import lag
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -196,8 +197,33 @@ def test_a_batch_write_with_a_job_id_adds_nothing_when_it_is_repeated(
         sink = frame.write.format("polynya").mode("append")
         sink.options(server=lake.node.url, jobId="load-1").save()
     assert stream(lake, "many/a") == [{"n": 1}, {"n": 3}] and stream(lake, "many/b") == [[2]]
+    wrong = frame.select("value").write.format("polynya").mode("append")
     with pytest.raises(Exception, match="column 'stream'"):
-        frame.select("value").write.format("polynya").mode("append").save()
+        wrong.option("server", lake.node.url).save()
+
+
+def test_streams_have_names_in_sql(spark: Any, lake: PipeWorld) -> None:
+    lake.append("sql_shop/orders-2026", {"n": 1}, {"n": 2})
+    lake.append("sql_shop/bills", {"n": 3})
+    options = {"server": lake.node.url, "prefix": "sql_shop/"}
+    spark = spark.newSession()
+    spark.conf.set("spark.sql.catalog.spark_catalog", "builtin")  # not that of Delta
+    assert create_views(spark, options) == {
+        "sql_shop.bills": "sql_shop/bills",
+        "sql_shop.orders_2026": "sql_shop/orders-2026",
+    }
+    query = (
+        "select cast(value as string) v from spark_catalog.sql_shop.orders_2026 where offset > 0"
+    )
+    assert [row.v for row in spark.sql(query).collect()] == ['{"n": 2}']
+    spark.sql("create table sql_sink (value string) using polynya options (stream 'sql_shop/out')")
+    with pytest.raises(Exception, match="got no options"):
+        spark.sql("insert into sql_sink values ('7')")
+    where = f"with ('server'='{lake.node.url}', 'stream'='sql_shop/out')"
+    spark.sql(f"insert into sql_sink {where} values ('7')")
+    assert stream(lake, "sql_shop/out") == [7]
+    for name in ("table sql_sink", "database sql_shop cascade", "database polynya cascade"):
+        spark.sql(f"drop {name}")
 
 
 @pytest.fixture

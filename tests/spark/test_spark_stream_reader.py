@@ -113,6 +113,25 @@ def test_limits_hold_at_every_start_and_available_now_ends_at_its_target(node: P
     assert told is not None and told["limit/b"] == query.offset["limit/b"]
 
 
+def test_a_stopped_query_meets_trimmed_records(node: PipeWorld) -> None:
+    numbered(node, "trim/a", *range(12))
+    query = Query(node, stream="trim/a", maxRecordsPerTrigger="3")
+    assert query.run(batches_max=1) == [3]
+    head = node.http.get(f"{node.node.url}/v1/stream/trim/a?record=7&max_records=1")
+    trimmed = node.http.post(
+        f"{node.node.url}/v1/stream/trim/a/retention",
+        json={"before": head.headers["stream-next-offset"]},
+    )
+    assert trimmed.status_code == 200, trimmed.text
+    with pytest.raises(DataLoss, match=r"records 3 to \d+ of stream 'trim/a' were trimmed"):
+        query.run()
+    query.options["failOnDataLoss"] = "false"
+    sizes = query.run()
+    left = [offset for _, offset, _ in query.rows]
+    assert max(sizes) <= 3 and left[:3] == [0, 1, 2]
+    assert left[3:] == [*range(15 - len(left), 12)] and 0 < len(left[3:]) <= 9
+
+
 def test_pyspark_4_1_tells_the_begin_after_a_restart(node: PipeWorld) -> None:
     numbered(node, "old/a", *range(6))
     options = {"server": node.node.url, "stream": "old/a", "maxRecordsPerTrigger": "2"}

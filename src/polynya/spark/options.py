@@ -31,8 +31,15 @@ _SOURCE = (
     *_KEYS,
 )
 _SELECTIONS = ("stream", "prefix", "subscribe", "subscribePattern", "assign")
+_NO_OPTIONS = (
+    "format('polynya') got no options. Spark passes those of a table (create table ... using polynya) "
+    "to no Python source. Name the streams in the query: select * from t with ('stream'='orders'), "
+    "insert into t with ('stream'='orders') ...; or use polynya.spark.catalog.create_view, or create "
+    "temporary view ... using polynya options (...). A DataFrame needs at least one option, such as "
+    "'server' or 'stream', or for a write a column 'stream' and the option 'server'"
+)
 _SPARKS = ("checkpointLocation", "queryName")  # Spark's own, which a sink gets as well
-_SINK = (*_CONNECTION, "stream", "staging", "jobId", *_SPARKS)
+_SINK = (*_CONNECTION, "stream", "topic", "staging", "jobId", *_SPARKS)
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -105,6 +112,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
     stream: str
     staging: str
     job: str
+    topic: str = ""  # whose partitions get the rows, instead of `stream`
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -179,6 +187,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         options.get("stream", ""),
         options.get("staging", "spark-staging").strip("/"),
         options.get("jobid", ""),
+        options.get("topic", ""),
     )
 
 
@@ -186,6 +195,8 @@ def _checked(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]
     """Return the options under lower-case names, since Spark ignores their case. Raises ConfigError
     for one that has no meaning."""
     given = translated(options)
+    if not given:
+        raise ConfigError(_NO_OPTIONS)
     wrong = given.keys() - {name.lower() for name in known}
     if wrong:
         name = min(wrong)

@@ -35,7 +35,7 @@ try:
 except ImportError:  # PySpark 4.1, which knows no such source
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        pass
+        """Nothing: PySpark wraps the source."""
 
 
 POLL_SECONDS = 0.2
@@ -72,7 +72,7 @@ class FilteredReader(BatchReader):
         return filters  # Spark evaluates all of them again, on the rows that are left
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """A planner that lives as long as the query. Tasks use only `read`.
 
     PySpark 4.2 passes to `latestOffset` where a batch begins. PySpark 4.1 does not, but after a

@@ -14,7 +14,15 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables.shared import coordinator_of, explained, path_of, shown, table_command
+from polynya.cli.tables.shared import (
+    coordinator_of,
+    explained,
+    none_yet,
+    path_of,
+    shown,
+    streams_of,
+    table_command,
+)
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_table
 from polynya.cli.terminal.values import SECONDS
@@ -401,9 +409,9 @@ def derive(
     output.notice(f"derived table {name} created; 'polynya table sync {name}' fills it")
     if told["covered"]:
         names = ", ".join(map(output.visible, told["covered"]))
-        output.notice(f"  it reads the streams under '{prefix}', now for example {names}")
+        output.notice(f"  it reads {streams_of(prefix)}, now for example {names}")
     else:
-        output.notice(f"  warning: no stream name starts with '{prefix}' yet")
+        output.notice(f"  warning: {none_yet(prefix)}")
 
 
 def shortened(transform: str) -> str:

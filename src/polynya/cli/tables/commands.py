@@ -134,10 +134,11 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
     prefix."""
     streams, names = told["table"]["streams"], told.get("covered", [])
     if not streams:
+        under = f"under '{prefix}' " if prefix else ""
         why = (
-            f"no stream under '{prefix}' is left for this table now"
+            f"no stream {under}is left for this table now"
             if told.get("taken_by")
-            else f"no stream name starts with '{prefix}' yet"
+            else shared.none_yet(prefix)
         )
         output.notice(f"  warning: {why}, so the table stays empty; 'polynya ls' lists the streams")
     else:
@@ -147,14 +148,10 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
             f"{', '.join(map(output.visible, names))}{more}"
         )
     for other in told.get("taken_by", []):
-        output.notice(
-            f"  table {other['name']} (prefix '{other['prefix']}') takes the streams under its "
-            "own, longer prefix"
-        )
+        output.notice(f"  {shared.table_of(other)} takes the streams under its own, longer prefix")
     for other in told.get("taken_from", []):
         output.notice(
-            f"  it takes these streams over from table {other['name']} (prefix "
-            f"'{other['prefix']}'), where its rows stay"
+            f"  it takes these streams over from {shared.table_of(other)}, where its rows stay"
         )
 
 

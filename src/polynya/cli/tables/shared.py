@@ -74,6 +74,23 @@ def behind(table: dict[str, Any]) -> str:
     return f"{output.counted(records, 'record')}{age} behind{lacks}"
 
 
+def streams_of(prefix: str) -> str:
+    """Return the streams of a prefix in words."""
+    return f"the streams under '{prefix}'" if prefix else "every stream"
+
+
+def none_yet(prefix: str) -> str:
+    """Return in words that a prefix has no streams."""
+    return f"no stream name starts with '{prefix}' yet" if prefix else "there is no stream yet"
+
+
+def table_of(table: dict[str, Any]) -> str:
+    """Return a table with its streams in words."""
+    prefix = table["prefix"]
+    streams = f"prefix '{prefix}'" if prefix else "every stream"
+    return f"table {table['name']} ({streams})"
+
+
 def path_of(name: str) -> str:
     return f"/v1/tables/{quote(name, safe='')}"
 

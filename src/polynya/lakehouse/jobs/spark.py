@@ -70,10 +70,11 @@ class SparkRunner:
 
     def run(self, job: Job, key: str) -> list[TaskResult]:
         """Run the tasks of the plan at `key`, each as a Spark task with one plan row."""
-        store = self._store(job)
-        self._share_fairly(job)
-        rows = self.session.range(0, len(job.tasks), 1, max(1, len(job.tasks)))
-        found = rows.mapInArrow(partial(run_tasks, store, key), "result binary").collect()
+        with self._jvm.watched():
+            store = self._store(job)
+            self._share_fairly(job)
+            rows = self.session.range(0, len(job.tasks), 1, max(1, len(job.tasks)))
+            found = rows.mapInArrow(partial(run_tasks, store, key), "result binary").collect()
         results = [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in found]
         return sorted(results, key=lambda result: result.task)
 
@@ -83,10 +84,11 @@ class SparkRunner:
         """Run a user's transform over the rows of the job's ranges."""
         from polynya.lakehouse.jobs.transform import derived
 
-        self._store(job)
-        self._share_fairly(job)
-        # a session of its own: its view and its settings are no other table's
-        return derived(self.session.newSession(), job, key, transform, shaped)
+        with self._jvm.watched():
+            self._store(job)
+            self._share_fairly(job)
+            # a session of its own: its view and its settings are no other table's
+            return derived(self.session.newSession(), job, key, transform, shaped)
 
     def works(self) -> bool:
         """Report whether the session can run jobs."""

@@ -20,12 +20,17 @@ from typing import Any
 
 from polynya.base.errors import ConfigError
 
+LOST_SECONDS = 2.0  # between the end of a JVM's connection and that of its process
 ENDS_SECONDS = 10.0  # that a JVM has to end, before it is killed
 _POLL_SECONDS = 0.05
 _LENGTHS = struct.Struct(">ii")  # the port, and the length of the secret that follows
 # Ctrl-C is for the driver, which stops its session; an ignored signal stays so in the JVM
 _DEAF = ("bash", "-c", 'trap "" INT; exec "$@"', "spark-submit")
 _lock = threading.Lock()  # of PySpark's gateway, and of the variables with which it is told
+
+
+class JvmEnded(ConnectionError):
+    """The JVM of a session ended or was killed."""
 
 
 class Jvm:
@@ -47,6 +52,25 @@ class Jvm:
     def pid(self) -> int:
         """Return the id of its process."""
         return self._process.pid
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raise JvmEnded for what py4j raises of a JVM that has ended."""
+        from py4j.protocol import Py4JError, Py4JJavaError
+
+        try:
+            yield
+        except Py4JJavaError:
+            raise  # the JVM's own answer
+        except (Py4JError, OSError) as fault:
+            try:
+                code = self._process.wait(LOST_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise fault from None
+            raise JvmEnded(
+                f"Spark's JVM ended with {code} in a job, perhaps because it was killed or memory was "
+                "short; the job can run again"
+            ) from fault
 
     def close(self) -> None:
         """End the JVM, and what PySpark knows of it. Its session is stopped before, or is lost."""

@@ -11,6 +11,8 @@ import pyarrow as pa
 from polynya.base.errors import ConfigError, PolynyaError
 from polynya.client.blocking.generated.client import Client
 from polynya.spark.options import SinkOptions
+from polynya.spark.server import Server
+from polynya.spark.sink.partitions import COLUMN, Partitions, partitions_of
 from polynya.spark.sink.records import is_whole, records_of
 
 STAGE_TTL_SECONDS = 7 * 24 * 3600  # as long as the server remembers a producer
@@ -36,13 +38,17 @@ def stage(
     """Stage rows. They are durable on return."""
     connection, count, whole = options.connection, 0, False
     name = f"{folder}/stage-{partition}-{secrets.token_hex(8)}"
+    partitions = None
+    if options.topic:
+        with Server(connection) as server:
+            partitions = partitions_of(server, options.topic)
     with Client(connection.server, token=connection.token) as client:
 
         def read() -> Iterator[tuple[str, bytes]]:
             nonlocal whole
             for batch in batches:
                 whole = is_whole(batch.schema.names)
-                yield from rows_of(batch, options.stream)
+                yield from rows_of(batch, options.stream, partitions)
 
         rows = read()
         first = next(rows, None)
@@ -65,12 +71,18 @@ def _chained(
     yield from rest
 
 
-def rows_of(batch: pa.RecordBatch, stream: str) -> Iterator[tuple[str, bytes]]:
+def rows_of(
+    batch: pa.RecordBatch, stream: str, partitions: Partitions | None = None
+) -> Iterator[tuple[str, bytes]]:
     """Yield (stream, JSON record), as in `records_of`. Raises ConfigError, PolynyaError."""
     names = batch.schema.names
-    if not stream and "stream" not in names:
+    if partitions is not None:
+        targets = [*partitions.targets(batch)]
+        batch = batch.select([name for name in names if name != COLUMN])
+    elif not stream and "stream" not in names:
         raise ConfigError("a write needs the option 'stream', or a column 'stream' of names")
-    targets = [stream] * len(batch) if stream else batch.column("stream").to_pylist()
+    else:
+        targets = [stream] * len(batch) if stream else batch.column("stream").to_pylist()
     for target, value in zip(targets, records_of(batch), strict=True):
         if value is None or not target:
             raise PolynyaError(

@@ -18,6 +18,7 @@ from polynya.base.errors import ConfigError
 from polynya.client.blocking.generated.client import Client
 from polynya.spark.options import SinkOptions
 from polynya.spark.sink.commit import BatchCommit, folder_of
+from polynya.spark.sink.partitions import COLUMN
 from polynya.spark.sink.records import check_names
 from polynya.spark.sink.staging import Staged, stage
 
@@ -87,11 +88,13 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 def check_columns(options: SinkOptions, schema: StructType) -> None:
     """Raise ConfigError for a write whose rows name no stream, or have columns without a place."""
-    check_names(schema.names)
-    if not options.stream and "stream" not in schema.names:
+    check_names([name for name in schema.names if name != COLUMN or not options.topic])
+    if options.topic and options.stream:
+        raise ConfigError("the options 'stream' and 'topic' exclude each other: set one of them")
+    if not options.stream and not options.topic and "stream" not in schema.names:
         raise ConfigError(
-            "format('polynya') does not know where to write: set the option 'stream', or give the "
-            "DataFrame a column 'stream' with the names"
+            "format('polynya') does not know where to write: set the option 'stream' or 'topic', or give "
+            "the DataFrame a column 'stream' with the names"
         )
 
 
