@@ -62,7 +62,7 @@ def class_sizes(trees: Mapping[str, ast.Module]) -> Iterator[ClassSize]:
     parts = {
         f"{module}:{node.name}": class_parts(node)
         for module, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in _statements(tree)
         if isinstance(node, ast.ClassDef)
     }
     names = {module: _names_of(tree, module, trees) for module, tree in trees.items()}
@@ -85,10 +85,21 @@ def class_sizes(trees: Mapping[str, ast.Module]) -> Iterator[ClassSize]:
         )
 
 
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield all statements of a module: classes and imports are below no expression."""
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+            todo += getattr(node, block, ())
+
+
 def _names_of(tree: ast.Module, module: str, trees: Mapping[str, ast.Module]) -> dict[str, str]:
     """Return the classes that a module names by import: `Base` or `module.Base` -> its place."""
     found = {}
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 name, other = alias.asname or alias.name, f"{node.module}.{alias.name}"
@@ -102,7 +113,7 @@ def _names_of(tree: ast.Module, module: str, trees: Mapping[str, ast.Module]) ->
 def imports_of(tree: ast.Module, known: frozenset[str]) -> set[str]:
     """Return the known modules that a module names in its imports, also those for type hints."""
     found = set()
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

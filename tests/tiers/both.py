@@ -4,15 +4,20 @@ The tests of processes wait more than they compute. The gate computes, and its t
 it runs beside them at a low priority and takes what they leave. Its output is kept in
 `.build/gate.txt` and printed at the end; the last lines say how each tier ended. A test of processes
 that failed is repeated when the gate has ended, so with nothing beside it.
+
+The gate leads a session: Linux shares the cores among sessions first (sched(7), autogroup), and the
+nodes of the tests lead theirs. So the session has the priority, and is ended as a whole.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -36,7 +41,10 @@ class Gate:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        with suppress(OSError):  # a kernel without groups of sessions
+            Path(f"/proc/{self._process.pid}/autogroup").write_text(f"{NICENESS}\n")
         self._watch = threading.Thread(target=self._tell_failure, daemon=True)
         self._watch.start()
 
@@ -46,7 +54,8 @@ class Gate:
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
-        self._process.terminate()
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
         self.wait()
 
     def wait(self) -> int:

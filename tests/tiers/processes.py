@@ -26,8 +26,9 @@ REPEATS_MAX = 3
 REPORT = Path(".build/processes-outcome.json")
 AGAIN = Path(".build/repeated-outcome.json")
 TESTS_FAILED = 1  # pytest's exit code
-# a worker waits half of its time: for a process to start, a leader to be missed, a client's poll
-WORKERS_PER_CORE = 1.5
+# a worker waits two thirds of its time: for a process to start, a leader to be missed, a client's
+# poll
+WORKERS_PER_CORE = 2
 
 
 class Unit(NamedTuple):
@@ -123,7 +124,7 @@ def tell(outcome: Outcome, verdict: Verdict) -> None:
 def run(arguments: list[str], wait_alone: Callable[[], object] = lambda: None) -> int:
     """Run the tier with these arguments of pytest; return the exit code."""
     REPORT.unlink(missing_ok=True)
-    count = int((os.cpu_count() or 1) * WORKERS_PER_CORE)
+    count = (os.cpu_count() or 1) * WORKERS_PER_CORE
     workers = ["-n", str(count), "--dist", "loadfile", "--no-loadscope-reorder"]
     status = run_pytest(REPORT, [*workers, OPTION, "-m", EXPRESSION, *arguments])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not REPORT.exists():

@@ -6,8 +6,11 @@ import shlex
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
-from tiers.both import OUTPUT, told
+from polling import wait_until
+from product import alive
+from tiers.both import NICENESS, OUTPUT, Gate, told
 from tiers.planted import START, plant, run_python
 
 OUTPUT_OF_GATE = """....... [ 50%]
@@ -46,6 +49,22 @@ def test_a_failure_of_either_tier_fails_the_whole(
     assert processes_said == f"processes: {'passed' if processes_pass else 'FAILED (1)'}"
     assert ("a defect" in done.stdout) is not gate_passes
     assert "1 " in (tmp_path / OUTPUT).read_text().splitlines()[-1]
+
+
+@pytest.mark.process
+def test_the_session_of_the_gate_has_a_low_priority_and_ends_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told_pid = tmp_path / "pid"
+    command = ["sh", "-c", "sleep 600 & echo $! > new; mv new pid; wait"]
+    with Gate(command):
+        wait_until(told_pid.exists, what="the gate to start its child")
+        child = psutil.Process(int(told_pid.read_text()))
+        assert child.nice() >= NICENESS
+        group = Path(f"/proc/{child.pid}/autogroup")
+        assert not group.exists() or group.read_text().endswith(f"nice {NICENESS}\n")
+    wait_until(lambda: not alive(child), what="the child to end with the gate")
 
 
 @pytest.mark.process
