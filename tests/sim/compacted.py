@@ -18,6 +18,7 @@ from msgspec import structs
 from sim.chaos import FULL
 from sim.cluster import Node
 from sim.compacted_clients import (
+    ALL_BYTES,
     FORKED,
     HELD,
     IDLE,
@@ -40,6 +41,7 @@ from chaos.history import INFO, OK
 from chaos.transaction_history import COMMITTED, ROWS, Final, check_transactions
 from polynya.cold.compaction import compactor, key_map
 from polynya.cold.compaction.planner import CompactionPolicy
+from polynya.local.api import Position
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.compaction.commands import NoteCompaction
@@ -292,8 +294,10 @@ class CompactedEpisode(TransactionEpisode):
     async def _reaches_the_end(self, name: str) -> None:
         """Check that readers of all kinds reach the end from anywhere."""
         random, node = Random(f"from anywhere {self.seed} {name}"), self.world.alive()[0]
-        found = await self._surely(lambda: self.table.whole(name, ROWS))
-        first, (end, _) = self.recorder.history.trimmed.get(name, 0), found
+        whole = await self._surely(
+            lambda: self.table.page(name, ROWS, Position.START, 0, ALL_BYTES)
+        )
+        first, end = whole.info.first_record, whole.record
         for _ in range(8):
             at = random.randint(first, end)
             kind, most = random.choice((ROWS, COMMITTED)), random.choice((1, 100, 1000))

@@ -333,6 +333,7 @@ class TransactionEpisode(Episode):
     async def _ends(self) -> None:
         """Record both ends of each stream as its leader has them."""
         for name in NAMES:
+            await self.world.wait_leaders()
             group = self.world.group_of(name)
             leader = self.world.leader(group)
             assert leader is not None

@@ -3,17 +3,21 @@ source; and refusals of `POST /v1/ranges`."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
+from polling import wait_until
 from worlds.pipeline import PipeWorld
 
 from polynya.base.errors import Unavailable
+from polynya.client import Client, NewRecord
 from polynya.lakehouse.jobs.plan import store_settings
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.reading.slices import BASE_TYPES
@@ -49,6 +53,26 @@ def rows(found: list[Slab], *columns: str) -> list[tuple[Any, ...]]:
     names = columns or ("stream", "offset", "value")
     batch = [batch for slab in found for batch in batches(slab, names)]
     return [tuple(row.values()) for part in batch for row in part.to_pylist()]
+
+
+def test_the_last_values_of_a_compacted_stream_are_read_from_both_sources(node: PipeWorld) -> None:
+    with Client(node.node.url) as client:
+        stream = client.stream("keyed")
+        stream.create()
+        for number in range(12):
+            stream.append(NewRecord(value={"n": number}, key=f"k{number % 3}"))
+        stream.set_retention(compact=True)
+
+    def ended() -> bool:
+        url = f"{node.node.url}/v1/compaction/keyed"
+        with urlopen(Request(url, method="POST")) as answer:
+            seen = json.load(answer)
+        return bool(seen["passes"]) and not seen["dirty_bytes"]
+
+    wait_until(ended, what="a pass")
+    for source in ("store", "server"):
+        found = rows(planned(node, stream="keyed", readFrom=source), "offset", "value")
+        assert [(at, json.loads(value)["n"]) for at, value in found] == [(9, 9), (10, 10), (11, 11)]
 
 
 def test_every_record_is_read_from_both_sources(node: PipeWorld) -> None:
