@@ -12,10 +12,11 @@ from urllib.parse import quote
 
 import pytest
 from chromium import Browser, browser
+from missing import needed_module
 from product import running_node
 from worlds.console_acts import go, wait_text
 
-parquet = pytest.importorskip("pyarrow.parquet")
+parquet = needed_module("pyarrow.parquet")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 __all__ = ["browser"]  # the fixture
 

@@ -354,3 +354,31 @@ test("the difference of two texts", () => {
   const long = differing(many("a"), many("b"));
   assert.deepEqual([long.length, long[0].text, long[2000].text], [4000, "a0", "b0"]);
 });
+
+test("many streams are followed on from where each was, without the zeros of its offset", async () => {
+  globalThis.document = { baseURI: "http://node:4437/console/" };
+  const { ManyStreams, OneStream } = await from("tail");
+  const source = new ManyStreams({ match: "runs/**" }, (record) => record.offset > 0);
+  assert.equal(source.target().href, "http://node:4437/v1/live?offset=now&match=runs%2F**");
+  const control = (fields) => source.read({ event: "control", data: JSON.stringify(fields) });
+  const at = (record, byte) => `${String(record).padStart(16, "0")}_${String(byte).padStart(16, "0")}`;
+  control({ stream: "runs/a", contentType: "application/json", streamNextOffset: at(0, 0) });
+  control({ stream: "runs/b", contentType: "text/plain", streamNextOffset: at(7, 40) });
+  const record = (offset, value) => `{"offset": ${offset}, "timestamp": null, "append_time": 5, "key": null, "headers": [], "value": ${value}}`;
+  const { records } = source.read({ event: "data", data: `{"stream":"runs/a","streamNextOffset":"${at(2, 12)}","upToDate":true,"data":[${record(0, "1")}, ${record(1, "1.50")}]}` });
+  assert.deepEqual(records.map((each) => [each.stream, each.offset, new TextDecoder().decode(each.bytes), each.asJson]), [["runs/a", 1, "1.50", true]]);
+  assert.equal(source.looked, 2);
+  assert.equal(source.target("cursor").search, "?offset=now&match=runs%2F**", "a cursor is of the address that it came from");
+  assert.deepEqual(source.target().searchParams.getAll("stream"), ["runs/a@2_12", "runs/b@7_40"]);
+  control({ stream: "runs/b", streamDeleted: true });
+  control({ stream: "runs/a", error: { code: "CORRUPT", message: "broken" } });
+  assert.deepEqual([source.streams, [...source.faults]], [1, [["runs/a", "broken"]]]);
+  assert.deepEqual(source.read({ event: "control", data: '{"allUpToDate":true,"streams":1}' }), { records: [] });
+  const list = new ManyStreams({ names: ["a", "b"] }, () => true);
+  list.read({ event: "control", data: JSON.stringify({ stream: "a", streamNextOffset: at(1, 2) }) });
+  assert.deepEqual(list.target().searchParams.getAll("stream"), ["a@1_2", "b"]);
+  const one = new OneStream("a", true, 3);
+  assert.equal(one.read({ event: "data", data: `[${record(3, "{}")}]` }), null);
+  const read = one.read({ event: "control", data: `{"streamNextOffset":"${at(4, 9)}","streamClosed":true}` });
+  assert.deepEqual([read.records.length, read.closed, one.next], [1, true, 4]);
+});

@@ -315,7 +315,8 @@ class RecordsView extends PanedView {
       waiting: `Not connected: ${reason}. Retrying …`,
       failed: `Stopped following: ${reason}`,
     };
-    this.tell(`${words[state]}${held}${lost}.${faults}`, state === "failed");
+    const end = state === "live" || state === "failed" ? "." : ""; // the others end in dots
+    this.tell(`${words[state]}${held}${lost}${end}${faults}`, state === "failed");
   }
 
   words(found) {

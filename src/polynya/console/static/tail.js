@@ -20,7 +20,7 @@ export class Tail {
   #retry = FIRST_RETRY_MS;
 
   /**
-   * Follow a source. `source.target()` is where its events are; `source.read(event)` returns null, or what they amount to: {records, closed}, after which a
+   * Follow a source. `source.target(lastId)` is where its events behind this one are; `source.read(event)` returns null, or what they amount to: {records, closed}, after which a
    * lost connection goes on behind this event. `changed` is called when records arrive or `state` changes.
    */
   constructor(source, changed) {
@@ -79,7 +79,7 @@ export class Tail {
   }
 
   async #follow(signal) {
-    for await (const event of events(this.source.target(), { lastId: this.#lastId, signal })) {
+    for await (const event of events(this.source.target(this.#lastId), { lastId: this.#lastId, signal })) {
       if (event.event === "error") {
         const { error } = JSON.parse(event.data);
         throw new ApiError(0, String(error.code), String(error.message), new Headers());
@@ -137,6 +137,7 @@ export class OneStream {
 export class ManyStreams {
   #json = new Set(); // names of the streams of JSON
   #places = new Map(); // by name, the offset behind its last event
+  #target = null; // that the present cursor is of
 
   constructor(selection, matches) {
     this.selection = selection;
@@ -149,7 +150,13 @@ export class ManyStreams {
     return this.#places.size;
   }
 
-  target() {
+  target(lastId = "") {
+    if (!lastId || !this.#target) this.#target = this.#again();
+    return this.#target;
+  }
+
+  /** Return the address without a cursor: each stream goes on at its place. */
+  #again() {
     const target = liveUrl(this.selection);
     const { names } = this.selection;
     if (!this.#places.size) return target;
