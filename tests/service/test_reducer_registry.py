@@ -9,7 +9,7 @@ import pytest
 
 from polynya.base.errors import Unavailable
 from polynya.reducers.bindings import Wanted
-from polynya.service import fresh_reads
+from polynya.routing import fresh_reads
 from polynya.service.reducers.registry import MetaSettings, Reducers
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.replies import Code, Reply

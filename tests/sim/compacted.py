@@ -1,7 +1,10 @@
-"""Keyed records in a simulated cluster whose streams are compacted: idempotent producers and transactions
-of replicated, diskless and leased streams, a table that holds records, forks, trims, a stream that is idle
-for most of the time, one that has pages before it gets the policy, and nodes that die between the steps
-of a pass. `chaos.transaction_history` checks what clients were told (rules H and I among others)."""
+"""Keyed records in a simulated cluster whose streams are compacted.
+
+Idempotent producers and transactions write to replicated, diskless and leased streams. A table holds
+records, forks and trims are made, one stream is idle for most of the time, and another one has pages
+before it gets its policy. Nodes die between the steps of a pass. `chaos.transaction_history` checks what
+clients were told (rules H and I among others).
+"""
 
 from __future__ import annotations
 
@@ -336,7 +339,7 @@ class CompactedEpisode(TransactionEpisode):
             await asyncio.sleep(0.5)
 
     def _packed(self, name: str) -> int:
-        """Return the end of a stream's packs; 0: there are none, or the stream has pages for ever."""
+        """Return the end of a stream's packs; 0: it has none, or keeps pages instead."""
         _, stream = self._stream(name)
         if stream is None or not stream.cold or index.pages(stream.cold):
             return 0
