@@ -511,7 +511,7 @@ class _Checker:
             if got[0] == -1 and (
                 is_trimmed or deleted.get(key, -LATER) > self._began(stream, value)
             ):
-                continue  # a later tombstone that no reader got may have gone with it
+                continue  # with an unseen later tombstone
             yield (
                 f"I: the last value of {key} in {stream} is {value} at {offset}; a reader from "
                 f"0 got {got[1] or 'nothing'}"

@@ -1,10 +1,7 @@
-"""Keyed records in a simulated cluster whose streams are compacted.
-
-Idempotent producers and transactions write to replicated, diskless and leased streams. A table holds
-records, forks and trims are made, one stream is idle for most of the time, and another one has pages
-before it gets its policy. Nodes die between the steps of a pass. `chaos.transaction_history` checks what
-clients were told (rules H and I among others).
-"""
+"""Keyed records in a simulated cluster whose streams are compacted. Idempotent producers and transactions
+write to replicated and diskless streams. A table holds one of them; another is forked, one is trimmed, one is
+idle for most of the time, and one has pages before it gets the policy. Nodes die between the steps of a pass.
+`chaos.transaction_history` checks what clients were told (rules H and I among others)."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ from worlds.transactions import stored
 
 from chaos.history import INFO, OK
 from chaos.transaction_history import COMMITTED, ROWS, Final, check_transactions
-from polynya.cold.compaction import compactor, key_map
+from polynya.cold.compaction import compactor, key_map, reading
 from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.local.api import Position
 from polynya.stream.command import Command
@@ -77,14 +74,20 @@ def compaction_chance(seed: int) -> Iterator[None]:
     """Seed the chance of compactors, and let them work in the seconds of an episode. Some have so little
     memory that a pass ends early."""
     random = Random(f"compaction {seed}")
+
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
     slots = random.choice((1 << 20, 1 << 20, 4))
     least = mock.patch.object(key_map, "SLOTS_MIN", 4)
+    paced = mock.patch.object(reading, "monotonic", now)
     with (
         least,
+        paced,
         mock.patch.multiple(
             compactor,
             token_bytes=random.randbytes,
-            monotonic=lambda: asyncio.get_running_loop().time(),
+            monotonic=now,
             INTERVAL_SECONDS=random.choice((0.3, 0.8)),
             REFUSED_REST_MS=500,
             MAP_BYTES=slots * compactor.SLOT_BYTES,
@@ -339,7 +342,7 @@ class CompactedEpisode(TransactionEpisode):
             await asyncio.sleep(0.5)
 
     def _packed(self, name: str) -> int:
-        """Return the end of a stream's packs; 0: it has none, or keeps pages instead."""
+        """Return the end of a stream's packs; 0: there are none, or the stream has pages, which stay."""
         _, stream = self._stream(name)
         if stream is None or not stream.cold or index.pages(stream.cold):
             return 0

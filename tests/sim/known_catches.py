@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from sim.chaos import run_episode
 from sim.commit_mutants import COMMIT_CAUGHT_BY, COMMIT_STORIES
+from sim.compacted import run_compacted
+from sim.compaction_mutants import COMPACTION_CAUGHT_BY
 from sim.coordinated import run_coordinated
 from sim.coordinator_mutants import COORDINATOR_CAUGHT_BY
 from sim.copy_delta_mutants import COPY_DELTA_CAUGHT_BY, COPY_DELTA_STORIES
@@ -48,6 +50,7 @@ RUN: dict[str, Callable[..., object]] = {
     "switched": run_switched,
     "transactions": run_transactions,
     "together": run_together,
+    "compacted": run_compacted,
 }
 TRIED = ("plain", "swarm", "moves")
 SEEDS = 40  # of each kind
@@ -132,6 +135,7 @@ CAUGHT_BY = {
         | COORDINATOR_CAUGHT_BY
         | TOGETHER_CAUGHT_BY
         | TRANSACTION_CAUGHT_BY
+        | COMPACTION_CAUGHT_BY
     ).items()
 }
 

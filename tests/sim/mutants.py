@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from sim.code_edits import Stale, edited_function
 from sim.commit_mutants import COMMIT
+from sim.compaction_mutants import COMPACTION
 from sim.coordinator_mutants import COORDINATOR
 from sim.copy_delta_mutants import COPY_DELTA
 from sim.disk import SimDisk
@@ -415,6 +416,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
 MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA | WORLD
 MUTANTS |= COORDINATOR | TOGETHER
 MUTANTS |= TRANSACTION
+MUTANTS |= COMPACTION
 NOTICED: dict[
     str, tuple[Any, str, Any]
 ] = {  # by a test (`STORIES`), where a seed rarely comes upon them
