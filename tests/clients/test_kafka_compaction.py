@@ -216,7 +216,15 @@ def test_http_reads_a_compacted_topic_and_a_compacted_stream(node: RunningNode) 
             stream.append(NewRecord(value={"n": at}, key=f"k{at % 3}"))
         stream.set_retention(compact=True)
         assert compact(node, "settings")["cleaned_offset"] == 20
-        assert [record.value for record in stream.read()] == [{"n": at} for at in (17, 18, 19)]
+        last = [{"n": at} for at in (17, 18, 19)]
+        assert [record.value for record in stream.read()] == last
+        stream.fork("settings-copy")
+        for name in ("settings", "settings-copy"):
+            with client.stream(name).tail("-1", live="sse") as reader:
+                assert [next(reader).value for _ in last] == last
+        with client.tail_many("settings", "settings-copy", offset="-1") as many:
+            values = [next(many).value for _ in range(6)]
+        assert sorted(values, key=str) == sorted(last * 2, key=str)
 
 
 def test_the_command_line_shows_it_and_begins_passes(node: RunningNode) -> None:
