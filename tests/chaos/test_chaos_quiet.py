@@ -68,7 +68,7 @@ def test_the_result_of_a_busy_machine_is_refused(
 ) -> None:
     monkeypatch.setattr(_results, "FOLDER", tmp_path / "results")
     monkeypatch.setattr(_results, "BUSY", tmp_path / "busy")
-    monkeypatch.setattr(_results, "_commit", lambda: "c")
+    monkeypatch.setattr(_results, "commit", lambda: "c")
     monkeypatch.setattr(_results, "source", lambda: "c")
     _results.save("clusters", RUNS, conditions=QUIET)
     scenario = report.Scenario("clusters", "Appends", "Of three.")
@@ -105,7 +105,7 @@ def test_figures_of_a_busy_machine_are_not_shown(
 def test_the_page_is_measured_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_results, "FOLDER", tmp_path)
     monkeypatch.setattr(page, "FOLDER", tmp_path)
-    monkeypatch.setattr(_results, "_commit", lambda: "c")
+    monkeypatch.setattr(_results, "commit", lambda: "c")
     monkeypatch.setattr(_results, "source", lambda: "abc")
     assert not page.is_current("mixed", "abc")
     _results.save("mixed", RUNS, conditions=QUIET)

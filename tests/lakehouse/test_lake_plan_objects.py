@@ -30,7 +30,7 @@ JOB = Job(PLAN, [Column("n", "long", "n", [])], [{}], layout(PARTS, {}, 1), b"m"
 HEADER = (
     b'{"plan":{"table":{"uid":"1","name":"t","prefix":"","location":"tables/1","job":0,'
     b'"iceberg":"","iceberg_dlq":"","result":"","store":null,"columns":[],"merge_files":0,'
-    b'"merge_bytes":0,"partitions":[],"transform":""},"job":3,"attempt":"ab","store":{"kind":'
+    b'"merge_bytes":0,"partitions":[],"transform":"","keep_snapshots":20,"keep_ms":0,"tags":{}},"job":3,"attempt":"ab","store":{"kind":'
     b'"local","root":"/x","bucket":"","region":"","endpoint":"","shared":false},"ranges":[],'
     b'"version":1,"more":null,"streams":[]},"columns":[{"field":"n","type":"long","name":"n",'
     b'"children":[]}],"shapes":[{}],"tasks":[],"arrow_schema":"bQ==","arrow_schema_dlq":"ZA==",'

@@ -17,7 +17,8 @@ SWARM_SEEDS = 50
 OTHER_SEEDS = 10
 OTHERS = (
     "moves", "readers", "returns", "copies", "planned", "kafka", "groups", "members", "leased",
-    "switched", "diskless", "coordinated", "transactions", "together",
+    "switched", "diskless", "coordinated", "transactions", "compacted",
+    "together",
 )  # fmt: skip
 
 

@@ -365,7 +365,7 @@ CAUGHT_BY: dict[str, tuple[str, int]] = {  # the world and the seed that catch i
     "control batches have a key": ("compacted", 4),
     "`cleaned` is raised after a refused slice": ("compacted", 1),
     "`cleaned` is raised under a pin": ("compacted", 0),
-    "a tombstone is dropped with what it deletes": ("compacted", 1),
+    "a tombstone is dropped with what it deletes": ("compacted", 2),
     "an aborted value wins a key": ("compacted", 0),
     "the last batch is removed": ("compacted", 23),
     "a restore keeps what is open": ("backups", 0),

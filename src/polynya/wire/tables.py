@@ -10,6 +10,9 @@ import msgspec
 # exact in every language, and as a sum of many
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
+# of an incarnation: its group is in the upper 16 bits, so from group 32 on it has more than 53
+Uid = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
 Difference = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 
 
@@ -68,7 +71,7 @@ class FailedRange(msgspec.Struct, frozen=True):
     """A range of a job that could not be read."""
 
     stream: str  # as in the plan
-    uid: Number
+    uid: Uid
     record: Number
     records: Number
     pack: str

@@ -28,6 +28,7 @@ class SnapshotsView extends PanedView {
     this.shell = shell;
     this.abort = new AbortController();
     this.stream = null;
+    this.listText = null; // what `note` was told of the list last
     this.build();
     this.keys = { ...this.paneKeys(), c: () => this.copyCurl(), x: () => this.copyCommand(), Escape: () => this.leave() };
   }
@@ -65,7 +66,7 @@ class SnapshotsView extends PanedView {
       if (!document.hidden) await this.read();
     } catch (error) {
       if (this.abort.signal.aborted) return;
-      this.tell(error.status === 404 ? `The stream “${visible(this.name)}” does not exist.` : `The snapshots cannot be listed: ${error.message}. Retrying …`, true);
+      this.tellOfList(error.status === 404 ? `The stream “${visible(this.name)}” does not exist.` : `The snapshots cannot be listed: ${error.message}. Retrying …`, true);
       if (error.status === 404) return;
     }
     if (!this.abort.signal.aborted) this.timer = setTimeout(() => this.poll(), Math.max(POLL_MS, 8 * (performance.now() - begun)));
@@ -89,7 +90,7 @@ class SnapshotsView extends PanedView {
     );
     this.rows.show(snapshots, (each) => `${this.stream.incarnation} ${each.offset} ${each.origin}`, (each) => this.row(each), (element, each) => this.refresh(element, each, newest));
     this.box.hidden = !snapshots.length;
-    this.tell(snapshots.length ? "" : "The stream has no snapshots yet. A client publishes one, or a reducer does.");
+    this.tellOfList(snapshots.length ? "" : "The stream has no snapshots yet. A client publishes one, or a reducer does.");
     this.onKnown();
   }
 
@@ -146,6 +147,13 @@ class SnapshotsView extends PanedView {
   leave() {
     if (!this.pane.element.hidden) this.closePane();
     else this.shell.go(streamHash(this.name));
+  }
+
+  /** Tell what the list says, once: the next look must not replace the answer to a click. */
+  tellOfList(text, wrong = false) {
+    if (text === this.listText) return;
+    this.listText = text;
+    this.tell(text, wrong);
   }
 
   tell(text, wrong = false) {
