@@ -377,18 +377,18 @@ def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> N
     with running_node(tmp_path / "data", *flags) as one:
         page = browser.open(f"{one.url}/console/#/overview")
         page.wait("document.querySelectorAll('.map-row').length === 1")
-        page.wait("document.querySelectorAll('.map-cells .cell.leads').length === 65")
+        page.wait("document.querySelectorAll('.map-cells .cell.leads').length === 17")
         go(page, "#/health")
         page.wait("document.querySelectorAll('.nodes tbody tr').length === 1")
-        page.wait("document.querySelector('.nodes tbody td:nth-child(6)').textContent === '65'")
+        page.wait("document.querySelector('.nodes tbody td:nth-child(6)').textContent === '17'")
         assert texts(page, ".nodes tbody td") == [
             "1 (this node)",
             "http://127.0.0.1:4437",
             "east",
             "up",
             __version__,
-            "65",
-            "65",
+            "17",
+            "17",
         ]
         page.call("Page.close")
 

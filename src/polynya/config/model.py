@@ -46,7 +46,7 @@ from polynya.config.ursula import aliases_in, conflicts_in, warnings_in
 from polynya.objectstore.settings import StoreSettings
 
 DEFAULT_FILE = "polynya.toml"
-GROUPS_DEFAULT = 64
+GROUPS_DEFAULT = 16
 REDACTED = "***"
 _HOST = re.compile(r"[\w.-]+|\[[0-9a-f:.]+\]", re.ASCII)
 _COOKIE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)

@@ -29,7 +29,7 @@ NODE = (
     setting.count(
         "groups",
         None,
-        "Groups that streams are hashed to. Default: 64; fixed when the data folder is created.",
+        "Groups that streams are hashed to. Default: 16; fixed when the data folder is created.",
         low=1,
         high=limits.GROUPS_MAX,
     ),
