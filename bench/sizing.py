@@ -39,6 +39,7 @@ from chaos.ports import keep_row
 from chaos.quiet import Watch
 
 PIPELINED = 32
+PAUSE_SECONDS = 0.1  # after a refused append
 SMALL, LARGE = 1024, 256 * 1024  # bytes of a record
 SETTLE_SECONDS = 3.0  # a flush, and the snapshot after it
 START_SECONDS = 120.0
@@ -139,20 +140,26 @@ def append(name: str, body: bytes, *headers: str) -> bytes:
     return request("POST", f"/v1/stream/sizing/{name}", body, *headers)
 
 
-async def pipelined(port: int, requests: Iterable[bytes]) -> int:
-    """Send requests on one connection, `PIPELINED` at a time. Return how many were answered. Raises
-    SystemExit for an error."""
+async def pipelined(port: int, requests: Iterable[bytes], *, waits: bool = False) -> int:
+    """Send requests on one connection, `PIPELINED` at a time. Return how many were served. `waits`:
+    pause after a 503, as when more is appended than the store takes. Raises SystemExit for another
+    error."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     left, total = iter(requests), 0
     while some := list(islice(left, PIPELINED)):
         writer.write(b"".join(some))
+        refused = 0
         for _ in some:
             head = await reader.readuntil(b"\r\n\r\n")
             found, length = _STATUS.match(head), _LENGTH.search(head)
             rest = await reader.readexactly(int(length[1])) if length else b""
-            if found is None or found[1][:1] != b"2":
+            if waits and found is not None and found[1] == b"503":
+                refused += 1
+            elif found is None or found[1][:1] != b"2":
                 raise SystemExit(f"the node answered {head.decode()}{rest.decode()}")
-        total += len(some)
+        total += len(some) - refused
+        if refused:
+            await asyncio.sleep(PAUSE_SECONDS)
     writer.close()
     return total
 
@@ -290,8 +297,10 @@ async def appended(node: Node, seconds: float, connections: int, size: int) -> i
     """Append to a stream on each connection as fast as it goes; return the number."""
     work = (
         pipelined(
-            node.port, until(seconds, lambda _, name=f"s{at}": append(name, os.urandom(size)))
-        )  # type: ignore[misc]
+            node.port,
+            until(seconds, lambda _, name=f"s{at}": append(name, os.urandom(size))),  # type: ignore[misc]
+            waits=True,
+        )
         for at in range(connections)
     )
     return sum(await asyncio.gather(*work))
