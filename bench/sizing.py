@@ -40,6 +40,7 @@ from chaos.quiet import Watch
 
 PIPELINED = 32
 PAUSE_SECONDS = 0.1  # after a refused append
+IN_FLIGHT_BYTES = 1 << 20  # of appends on one connection, so that few are refused
 SMALL, LARGE = 1024, 256 * 1024  # bytes of a record
 SETTLE_SECONDS = 3.0  # a flush, and the snapshot after it
 START_SECONDS = 120.0
@@ -140,13 +141,15 @@ def append(name: str, body: bytes, *headers: str) -> bytes:
     return request("POST", f"/v1/stream/sizing/{name}", body, *headers)
 
 
-async def pipelined(port: int, requests: Iterable[bytes], *, waits: bool = False) -> int:
-    """Send requests on one connection, `PIPELINED` at a time. Return how many were served. `waits`:
+async def pipelined(
+    port: int, requests: Iterable[bytes], *, at_once: int = PIPELINED, waits: bool = False
+) -> int:
+    """Send requests on one connection, `at_once` at a time. Return how many were served. `waits`:
     pause after a 503, as when more is appended than the store takes. Raises SystemExit for another
     error."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     left, total = iter(requests), 0
-    while some := list(islice(left, PIPELINED)):
+    while some := list(islice(left, at_once)):
         writer.write(b"".join(some))
         refused = 0
         for _ in some:
@@ -299,6 +302,7 @@ async def appended(node: Node, seconds: float, connections: int, size: int) -> i
         pipelined(
             node.port,
             until(seconds, lambda _, name=f"s{at}": append(name, os.urandom(size))),  # type: ignore[misc]
+            at_once=min(PIPELINED, max(1, IN_FLIGHT_BYTES // size)),
             waits=True,
         )
         for at in range(connections)
