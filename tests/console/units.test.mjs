@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const from = (name) => import(new URL(`${name}.js`, `file://${process.env.CONSOLE}/`));
-const { bytes, compact, duration, parsePlace, parseSeconds, parseSize, parseToken, quoted, spellSeconds, token, visible, visibleLines } = await from("format");
+const { bytes, compact, duration, isSamePage, parsePlace, parseSeconds, parseSize, parseToken, quoted, spellSeconds, token, visible, visibleLines } = await from("format");
 const { elements, Members, parse, plain } = await from("json");
 const { bodyOf, checkJson, headersOf, templatesOf } = await from("drafts");
 const { linePath } = await from("charts");
@@ -22,6 +22,11 @@ const { plotOf } = await from("plot");
 const { completed, suggestions, tablesIn, wordBefore } = await from("complete");
 const { QUERIES_MAX, withQuery } = await from("history");
 const { differing } = await from("diff");
+
+test("an address is of the same page in another state, or of another page", () => {
+  assert.ok(isSamePage("#/stream/a/b", "#/stream/a/b?at=7") && isSamePage("#/stream/a%20b?at=1", "#/stream/a b"));
+  for (const other of ["#/snapshots/a/b", "#/stream/a", "", "#/stream/a/%"]) assert.ok(!isSamePage(other, "#/stream/a/b?at=7"));
+});
 
 test("numbers, sizes and durations", () => {
   assert.deepEqual([0, 7, 0.5, 999, 1000, 1234567, 2e9].map(compact), ["0", "7", "0.5", "999", "1k", "1.23M", "2G"]);

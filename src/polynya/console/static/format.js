@@ -136,6 +136,16 @@ export function streamHash(name) {
   return `#/stream/${name.split("/").map(encodeURIComponent).join("/")}`;
 }
 
+/** Report whether two addresses are of one page and one thing, perhaps in different states. */
+export function isSamePage(one, other) {
+  const path = (hash) => hash.split("?")[0].split("/").map((part) => decodeURIComponent(part)).join("/");
+  try {
+    return path(one) === path(other);
+  } catch {
+    return false; // malformed
+  }
+}
+
 /** Quote one argument for a POSIX shell. */
 export function quoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;

@@ -4,6 +4,7 @@ import { accessToken, denied, keepToken } from "./api.js";
 import { copy, h, isField, put } from "./dom.js";
 import * as access from "./access.js";
 import * as costs from "./costs.js";
+import { isSamePage } from "./format.js";
 import * as group from "./group.js";
 import * as health from "./health.js";
 import * as kafka from "./kafka.js";
@@ -44,9 +45,9 @@ const shell = {
     history.replaceState(null, "", hash);
     show();
   },
-  /** Change the address of the current state. */
+  /** Change the address of the current state, unless the user is on the way to another page. */
   rename(hash) {
-    history.replaceState(null, "", hash);
+    if (isSamePage(location.hash, hash)) history.replaceState(null, "", hash);
   },
   say(text) {
     const said = by("said");
