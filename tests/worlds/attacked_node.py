@@ -30,6 +30,7 @@ TURN_SECONDS_MAX = 0.25  # of a loop's own CPU time
 ANSWER_SECONDS_MAX = 8.0  # on a machine that has much else to do
 _FLAGS = (
     "--cores", "1", "--groups", "4", "--auth-required", "--text-listen", "on", "--lake-interval", "0",
+    "--kafka-listen", "127.0.0.1:0",
 )  # fmt: skip
 
 
