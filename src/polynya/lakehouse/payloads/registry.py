@@ -6,6 +6,7 @@ to. Both never change, so they are kept.
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,10 +15,16 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from polynya.base.errors import PolynyaError, Unavailable
+from polynya.base.errors import Unavailable
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.payloads import AVRO, REGISTRY, BadPayload, Payload, payload_of
 from polynya.lakehouse.jobs.plan import UNFRAMED, Writer
+from polynya.lakehouse.payloads.logins import (
+    VARIABLE,
+    RegistryAuth,
+    RegistryRefused,
+    login_for,
+)
 
 NODE_PATH = "/registry"  # of a node's own registry
 REFERENCES_MAX = 100  # of one schema, at all levels
@@ -26,10 +33,6 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Registry = Callable[[str], Any]
 """Returns the `SchemaReader` of the registry at a URL; "": the node's own."""
-
-
-class RegistryRefused(PolynyaError):
-    """A registry refuses to answer, or its answer is invalid: only its tables wait."""
 
 
 class _Reference(msgspec.Struct):
@@ -49,8 +52,8 @@ class SchemaReader:
 
     def __init__(self, url: str, client: httpx.Client | None = None) -> None:
         self.url = url.rstrip("/")
-        near = httpx.URL(self.url).host in _LOOPBACK
-        self._client = client or httpx.Client(timeout=_SECONDS, trust_env=not near)
+        self._is_own = client is not None
+        self._client = client or _client_of(self.url)
         self._known: dict[int, Writer] = {}
         self._lock = threading.Lock()
 
@@ -99,6 +102,8 @@ class SchemaReader:
             return None
         if status >= 500 or status in (408, 429):
             raise Unavailable(f"the schema registry {self.url} answered {status}")
+        if status in (401, 403) and not self._is_own:
+            raise RegistryRefused(self._login_refusal(status))
         if status != 200:
             raise RegistryRefused(
                 f"the schema registry {self.url} answered {status} to GET {path}. Check the URL and "
@@ -110,6 +115,31 @@ class SchemaReader:
             raise RegistryRefused(
                 f"the schema registry {self.url} answered no schema to GET {path}: {fault}"
             ) from None
+
+    def _login_refusal(self, status: int) -> str:
+        """Return the message for a registry that asks for a login or refuses one."""
+        if login_for(self.url).header:
+            return (
+                f"the schema registry {self.url} answered {status} to the login of the file that "
+                f"{VARIABLE} names. Check it, and the rights of its user"
+            )
+        return (
+            f"the schema registry {self.url} answered {status}: it wants a login. Put it into a file, "
+            f"whose name the driver has in {VARIABLE}: see docs/table-payloads.md"
+        )
+
+
+def _client_of(url: str) -> httpx.Client:
+    """Return a client of a foreign registry, with its login. Raises RegistryRefused."""
+    ca = login_for(url).ca
+    try:
+        verify = ssl.create_default_context(cafile=ca) if ca else True
+    except OSError as fault:
+        raise RegistryRefused(
+            f"the CA file {ca} of the registry {url} cannot be used: {fault}"
+        ) from None
+    near = httpx.URL(url).host in _LOOPBACK
+    return httpx.Client(timeout=_SECONDS, trust_env=not near, verify=verify, auth=RegistryAuth(url))
 
 
 def _is_registry(answer: httpx.Response) -> bool:
