@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
@@ -215,9 +216,12 @@ def kafka_listeners(
         quorum=MetaQuorum(status, brokers.broker_of),
     )
     measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
+    pushed = metric_sources.of_kafka_clients(front.context.telemetry, monotonic)
     own = start.kafka_direct[start.core : start.core + 1]
     clients = (front.context.clients,)
-    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), clients, _times(front))]
+    return [
+        Listener(KAFKA, front, (measured, pushed), own, (_appended(front),), clients, _times(front))
+    ]
 
 
 def _times(front: KafkaFront) -> tuple[Timed, ...]:
