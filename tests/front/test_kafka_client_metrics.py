@@ -51,7 +51,7 @@ async def pushed(wire: KafkaWire, told: Any, data: bytes, **fields: Any) -> int:
 
 def shown(world: KafkaWorld) -> dict[str, float]:
     """Return the samples of what was pushed."""
-    samples = of_kafka_clients(world.front.context.telemetry, lambda: 0.0)()
+    samples = of_kafka_clients(world.front.context.telemetry.clients, lambda: 0.0)()
     return {key: value for key, value in samples.items() if "{" in key}
 
 
@@ -84,7 +84,7 @@ def test_what_a_client_pushes_is_shown_and_its_deltas_are_summed() -> None:
             CLIENT_TELEMETRY_BYTES_MAX,
         )
         assert await pushed(wire, told, encoded(RATE, SENT)) == 0
-        (instance,) = world.front.context.telemetry.present(0.0)
+        (instance,) = world.front.context.telemetry.clients.present(0.0)
         own = f'client_id="test",client_instance_id="{instance.client.client_instance_id}"'
         assert shown(world) == {
             f'polynya_kafka_client_gauge{{{own},metric="{RATE.name}",topic="t"}}': 0.5,
@@ -154,7 +154,7 @@ def test_a_wrong_push_is_refused_and_the_connection_lives(
         assert await altered(wire, CLIENT_METRICS, "all", metrics="*") == (0, "")
         told = await subscription_of(wire)
         assert await pushed(wire, told, b"", **fields) == error
-        assert world.front.context.telemetry.refused == 1
+        assert world.front.context.telemetry.clients.refused == 1
         assert shown(world) == {}
 
     play(story)
@@ -187,7 +187,7 @@ def test_a_changed_subscription_is_told_to_a_client_that_pushes_for_the_old_one(
         other = Point("com.example.other", (), Kind.GAUGE, 1.0)
         assert await pushed(wire, told, encoded(SENT, other)) == 0
         assert list(shown(world).values()) == [7.0], "nothing but what was asked for"
-        assert world.front.context.telemetry.dropped_points == 1
+        assert world.front.context.telemetry.clients.dropped_points == 1
 
     play(story)
 

@@ -20,6 +20,7 @@ from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.server import KafkaFront
+from polynya.front.kafka.telemetry.instances import ClientInstances
 from polynya.jobs import repeat
 from polynya.node.kafka_quorum import MetaQuorum, StatusSource
 from polynya.routing.directory import Leaders
@@ -183,6 +184,7 @@ def kafka_listeners(
     keeper: Keeper,
     status: StatusSource,
     *,
+    clients: ClientInstances,
     connections_max: int,
 ) -> list[Listener]:
     """Return the Kafka listener of this core, or none where it is off. It has the access control
@@ -216,11 +218,12 @@ def kafka_listeners(
         quorum=MetaQuorum(status, brokers.broker_of),
     )
     measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
-    pushed = metric_sources.of_kafka_clients(front.context.telemetry, monotonic)
+    front.context.telemetry.clients = clients
+    pushed = metric_sources.of_kafka_clients(clients, monotonic)
     own = start.kafka_direct[start.core : start.core + 1]
-    clients = (front.context.clients,)
+    traffic = (front.context.clients,)
     return [
-        Listener(KAFKA, front, (measured, pushed), own, (_appended(front),), clients, _times(front))
+        Listener(KAFKA, front, (measured, pushed), own, (_appended(front),), traffic, _times(front))
     ]
 
 

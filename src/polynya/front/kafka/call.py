@@ -91,11 +91,6 @@ class Connection(Protocol):
         ...
 
     @property
-    def remote_port(self) -> str:
-        """The peer's port."""
-        ...
-
-    @property
     def responses(self) -> ResponseQueue: ...
 
     is_ending: bool  # no further requests are read; those in work are answered at once

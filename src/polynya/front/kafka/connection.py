@@ -314,13 +314,6 @@ class Connection(asyncio.BufferedProtocol):
         found = transport.get_extra_info("peername") if transport is not None else None
         return str(found[0]) if isinstance(found, tuple) else ""
 
-    @property
-    def remote_port(self) -> str:
-        """The peer's port."""
-        transport = self._pressure.transport
-        found = transport.get_extra_info("peername") if transport is not None else None
-        return str(found[1]) if isinstance(found, tuple) else ""
-
     def sweep(self, tick: int) -> None:
         """Close a connection that is idle for long, or stuck in a request or an answer."""
         responses = self.responses

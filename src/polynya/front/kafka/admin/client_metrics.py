@@ -36,7 +36,7 @@ async def described(
     error = _refusal(call, name, Operation.DESCRIBE_CONFIGS)
     if error:
         return error, []
-    own = (await call.context.client_metrics.all()).get(name, {})
+    own = (await call.context.telemetry.subscriptions.all()).get(name, {})
     listed = []
     for each, config in CONFIGS.items():
         same = [DescribeConfigsSynonym(each, config.default, DEFAULT_CONFIG)]
@@ -103,7 +103,7 @@ async def _alter(
     error = _refusal(call, name, Operation.ALTER_CONFIGS)
     if error:
         return error, f"the client metrics subscription '{name[:100]}' cannot be changed"
-    subscriptions = call.context.client_metrics
+    subscriptions = call.context.telemetry.subscriptions
     try:
         if dry:
             checked(change(dict((await subscriptions.all()).get(name, {}))))

@@ -191,7 +191,8 @@ async def list_config_resources(
     if wanted & {CLIENT_METRICS, GROUP}:
         try:
             if CLIENT_METRICS in wanted:
-                named += [(name, CLIENT_METRICS) for name in await context.client_metrics.all()]
+                subscribed = await context.telemetry.subscriptions.all()
+                named += [(name, CLIENT_METRICS) for name in subscribed]
             if GROUP in wanted:
                 named += [(name, GROUP) for name in await group_configs.configured(call)]
         except PolynyaError as fault:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from base64 import urlsafe_b64encode
 from functools import partial
+from time import monotonic
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import CLIENT_POINTS_PER_PUSH_MAX, CLIENT_TELEMETRY_BYTES_MAX, KIB
@@ -36,8 +36,8 @@ async def get_subscriptions(
     """Return the metrics that a client shall push, and its new id if it has none."""
     id_ = request.client_instance_id
     instance = await _heard(call, secrets.token_bytes(16) if id_ == NO_UUID else id_)
-    if not instance.may_get(_now()):
-        call.context.telemetry.refused += 1
+    if not instance.may_get(monotonic()):
+        call.context.telemetry.clients.refused += 1
         return GetTelemetrySubscriptionsResponse(error_code=Error.THROTTLING_QUOTA_EXCEEDED)
     instance.last_error = Error.NONE
     wanted = instance.wanted
@@ -68,7 +68,7 @@ def _error_of(instance: Instance, request: PushTelemetryRequest) -> Error:
     """Return the error of a push before it is decoded."""
     if instance.is_terminating:
         return Error.INVALID_REQUEST
-    if not instance.may_push(_now()) and not request.terminating:
+    if not instance.may_push(monotonic()) and not request.terminating:
         return Error.THROTTLING_QUOTA_EXCEEDED
     instance.is_terminating = request.terminating
     if request.subscription_id != instance.wanted.id_for(instance.id):
@@ -90,7 +90,7 @@ async def _take(call: Call, instance: Instance, request: PushTelemetryRequest) -
         return Error.TELEMETRY_TOO_LARGE
     except CorruptData:
         return Error.INVALID_RECORD
-    call.context.telemetry.take(instance, points)
+    call.context.telemetry.clients.take(instance, points)
     return Error.NONE
 
 
@@ -101,7 +101,7 @@ def _decoded(codec: int, metrics: bytes) -> Points:
 
 async def _heard(call: Call, id_: bytes) -> Instance:
     """Return the client of a request, with its present subscription."""
-    subscriptions = call.context.client_metrics
+    subscriptions = call.context.telemetry.subscriptions
     await subscriptions.refresh()
     name, version = call.session.software
     client = Client(
@@ -110,19 +110,21 @@ async def _heard(call: Call, id_: bytes) -> Instance:
         shortened(name),
         shortened(version),
         call.connection.remote,
-        call.connection.remote_port,
+        _port_of(call),
     )
-    instance = call.context.telemetry.heard(id_, client, _now())
+    instance = call.context.telemetry.clients.heard(id_, client, monotonic())
     if instance.version != subscriptions.version:
         instance.wanted = subscriptions.wanted(client)
         instance.version = subscriptions.version
     return instance
 
 
+def _port_of(call: Call) -> str:
+    transport = call.connection.responses.transport
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return str(peer[1]) if isinstance(peer, tuple) else ""
+
+
 def _refused(call: Call, error: Error) -> PushTelemetryResponse:
-    call.context.telemetry.refused += 1
+    call.context.telemetry.clients.refused += 1
     return PushTelemetryResponse(error_code=error)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
