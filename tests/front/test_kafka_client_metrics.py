@@ -234,6 +234,7 @@ def test_the_configs_of_a_subscription_are_kept_listed_and_deleted() -> None:
         ("s", {"match": "client_id=(a"}, Error.INVALID_CONFIG, "'(' without ')'"),
         ("s", {"retention_ms": "1"}, Error.INVALID_CONFIG, "known are interval.ms, match, metrics"),
         ("s", {"metrics": "m" * 5000}, Error.INVALID_CONFIG, "at most 4096"),
+        ("s", {"metrics": "m," * 40}, Error.INVALID_CONFIG, "at most 32"),
         ("", {"metrics": "*"}, Error.INVALID_REQUEST, "cannot be changed"),
         ("n" * 250, {"metrics": "*"}, Error.INVALID_REQUEST, "cannot be changed"),
     ],

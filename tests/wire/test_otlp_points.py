@@ -10,6 +10,11 @@ from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as otlp
 
 from polynya.base.errors import CorruptData
+from polynya.base.limits import (
+    CLIENT_ATTRIBUTES_MAX,
+    CLIENT_LABEL_CHARACTERS_MAX,
+    CLIENT_PUSH_FIELDS_MAX,
+)
 from polynya.wire.kafka.otlp_points import Kind, Point, Points, points_of
 
 DELTA, CUMULATIVE = 1, 2
@@ -98,3 +103,18 @@ def test_a_damaged_push_is_refused(damage: object) -> None:
     assert callable(damage)
     with pytest.raises(CorruptData):
         points_of(damage(encoded(Point("metric", (), Kind.GAUGE, 0.5))), 10)
+
+
+def test_long_texts_are_cut_and_further_attributes_left_out() -> None:
+    attributes = tuple((f"key{number}", "v" * 1000) for number in range(CLIENT_ATTRIBUTES_MAX + 1))
+    (point,) = points_of(encoded(Point("m" * 1000, attributes, Kind.GAUGE, 1.0)), 1).taken
+    most = CLIENT_LABEL_CHARACTERS_MAX
+    assert point.name == "m" * most
+    assert point.attributes == tuple((key, "v" * most) for key, _ in attributes[:-1])
+
+
+def test_a_small_push_of_very_many_fields_is_refused() -> None:
+    unknown = b"\x78\x01"  # field 15
+    points_of(unknown * 1000, 1)
+    with pytest.raises(CorruptData, match="fields"):
+        points_of(unknown * (CLIENT_PUSH_FIELDS_MAX + 1), 1)

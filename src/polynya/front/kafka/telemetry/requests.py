@@ -22,12 +22,12 @@ from polynya.wire.kafka.generated.push_telemetry import (
     PushTelemetryRequest,
     PushTelemetryResponse,
 )
-from polynya.wire.kafka.otlp_points import Points, points_of
+from polynya.wire.kafka.otlp_points import points_of
 from polynya.wire.kafka.primitives import NO_UUID
 
 # of the best compression first, as Kafka lists them
 ACCEPTED = (codecs.ZSTD, codecs.LZ4, codecs.GZIP, codecs.SNAPPY)
-_DECODED_AT_ONCE_BYTES = 8 * KIB  # decompressed they may be a hundred times as many
+_DECODED_AT_ONCE_BYTES = 16 * KIB  # beyond it a push is decoded in a thread
 
 
 async def get_subscriptions(
@@ -80,9 +80,10 @@ def _error_of(instance: Instance, request: PushTelemetryRequest) -> Error:
 
 
 async def _take(call: Call, instance: Instance, request: PushTelemetryRequest) -> Error:
-    decode = partial(_decoded, request.compression_type, request.metrics)
     try:
-        if len(request.metrics) > _DECODED_AT_ONCE_BYTES:
+        plain = _decompressed(request)
+        decode = partial(points_of, plain, CLIENT_POINTS_PER_PUSH_MAX)
+        if len(plain) > _DECODED_AT_ONCE_BYTES:
             points = await in_thread(call.context.coding, decode)
         else:
             points = decode()
@@ -94,9 +95,10 @@ async def _take(call: Call, instance: Instance, request: PushTelemetryRequest) -
     return Error.NONE
 
 
-def _decoded(codec: int, metrics: bytes) -> Points:
-    plain = codecs.decompressed(codec, metrics, CLIENT_TELEMETRY_BYTES_MAX) if metrics else b""
-    return points_of(plain, CLIENT_POINTS_PER_PUSH_MAX)
+def _decompressed(request: PushTelemetryRequest) -> bytes | memoryview:
+    """Return the metrics of a push. Raises CorruptData."""
+    codec, metrics = request.compression_type, request.metrics
+    return codecs.decompressed(codec, metrics, CLIENT_TELEMETRY_BYTES_MAX) if metrics else b""
 
 
 async def _heard(call: Call, id_: bytes) -> Instance:
@@ -106,7 +108,7 @@ async def _heard(call: Call, id_: bytes) -> Instance:
     name, version = call.session.software
     client = Client(
         shortened(call.header.client_id),
-        urlsafe_b64encode(id_).decode().rstrip("="),  # as clients print it
+        urlsafe_b64encode(id_).decode().rstrip("="),  # as Java's clients print it
         shortened(name),
         shortened(version),
         call.connection.remote,

@@ -17,6 +17,7 @@ from polynya.base.limits import (
     CLIENT_METRICS_INTERVAL_MS_MAX,
     CLIENT_METRICS_INTERVAL_MS_MIN,
     CLIENT_METRICS_MAX,
+    CLIENT_METRICS_NAMES_MAX,
     CLIENT_METRICS_VALUE_CHARACTERS_MAX,
 )
 from polynya.front.kafka.configs import INT, LIST, list_of
@@ -96,6 +97,10 @@ class Subscription:
 
     def __init__(self, configs: Configs) -> None:
         self.metrics = list_of(configs.get(METRICS, ""))
+        if len(self.metrics) > CLIENT_METRICS_NAMES_MAX:
+            raise InvalidClientMetrics(
+                f"{METRICS} has {len(self.metrics)} names; at most {CLIENT_METRICS_NAMES_MAX}"
+            )
         self.interval_ms = _interval(configs.get(INTERVAL, str(INTERVAL_MS)))
         self._patterns = [_selector(each) for each in list_of(configs.get(MATCH, ""))]
 
@@ -153,6 +158,7 @@ class ClientMetricsSubscriptions:
         self._meta_group = meta_group
         self._known: dict[str, Configs] = {}
         self._compiled: list[Subscription] = []
+        self._unions: dict[Wanted, Wanted] = {}
         self._reads = FreshReads(self._read)
         self.version = -1  # the number of their last change
 
@@ -168,7 +174,10 @@ class ClientMetricsSubscriptions:
             return Wanted()
         metrics = {metric for each in found for metric in each.metrics}
         names = (EVERY_METRIC,) if EVERY_METRIC in metrics else tuple(sorted(metrics))
-        return Wanted(names, min(each.interval_ms for each in found))
+        wanted = Wanted(names, min(each.interval_ms for each in found))
+        if len(self._unions) >= CLIENT_METRICS_MAX:
+            self._unions.clear()
+        return self._unions.setdefault(wanted, wanted)  # clients share it
 
     async def all(self) -> dict[str, Configs]:
         """Return the configs of each subscription. Raises Unavailable."""
@@ -206,6 +215,7 @@ class ClientMetricsSubscriptions:
                 for key, value in values_of(meta, SCOPE).items()
             }
             self._compiled = _compiled(self._known.values())
+            self._unions.clear()
             self.version = version
         return version
 
