@@ -26,10 +26,10 @@ MESSAGES = (
     "DeleteTopics", "DescribeAcls", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs",
     "DescribeGroups", "DescribeLogDirs", "DescribeProducers", "DescribeQuorum", "DescribeTopicPartitions",
     "DescribeTransactions", "DescribeUserScramCredentials", "ElectLeaders", "EndTxn", "Fetch",
-    "FindCoordinator", "Heartbeat",
+    "FindCoordinator", "GetTelemetrySubscriptions", "Heartbeat",
     "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup", "ListConfigResources",
     "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListTransactions", "Metadata",
-    "OffsetCommit", "OffsetDelete", "OffsetFetch", "OffsetForLeaderEpoch", "Produce",
+    "OffsetCommit", "OffsetDelete", "OffsetFetch", "OffsetForLeaderEpoch", "Produce", "PushTelemetry",
     "SaslAuthenticate", "SaslHandshake", "SyncGroup", "TxnOffsetCommit", "WriteTxnMarkers",
 )  # fmt: skip
 RELEASE = "4.3.1"
@@ -464,6 +464,9 @@ def write_elements(each: Field, put: str) -> Iterator[str]:
     yield f"put_array({put}, len({value}))"
     if each.type == "int32":
         yield f"p.put_integers({put}, {value})"
+        return
+    if each.type == "int8":
+        yield f"p.put_small_integers({put}, {value})"
         return
     local = snake(each.type) if each.is_struct else "text"
     yield f"for {local} in {value}:"

@@ -32,6 +32,8 @@ OF_TABLES = {metric.name for metric in METRICS if metric.name.startswith("polyny
 # with a reducer as their label
 OF_REDUCERS = {"polynya_reducer_faults", "polynya_reducer_stopped"}
 OF_GROUPS = {"polynya_group_lag"}  # of Kafka's consumer groups that have committed
+# with a Kafka client as their label
+OF_CLIENTS = {"polynya_kafka_client_gauge", "polynya_kafka_client_counter_total"}
 # with a subscription as their label
 OF_WORK = {metric.name for metric in METRICS if metric.name.startswith("polynya_work_")}
 # of a cluster that has some
@@ -55,5 +57,12 @@ def test_every_metric_of_the_table_is_in_a_real_scrape(world: World) -> None:
     }
     assert (
         missing
-        == OF_A_CLUSTER | OF_READERS | OF_FAULTS | OF_TABLES | OF_GROUPS | OF_WORK | OF_REDUCERS
+        == OF_A_CLUSTER
+        | OF_READERS
+        | OF_FAULTS
+        | OF_TABLES
+        | OF_GROUPS
+        | OF_WORK
+        | OF_REDUCERS
+        | OF_CLIENTS
     ), "those of a cluster, which this node is no part of, and of faults"

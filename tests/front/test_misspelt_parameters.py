@@ -18,6 +18,7 @@ from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.routes import Backends
 from polynya.config import core_start
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.kafka.clients import CLIENTS
 from polynya.front.http.api.kafka.groups import GROUPS
 from polynya.front.http.api.kafka.transactions import TRANSACTIONS
 from polynya.front.http.api.subscriptions import PREFIXES
@@ -100,7 +101,7 @@ def _declared(*, guarded: bool) -> dict[str, tuple[list[str], list[str]]]:
     start: Any = MagicMock()
     start.config.listen, start.config.hosts, start.config.origins = "127.0.0.1:0", (), ()
     start.listeners = dict.fromkeys((core_start.ADMIN, core_start.REMOTE_ADMIN), ("127.0.0.1", 1))
-    mounts = dict.fromkeys((*PREFIXES, GROUPS, TRANSACTIONS, CATALOG), echo)
+    mounts = dict.fromkeys((*PREFIXES, CLIENTS, GROUPS, TRANSACTIONS, CATALOG), echo)
     behind = Backends(*[MagicMock()] * 7, MagicMock())._replace(mounts=mounts, hosts=tuple)
     keeper: Any = MagicMock()
     keeper.access = MagicMock() if guarded else None

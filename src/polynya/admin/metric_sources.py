@@ -8,6 +8,7 @@ from typing import Protocol
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.standalone import StandaloneEngine
 from polynya.front.http.server import HttpFront
+from polynya.front.kafka.telemetry.instances import ClientInstances
 from polynya.front.text.protocol import COMMANDS
 from polynya.front.text.server import TextFront
 from polynya.local.local import LocalGroups
@@ -133,6 +134,11 @@ KAFKA = {
     "polynya_kafka_connections_dropped_total": "connections_dropped",
     "polynya_kafka_connections_unauthenticated": "unauthenticated",
 }
+KAFKA_CLIENTS = {
+    "polynya_kafka_client_pushes_total": "pushes",
+    "polynya_kafka_client_pushes_refused_total": "refused",
+    "polynya_kafka_client_points_dropped_total": "dropped_points",
+}
 SUBSCRIPTIONS = {
     "polynya_wakes_total": "woken",
     "polynya_wakes_delivered_total": "delivered",
@@ -147,6 +153,8 @@ WORK = {
     "leased_lanes": "leased",
     "attempts": "attempts",
 }
+# by the question if it is a counter
+_OF_CLIENTS = ("polynya_kafka_client_gauge", "polynya_kafka_client_counter_total")
 CACHE = {
     "polynya_cache_hits_total": "hits",
     "polynya_cache_misses_total": "misses",
@@ -198,6 +206,22 @@ def of_group_lags(lags: GroupLags) -> Callable[[], Samples]:
             label("polynya_group_lag", group=group, topic=topic): lag
             for (group, topic), lag in lags.found.items()
         }
+
+    return read
+
+
+def of_kafka_clients(clients: ClientInstances, now: Callable[[], float]) -> Callable[[], Samples]:
+    """The metrics that Kafka's clients pushed to this core."""
+    counters = counted(clients, KAFKA_CLIENTS)
+
+    def read() -> Samples:
+        present = clients.present(now())
+        pushed = {
+            label(_OF_CLIENTS[series.is_counter], **series.labels): series.value
+            for each in present
+            for series in each.shown()
+        }
+        return counters() | {"polynya_kafka_client_instances": len(present)} | pushed
 
     return read
 

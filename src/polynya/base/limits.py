@@ -222,6 +222,21 @@ OFFSET_METADATA_BYTES_MAX = 4 * KIB  # as Kafka's default
 GROUP_SESSION_MS_MIN = 1000  # a member that is heard less often is noticed as fast as a failover
 GROUP_HEARTBEAT_MS_MIN = 100  # of a group's config: each heartbeat is a request of each member
 GROUP_CONFIGS_MAX = 10_000  # groups with configs: the meta group holds them in memory
+CLIENT_METRICS_MAX = 100  # subscriptions to clients' metrics: each is matched with each client
+CLIENT_METRICS_NAMES_MAX = 32  # of metrics in one: each pushed number is compared with all
+CLIENT_METRICS_VALUE_CHARACTERS_MAX = (
+    4 * KIB
+)  # of a config of one: the meta group holds it in memory
+CLIENT_METRICS_INTERVAL_MS_MIN = 100  # as Kafka's
+CLIENT_METRICS_INTERVAL_MS_MAX = 3600 * 1000  # as Kafka's
+CLIENT_INSTANCES_MAX = 10_000  # Kafka clients that ask for subscriptions, which a core remembers
+CLIENT_SERIES_MAX = 10_000  # of the clients of a core: each scrape has a line for each
+CLIENT_SERIES_PER_INSTANCE_MAX = 1000  # a Java consumer of some partitions has about 150
+CLIENT_POINTS_PER_PUSH_MAX = 2000  # decoded of one push: about 5 microseconds each
+CLIENT_PUSH_FIELDS_MAX = 100_000  # of protobuf, of one push: about a microsecond each
+CLIENT_ATTRIBUTES_MAX = 8  # of a number that a client pushed; Kafka's clients send at most three
+CLIENT_TELEMETRY_BYTES_MAX = 1 * MIB  # of a push, also decompressed; as Kafka's default
+CLIENT_LABEL_CHARACTERS_MAX = 256  # of a client's id, software, and each attribute
 GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
 GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
 TRANSACTIONAL_IDS_MAX = 10_000  # Kafka transactional ids of one Raft group: it keeps them in memory

@@ -24,11 +24,13 @@ from polynya.admin.store_checks import StoreChecks
 from polynya.admin.workers.table_watcher import TableWatcher
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cluster.join import cluster_of, locations_of, transport_of
+from polynya.cluster.kafka_clients import KafkaClients
 from polynya.cluster.map_cache import NodeHosts
 from polynya.config.core_start import CoreStart
 from polynya.engine.log_clock import LogClock, once_per_pass, wall_ms
 from polynya.engine.storage import Storage
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.kafka.clients import CLIENTS, ClientRoutes
 from polynya.front.http.api.kafka.groups import GROUPS, GroupRoutes
 from polynya.front.http.api.kafka.transactions import TRANSACTIONS, TransactionRoutes
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
@@ -75,6 +77,7 @@ class Assembly:
         self._keeper = Keeper(start, transport)
         self._cluster.share(self._keeper)
         self._costs = CostParts(start, transport, self._cluster.maps)
+        self._kafka_clients = KafkaClients((start.identity.node, start.core), transport)
         self._group_lags = GroupLags(self.service, self._engine.group_coordinator)
         self._periodic = PeriodicWork(self._engine, self._cluster.look_at_memory)
         # `start` opens these
@@ -164,6 +167,7 @@ class Assembly:
                     GroupAdmin(self.service, self._engine.group_coordinator, offset_of_time)
                 ).handle,
                 TRANSACTIONS: TransactionRoutes(self._engine.transactions).handle,
+                CLIENTS: ClientRoutes(self._kafka_clients).handle,
                 CATALOG: iceberg_catalog(self._start, self.service, checks.read_object).handle,
             },
             checks,
@@ -188,6 +192,7 @@ class Assembly:
                 self._cluster.maps,
                 keeper,
                 self._cluster.group_status,
+                clients=self._kafka_clients.here,
                 connections_max=connections.kafka,
             ),
         ]

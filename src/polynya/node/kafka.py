@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
@@ -19,6 +20,7 @@ from polynya.front.kafka.brokers import Broker
 from polynya.front.kafka.connections import KafkaProtection
 from polynya.front.kafka.context import TopicDefaults
 from polynya.front.kafka.server import KafkaFront
+from polynya.front.kafka.telemetry.instances import ClientInstances
 from polynya.jobs import repeat
 from polynya.node.kafka_quorum import MetaQuorum, StatusSource
 from polynya.routing.directory import Leaders
@@ -182,6 +184,7 @@ def kafka_listeners(
     keeper: Keeper,
     status: StatusSource,
     *,
+    clients: ClientInstances,
     connections_max: int,
 ) -> list[Listener]:
     """Return the Kafka listener of this core, or none where it is off. It has the access control
@@ -215,9 +218,13 @@ def kafka_listeners(
         quorum=MetaQuorum(status, brokers.broker_of),
     )
     measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
+    front.context.telemetry.clients = clients
+    pushed = metric_sources.of_kafka_clients(clients, monotonic)
     own = start.kafka_direct[start.core : start.core + 1]
-    clients = (front.context.clients,)
-    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), clients, _times(front))]
+    traffic = (front.context.clients,)
+    return [
+        Listener(KAFKA, front, (measured, pushed), own, (_appended(front),), traffic, _times(front))
+    ]
 
 
 def _times(front: KafkaFront) -> tuple[Timed, ...]:

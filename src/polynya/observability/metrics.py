@@ -87,7 +87,7 @@ def metric_of(key: str) -> Metric:
     return _OF_SAMPLE[name]
 
 
-def label(name: str, **labels: str) -> str:
+def label(name: str, /, **labels: str) -> str:
     """Return the key of a labelled sample."""
     return f"{name}{{{_pairs(labels)}}}"
 

@@ -48,6 +48,7 @@ class Session:
     def __init__(self) -> None:
         self.opened = 0.0  # the time of the first request
         self.sasl: Exchange | None = None  # the authentication in progress
+        self.software = ("", "")  # the client's library and its version, if it has told them
         self.is_sasl_raw = False  # its messages come without a header
         # partitions of failed batches, until the answer has left: what the client pipelined behind
         # them is refused, as a gap would otherwise be judged without the failed batch

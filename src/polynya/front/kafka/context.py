@@ -17,6 +17,7 @@ from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.configs import NodeProfiles
 from polynya.front.kafka.tails import Tails
+from polynya.front.kafka.telemetry.parts import Telemetry
 from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics.catalog import TopicCatalog
 from polynya.front.kafka.topics.producers import ProducerIdSource
@@ -97,5 +98,6 @@ class Context:
         self.checking = asyncio.Lock()  # one request's batches in the thread that checks them
         self.coding = asyncio.Lock()  # one large message in the thread that codes it
         self.counters = KafkaCounters()
+        self.telemetry = Telemetry(service.meta_group)
         self.tracer: Tracer | None = None  # None: no request is traced
         self.clients = ClientTraffic()

@@ -33,6 +33,7 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import consumer_protocol, coordinators, membership
 from polynya.front.kafka.groups import offsets as group_offsets
+from polynya.front.kafka.telemetry import requests as telemetry
 from polynya.front.kafka.transactions import admin as transaction_admin
 from polynya.front.kafka.transactions import requests as transactions
 from polynya.front.kafka.transactions.offsets import txn_offset_commit
@@ -98,6 +99,8 @@ _HANDLERS: dict[int, Handler] = {
     66: transaction_admin.list_transactions,
     68: consumer_protocol.heartbeat,
     69: consumer_protocol.describe_groups,
+    71: telemetry.get_subscriptions,
+    72: telemetry.push,
     74: settings.list_config_resources,
     75: partitions.describe_topic_partitions,
     **dict.fromkeys(refused.REFUSED, refused.refuse),
@@ -225,5 +228,6 @@ def _api_versions(call: Call) -> list[Bytes]:
     if header.version not in api.versions:
         response.error_code = Error.UNSUPPORTED_VERSION
         return encode(0, header.correlation, response)
-    decode_request(api, call.data, header)
+    request = decode_request(api, call.data, header)
+    call.session.software = (request.client_software_name, request.client_software_version)
     return encode(header.version, header.correlation, response)

@@ -66,6 +66,36 @@ SERVING = (
         "Open connections of Kafka clients that have not authenticated.",
     ),
     Metric(
+        "polynya_kafka_client_instances",
+        "gauge",
+        "Kafka clients that have asked which metrics they shall push, and have not gone.",
+    ),
+    Metric("polynya_kafka_client_pushes_total", "counter", "Pushes of metrics by Kafka clients."),
+    Metric(
+        "polynya_kafka_client_pushes_refused_total",
+        "counter",
+        "Pushes, and requests for what to push, that were refused: too early, too large, damaged, or "
+        "of a subscription that has changed.",
+    ),
+    Metric(
+        "polynya_kafka_client_points_dropped_total",
+        "counter",
+        "Pushed numbers that are not shown: not subscribed to, of a histogram, or beyond a limit.",
+    ),
+    Metric(
+        "polynya_kafka_client_gauge",
+        "gauge",
+        "A gauge that a Kafka client pushed; the attributes of the number are further labels.",
+        ("client_id", "client_instance_id", "metric"),
+        merge="max",
+    ),
+    Metric(
+        "polynya_kafka_client_counter_total",
+        "counter",
+        "A sum that a Kafka client pushed, since its first push here; with such labels, too.",
+        ("client_id", "client_instance_id", "metric"),
+    ),
+    Metric(
         "polynya_group_lag",
         "gauge",
         "Records that a Kafka consumer group has not committed, by topic; up to 15 seconds old.",

@@ -339,6 +339,11 @@ def put_integers(put: Put, values: list[int]) -> None:
     put(pack(f">{len(values)}i", *values))
 
 
+def put_small_integers(put: Put, values: list[int]) -> None:
+    """Write 8-bit integers without a length."""
+    put(pack(f">{len(values)}b", *values))
+
+
 def put_tags(put: Put, fields: Iterable[tuple[int, list[Bytes]]]) -> None:
     """Write tagged fields, each with its number and its pieces, in order of the numbers."""
     written = list(fields)

@@ -62,6 +62,7 @@ BY_PATH: dict[str, frozenset[str]] = {
         "/readyz": ("verbose",),
         "/v1/cost": ("hours",),
         "/v1/groups": ("prefix", "after"),
+        "/v1/kafka/clients": ("prefix", "after"),
         "/v1/transactions": ("prefix", "after", "state", "producer", "open_seconds"),
         "/v1/mirror/": ("begin", "end", "first"),
         "/v1/segments/": ("epoch",),

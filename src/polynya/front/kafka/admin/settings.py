@@ -13,7 +13,7 @@ from polynya.access.grants import Verb
 from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka import configs as known
-from polynya.front.kafka.admin import group_configs
+from polynya.front.kafka.admin import client_metrics, group_configs
 from polynya.front.kafka.admin.broker_configs import broker_configs, broker_name, refusal_of
 from polynya.front.kafka.admin.config_texts import documentation_of
 from polynya.front.kafka.admin.topics import DEFAULT_CONFIG, TOPIC_CONFIG
@@ -55,6 +55,8 @@ from polynya.wire.kafka.generated.list_config_resources import (
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = RESOURCES = (2, 4, 8, 16, 32)  # kinds of resources
 STATIC_CONFIG = 4  # a source of a value: the configuration file
 SET, DELETE, APPEND, SUBTRACT = range(4)
+_REPLACE = {GROUP: group_configs.replace, CLIENT_METRICS: client_metrics.replace}
+_STEP = {GROUP: group_configs.step, CLIENT_METRICS: client_metrics.step}
 _Found = tuple[Error, str | None]
 _TWICE: _Found = (Error.INVALID_REQUEST, "the request names the resource twice; name it once")
 
@@ -96,6 +98,10 @@ async def _describe(
             listed = list(_of_topic(topic.settings, synonyms=request.include_synonyms))
     elif kind == GROUP:
         result.error_code, listed = await group_configs.described(
+            call, asked.resource_name, synonyms=request.include_synonyms
+        )
+    elif kind == CLIENT_METRICS:
+        result.error_code, listed = await client_metrics.described(
             call, asked.resource_name, synonyms=request.include_synonyms
         )
     elif kind == BROKER and not call.caller.may_administer(Operation.DESCRIBE_CONFIGS):
@@ -167,7 +173,8 @@ def _of_broker(context: Context, *, synonyms: bool) -> Iterable[DescribeConfigsR
 async def list_config_resources(
     call: Call, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List what has configs: topics, brokers, groups. Version 0 lists client metrics alone."""
+    """List what has configs: topics, brokers, groups, subscriptions to clients' metrics. Version 0
+    lists the last ones alone."""
     served = RESOURCES if call.version else (CLIENT_METRICS,)
     wanted = set(request.resource_types if call.version else ()) or set(served)
     if not wanted <= set(served):
@@ -181,9 +188,13 @@ async def list_config_resources(
     if TOPIC in wanted:
         await context.topics.refresh()
         named += [(name, TOPIC) for name in context.topics.names if context.topics.known(name)]
-    if GROUP in wanted:
+    if wanted & {CLIENT_METRICS, GROUP}:
         try:
-            named += [(name, GROUP) for name in await group_configs.configured(call)]
+            if CLIENT_METRICS in wanted:
+                subscribed = await context.telemetry.subscriptions.all()
+                named += [(name, CLIENT_METRICS) for name in subscribed]
+            if GROUP in wanted:
+                named += [(name, GROUP) for name in await group_configs.configured(call)]
         except PolynyaError as fault:
             return ListConfigResourcesResponse(error_code=error_of_fault(fault))
     response = ListConfigResourcesResponse()
@@ -207,8 +218,8 @@ async def alter_configs(
         found = (
             _TWICE
             if times[resource] > 1
-            else await group_configs.replace(call, resource[1], pairs, dry=request.validate_only)
-            if resource[0] == GROUP
+            else await _REPLACE[resource[0]](call, resource[1], pairs, dry=request.validate_only)
+            if resource[0] in _REPLACE
             else await _alter(
                 call,
                 resource,
@@ -234,10 +245,10 @@ async def incremental_alter_configs(
         found = (
             _TWICE
             if times[resource] > 1
-            else await group_configs.step(
+            else await _STEP[resource[0]](
                 call, resource[1], asked.configs, dry=request.validate_only
             )
-            if resource[0] == GROUP
+            if resource[0] in _STEP
             else await _alter(
                 call,
                 resource,
@@ -270,8 +281,8 @@ async def _alter(
         return Error.INVALID_REQUEST, refusal_of(configs)
     if kind != TOPIC:
         why = (
-            "only topics and groups have configs that change here; a node has settings: see "
-            "docs/kafka.md"
+            "only topics, groups and client metrics have configs that change here; a node has "
+            "settings: see docs/kafka.md"
         )
         return Error.INVALID_REQUEST, why
     if not call.caller.may(Verb.DELETE, name, Operation.ALTER_CONFIGS):

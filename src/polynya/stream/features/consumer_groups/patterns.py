@@ -18,14 +18,7 @@ _DIGITS = frozenset("0123456789")
 _WORDS = _DIGITS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 _LETTERS = _WORDS | frozenset(".-")  # of a topic's name
 _NONE = frozenset[str]()
-_CLASSES = {
-    "d": _DIGITS,
-    "D": _LETTERS - _DIGITS,
-    "w": _WORDS,
-    "W": _LETTERS - _WORDS,
-    "s": _NONE,
-    "S": _LETTERS,
-}
+_CLASSES = {"d": _DIGITS, "w": _WORDS, "s": frozenset(" \t\n\r\f\v")}  # upper case: all others
 _ANCHORS = {"A": "^", "z": "$"}  # as escapes
 _CONTROLS = dict(zip("tnrfva", "\t\n\r\f\v\a", strict=True))
 _REPEATS_MAX = 1000  # as in RE2
@@ -120,8 +113,9 @@ def _repeated(inner: _Node, least: int, most: int | None) -> _Node:
 class _Parser:
     """Turns a text into nodes, by recursive descent. Raises InvalidPattern."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, letters: frozenset[str]) -> None:
         self._text, self._at, self._depth = text, 0, 0
+        self._letters = letters  # of the names
 
     def parse(self) -> _Node:
         node = self._alternatives()
@@ -200,7 +194,7 @@ class _Parser:
         if letter == "[":
             return _letters(self._class())
         if letter == ".":
-            return _letters(_LETTERS)
+            return _letters(self._letters)
         if letter in "^$":
             return _anchor(letter)
         if letter in "*+?":
@@ -230,7 +224,9 @@ class _Parser:
     def _escape(self) -> frozenset[str]:
         letter = self._next()
         if letter in _CLASSES:
-            return _CLASSES[letter]
+            return self._letters & _CLASSES[letter]
+        if letter.lower() in _CLASSES:
+            return self._letters - _CLASSES[letter.lower()]
         if letter in _CONTROLS:
             return frozenset(_CONTROLS[letter])
         if letter.isalnum() and letter.isascii():
@@ -252,11 +248,11 @@ class _Parser:
                 high = self._member()
                 if isinstance(high, frozenset) or high < low:
                     raise self._invalid("a range goes from one letter to a later one, but not")
-                found |= {each for each in _LETTERS if low <= each <= high}
+                found |= {each for each in self._letters if low <= each <= high}
             else:
                 found.add(low)
         self._at += 1
-        return _LETTERS - found if is_negated else frozenset(found)
+        return self._letters - found if is_negated else frozenset(found)
 
     def _member(self) -> str | frozenset[str]:
         letter = self._next()
@@ -269,13 +265,14 @@ class _Parser:
 class Pattern:
     """A compiled expression. Raises InvalidPattern."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, letters: frozenset[str] = _LETTERS) -> None:
+        """`letters`: that names have; `.` and classes that are negated take no others."""
         if len(text) > PATTERN_CHARACTERS_MAX:
             raise InvalidPattern(
                 f"the expression has {len(text)} characters; at most {PATTERN_CHARACTERS_MAX}"
             )
         build = _Builder()
-        first = _Parser(text).parse()(build, _MATCH)
+        first = _Parser(text, letters).parse()(build, _MATCH)
         self._states = build.states
         self.work = 0  # the states and letters that were visited
         self._start = self._closure({first}, at_begin=True)
