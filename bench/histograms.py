@@ -1,10 +1,9 @@
 """The CPU that the latency histograms cost an append: `python -m bench.histograms [--rounds 6]`.
 
-Each round starts two nodes of one core: one of this source, one of a copy of it without the histograms of
-an append (HTTP, commit and journal write, and the readings of the clock that only they need). Slices of
-appends alternate between the two until each has had its share, so that whatever else the machine does
-meets both. A figure is the CPU of a node by append; the result is the median of the rounds' ratios. A
-ratio of at most 1.01 is the goal.
+Each round starts two nodes of one core. One runs this source; the other runs a copy without the
+histograms of an append: HTTP, commit and journal write. Slices of appends alternate between the two, so
+that other work of the machine meets both. A figure is the CPU of a node by append. The result is the
+median of the rounds' ratios; the goal is 1.01.
 """
 
 from __future__ import annotations
