@@ -16,7 +16,7 @@ const isActive = (run) => run.state === "queued" || run.state === "running";
 export function runsOf(shell, name, ended) {
   const abort = new AbortController();
   const element = h("section", { hidden: true });
-  const log = h("pre", { class: "code", tabindex: "0", "aria-label": "The last lines of the newest run" });
+  const log = h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "The last lines of the newest run" });
   const rows = h("tbody", { id: "runs" });
   put(element, h("h2", {}, "Runs on this node"), h("div", { class: "panel scroll" }, grid("nodes", HEADS, rows)), log);
   let timer = 0;
