@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from http_threads import QuietHandler, serving
 
 
 class Collector:
@@ -22,8 +22,8 @@ class Collector:
 def collector() -> Iterator[Collector]:
     kept = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802 (a name of the base class)
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
@@ -33,16 +33,5 @@ def collector() -> Iterator[Collector]:
             self.send_header("content-length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    kept.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(Handler) as kept.url:
         yield kept
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

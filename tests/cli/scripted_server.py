@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
+from http_threads import QuietHandler, serving
 
 DROP = "drop"  # the connection breaks after the request was read
 
@@ -39,7 +38,7 @@ def scripted(*answers: object) -> Iterator[Scripted]:
     """The server runs in threads of this process, on a free port."""
     script = Scripted(answers)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
@@ -70,16 +69,5 @@ def scripted(*answers: object) -> Iterator[Scripted]:
 
         do_GET = do_PUT = do_POST = do_PATCH = do_HEAD = do_DELETE = handle_any  # noqa: N815 (names of the base class)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    script.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(Handler) as script.url:
         yield script
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -333,9 +333,9 @@ OWN = Hello(4, 4, "c", 1, 4, 1, 0, 1, "s", "9.9")
         (Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"), None, ""),
         (Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"), ("node-2.polynya.internal",), ""),
         (
-            Hello(5, 6, "c", 1, 4, 2, 0, 1, "t", "11.0"),
+            Hello(6, 7, "c", 1, 4, 2, 0, 1, "t", "11.0"),
             None,
-            "it speaks protocol 5 to 6, this node 4 (release 11.0 and 9.9); upgrade one release "
+            "it speaks protocol 6 to 7, this node 4 (release 11.0 and 9.9); upgrade one release "
             "at a time",
         ),
         (

@@ -102,10 +102,10 @@ class Guarded(NamedTuple):
 
 
 @contextmanager
-def guarded_node(folder: Path) -> Iterator[Guarded]:
-    """A node that requires tokens."""
+def guarded_node(folder: Path, *more: str) -> Iterator[Guarded]:
+    """A node that requires tokens, with more flags."""
     data = folder / "data"
-    flags = ("--cores", "1", "--auth-required", "--kafka-listen", "127.0.0.1:0")
+    flags = ("--cores", "1", "--auth-required", "--kafka-listen", "127.0.0.1:0", *more)
     with running_node(data, *flags) as node:
         bare = Guarded(node, data, "")
         yield bare._replace(root=bare.token("root", "all", "admin"))

@@ -10,6 +10,7 @@ from polynya.base.limits import TOKEN_NAME_BYTES_MAX
 from polynya.base.msgpack import UNREADABLE
 from polynya.front.http.api.buckets import PROFILE
 from polynya.front.http.api.cluster import act_of
+from polynya.front.http.api.table_runs import VERBS
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import CONSOLE
 from polynya.front.http.protocol.extension import Handler, Request, Response
@@ -19,6 +20,9 @@ ActOf = Callable[[Request], str]
 """The audit name of a request; empty if it is not audited."""
 Record = Callable[[str, str, str, str, str, str], None]
 """Records an act, its target, the caller, its address, the outcome and the request's id."""
+
+
+_TABLE_VERBS = ("alter", "retry", *VERBS, "cancel")
 
 
 def audited(act_of: ActOf, handler: Handler, record: Record) -> Handler:
@@ -46,8 +50,8 @@ def audited(act_of: ActOf, handler: Handler, record: Record) -> Handler:
 
 def table_act(request: Request) -> str:
     if request.method == "POST":
-        acts = {"alter": "table.alter", "retry": "table.retry"}
-        return acts.get(request.segments[-1], "") if request.segments else ""
+        verb = request.segments[-1] if request.segments else ""
+        return f"table.{verb}" if verb in _TABLE_VERBS else ""
     return {"PUT": "table.create", "DELETE": "table.drop"}.get(request.method, "")
 
 

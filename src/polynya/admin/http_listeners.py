@@ -122,7 +122,7 @@ class HttpListeners:
             compaction=engine.compaction.find,
         )
         self._registry = RegistryRoutes(RegistryLog(service, self._topics.topics))
-        self._tables = self._audited(audited_requests.table_act, table_handler(behind.tables.user))
+        self._tables = self._audited(audited_requests.table_act, table_handler(behind.runs.user))
         self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
         tokens = TokenRoutes(keeper.tokens, keeper.known)
         self._admin_acts = self._audited(

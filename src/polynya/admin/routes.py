@@ -19,6 +19,7 @@ from polynya.console.assets import AssetResponse, Assets, to_folder
 from polynya.front.http.api.cluster import ClusterActs
 from polynya.front.http.api.cost import Costs
 from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
+from polynya.front.http.api.table_runs import TableRunRoutes
 from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.auth.authorization import RECENT
@@ -44,6 +45,7 @@ class Backends(NamedTuple):
     """The backends of the routes, beside streams."""
 
     tables: TableRoutes
+    runs: TableRunRoutes
     mounts: Mapping[str, Handler]
     checks: StoreChecks
     backups: Backups

@@ -289,6 +289,11 @@ SQL_ROWS_MAX = 10_000  # read larger results directly from the tables
 SQL_ANSWER_BYTES_MAX = 8 * MIB  # one response; bounds the memory of server and browser
 SQL_QUESTIONS_PER_CORE_MAX = 2  # each is a process with its own memory
 
+TABLE_RUNS_WAITING_MAX = 16  # of a node; one is running
+TABLE_RUNS_KEPT_MAX = 64  # of a node, with their logs: at most 6 MB
+TABLE_RUN_LINES_MAX = 200  # the last lines of a run
+TABLE_RUN_LINE_CHARACTERS_MAX = 500  # the rest of a longer line is left out
+
 RANGES_PER_ANSWER_MAX = 10_000  # slices of a stream; a reader requests the next ones from their end
 RANGES_STREAMS_MAX = 64  # streams of one request: each is a message to the leader of its group
 

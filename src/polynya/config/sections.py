@@ -72,6 +72,7 @@ class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
     master: str = "local[*]"
     merge_files: int = 10  # 0 disables merges
     merge_size: int = 128 << 20
+    run_timeout: float = 3600.0  # seconds; 0 disables runs
 
 
 class ReduceConfig(msgspec.Struct, frozen=True, kw_only=True):

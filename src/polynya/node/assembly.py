@@ -21,6 +21,7 @@ from polynya.admin.node_figures import NodeFigures
 from polynya.admin.reducers.watcher import ReducerWatcher
 from polynya.admin.routes import Backends, iceberg_catalog, table_routes
 from polynya.admin.store_checks import StoreChecks
+from polynya.admin.workers.node_table_runs import node_table_runs
 from polynya.admin.workers.table_watcher import TableWatcher
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cluster.join import cluster_of, locations_of, transport_of
@@ -34,6 +35,7 @@ from polynya.front.http.api.kafka.clients import CLIENTS, ClientRoutes
 from polynya.front.http.api.kafka.groups import GROUPS, GroupRoutes
 from polynya.front.http.api.kafka.transactions import TRANSACTIONS, TransactionRoutes
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
+from polynya.front.http.api.table_runs import TableRunRoutes
 from polynya.front.kafka.offsets import offset_of_time
 from polynya.node.cluster_parts import cluster_parts
 from polynya.node.core_links import links_of
@@ -48,6 +50,7 @@ from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
 from polynya.service.node_service import NodeService
+from polynya.service.tables import Tables
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.parts import SegmentLimits
 from polynya.subscriptions import Subscriptions
@@ -79,6 +82,7 @@ class Assembly:
         self._costs = CostParts(start, transport, self._cluster.maps)
         self._kafka_clients = KafkaClients((start.identity.node, start.core), transport)
         self._group_lags = GroupLags(self.service, self._engine.group_coordinator)
+        self._table_runs = node_table_runs(start, transport, Tables(self.service), wall_ms)
         self._periodic = PeriodicWork(self._engine, self._cluster.look_at_memory)
         # `start` opens these
         self._tier: NoTier | TierParts = NoTier()
@@ -103,7 +107,7 @@ class Assembly:
         self._engine.group_coordinator.retention_ms = round(retention * 1000)
         self._spawn([self._keeper.run(), self._engine.group_coordinator.run()])
         self._spawn([self._group_lags.run(), self._subscriptions.lags.run(), self._costs.run()])
-        self._spawn([self._health.recent.run(wall_ms)])
+        self._spawn([self._health.recent.run(wall_ms), self._table_runs.run()])
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)
@@ -159,8 +163,10 @@ class Assembly:
     def _backends(self) -> Backends:
         tier = self._tier.tier
         checks = StoreChecks(self.service, tier)
+        tables = table_routes(self._start, self.service, checks.read_object)
         return Backends(
-            table_routes(self._start, self.service, checks.read_object),
+            tables,
+            TableRunRoutes(Tables(self.service), self._table_runs, tables),
             {
                 **dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle),
                 GROUPS: GroupRoutes(

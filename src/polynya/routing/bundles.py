@@ -39,6 +39,7 @@ from polynya.transport.handshake import node_of
 
 BUNDLE_BYTES_MAX = 1 * MIB  # a bundle is sent once it exceeds this; a larger append travels alone
 PROTOCOL = 2  # peer protocol version that introduced PROPOSE_ALL
+TRACE_PROTOCOL = 5  # peer protocol version that introduced TRACED between nodes
 Answer = Callable[[bytes | BaseException], None]
 
 
@@ -196,8 +197,13 @@ class Bundles:
     def _ask(  # noqa: PLR0913
         self, target: int, group: int, kind: int, body: bytes, come: Answer, span: Span | None
     ) -> None:
-        """Send a request, with its span to a core of this node: other nodes may not know that."""
-        if span is not None and not node_of(target % send.THROUGH) and target < send.THROUGH:
+        """Send a request, with its span unless the core may not know that: one of an older release,
+        or one that is reached through another."""
+        if (
+            span is not None
+            and target < send.THROUGH
+            and self._transport.protocol(target) >= TRACE_PROTOCOL
+        ):
             kind, body = messages.TRACED, messages.traced(span, kind, body)
         send.ask(self._transport, target, group, kind, body, come)
 

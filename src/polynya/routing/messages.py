@@ -37,7 +37,7 @@ TOPICS = 16
 CONSUMER_GROUPS = 17
 EPOCH_END = 18
 LEADERS_OF = 19
-TRACED = 20  # between cores of one node, whose releases are the same
+TRACED = 20  # to another node only by the peer protocol 5: `polynya.routing.bundles`
 _TRACE = struct.Struct("<16sQH")  # trace, span, kind of the request behind it
 
 

@@ -206,7 +206,7 @@ class ReceivedProposals:
         transport.on(messages.TRACED, self._trace)
 
     def _trace(self, body: bytes, reply: Answer, peer: int) -> None:
-        """Take a traced request of another core of this node."""
+        """Take a traced request of another core, of this node or another."""
         trace, parent, kind, body = messages.untraced(body)
         handler = self._handlers.get(kind)
         if handler is None:

@@ -10,9 +10,10 @@ from polynya.base.msgpack import UNREADABLE
 
 # The oldest and the newest protocol between nodes that this release supports. 2: appends of a group
 # are batched. 3: requests for a leader are forwarded. 4: names have buckets of one to three
-# characters. Releases that support only 1 to 3 keep format 1 (base/formats.py).
+# characters. 5: a request may name the span that it is a part of (TRACED). Releases that support
+# only 1 to 3 keep format 1 (base/formats.py).
 PROTOCOL_MIN = 4
-PROTOCOL_MAX = 4
+PROTOCOL_MAX = 5
 MAGIC = b"polynya\x01"
 # magic, core, lane: in clear text before TLS, so that the target core does the handshake
 PREAMBLE = struct.Struct("<8sHB5x")

@@ -19,30 +19,38 @@ def check_lake(config: Config) -> None:
         return
     without = "set lake.interval to 0: then another machine can run 'polynya lake run'"
     try:
+        check_spark(config)
+    except ConfigError as wrong:
+        raise ConfigError(f"lake.interval: {wrong}; or {without}") from None
+
+
+def check_spark(config: Config) -> None:
+    """Raise ConfigError if tables cannot be built on this node, with what to do."""
+    try:
         check_pipeline()
         master_places(config.lake.master, default_settings())
     except NotInstalled as missing:
-        raise ConfigError(
-            f"lake.interval: tables cannot be built here, as {missing}: {INSTALL}, or {without}"
-        ) from None
+        raise ConfigError(f"tables cannot be built here, as {missing}: {INSTALL}") from None
     except ConfigError as wrong:
-        raise ConfigError(
-            f"lake.interval: tables cannot be built here: {wrong}; or {without}"
-        ) from None
+        raise ConfigError(f"tables cannot be built here: {wrong}") from None
 
 
 def lake_command(config: Config, url: str, parent_pid: int) -> list[str]:
     """Return the command of `polynya lake run`, set up to die with its parent."""
-    worker = ["-m", "polynya.cli", "lake", "run", "--server", url]
+    worker = ["lake", "run", "--server", url]
     options = ["--interval", f"{config.lake.interval:g}", "--master", config.lake.master]
+    return child_command(parent_pid, *worker, *options)
+
+
+def child_command(parent_pid: int, *arguments: str) -> list[str]:
+    """Return a `polynya` command that is set up to die with its parent."""
     return [
         sys.executable,
         "-m",
         "polynya.config.core_start",
         str(parent_pid),
         sys.executable,
-        *worker,
-        *options,
+        *("-m", "polynya.cli", *arguments),
     ]
 
 

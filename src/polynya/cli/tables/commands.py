@@ -14,6 +14,7 @@ import click
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.tables import changes, checking, pipeline, shared
+from polynya.cli.tables.runs import table_runs_command
 from polynya.cli.tables.shared import table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -25,6 +26,8 @@ from polynya.lakehouse.machine.needs import check_packages, check_pipeline
 if TYPE_CHECKING:
     from polynya.lakehouse.jobs.lazy_runner import RunnerFactory
     from polynya.lakehouse.jobs.worker import TablesFailed
+
+table_command.add_command(table_runs_command)
 
 SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server reports itself
 

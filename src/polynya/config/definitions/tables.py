@@ -13,7 +13,9 @@ TABLES = (
         "process; 0 disables it.",
         low=0,
     ),
-    setting.text("lake.master", "local[*]", "The Spark master of that process."),
+    setting.text(
+        "lake.master", "local[*]", "The Spark master of that process, and of runs of tables."
+    ),
     setting.count(
         "lake.merge_files",
         10,
@@ -29,6 +31,13 @@ TABLES = (
         "much.",
         low=limits.MIB,
         high=512 * limits.MIB,
+    ),
+    setting.seconds(
+        "lake.run_timeout",
+        3600.0,
+        "The timeout of a run: a sync, rebuild or replay of a table that a client, such as the web "
+        "console, starts on the node; 0 disables runs.",
+        low=0,
     ),
     setting.count(
         "reduce.workers",

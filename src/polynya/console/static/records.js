@@ -11,7 +11,7 @@ import { page } from "./page.js";
 import { Pane, PanedView, rowOf, valueText } from "./record.js";
 import { Rows } from "./rows.js";
 import { orderTime, Scan } from "./scan.js";
-import { ManyStreams, Tail } from "./tail.js";
+import { ManyStreams, markFollowing, Tail } from "./tail.js";
 
 const PAGE = 100;
 const PAGE_BYTES = 256 << 10; // of one stream
@@ -230,12 +230,7 @@ class RecordsView extends PanedView {
     const following = !!this.tail;
     this.stop.hidden = !this.busy;
     this.next.disabled = following || !!this.busy || !this.scan || this.scan.isOver;
-    this.live.setAttribute("aria-pressed", String(following));
-    put(this.live, following ? "Following" : "Follow");
-    this.hold.hidden = !following;
-    this.hold.setAttribute("aria-pressed", String(this.paused));
-    put(this.hold, this.paused ? "Resume" : "Pause");
-    this.element.classList.toggle("following", following && !this.paused);
+    markFollowing(this);
   }
 
   // --- following ------------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
 import { snapshotsHash } from "./snapshot_acts.js";
 import { appendTo, attributesUrl, closeStream, deleteStream, describeStream, forkStream, retainStream, trimStream } from "./stream_acts.js";
-import { OneStream, Tail } from "./tail.js";
+import { markFollowing, OneStream, Tail } from "./tail.js";
 
 const PAGE = 100;
 const PAGE_BYTES = 512 << 10;
@@ -407,12 +407,7 @@ class StreamView extends PanedView {
 
   marks() {
     const following = !!this.tail;
-    this.live.setAttribute("aria-pressed", String(following));
-    put(this.live, following ? "Following" : "Follow");
-    this.hold.hidden = !following;
-    this.hold.setAttribute("aria-pressed", String(this.paused));
-    put(this.hold, this.paused ? "Resume" : "Pause");
-    this.element.classList.toggle("following", following && !this.paused);
+    markFollowing(this);
     this.older.disabled = following || !this.facts || this.begin <= this.facts.first.record;
     this.newer.disabled = following || !this.facts || (this.next ?? 0) >= this.facts.tail.record;
     if (!following && this.facts && this.next !== null) this.tellPage();

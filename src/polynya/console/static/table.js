@@ -8,6 +8,7 @@ import { parse } from "./json.js";
 import { curlButton, grid, page, titleOf } from "./page.js";
 import { answerOf, tableOf } from "./result.js";
 import { alterTable, dropTable, rebuildTable, replayTable, retryTable, syncTable } from "./table_acts.js";
+import { runsOf } from "./table_runs.js";
 import { freshness } from "./tables.js";
 
 const POLL_MS = 5000;
@@ -32,6 +33,7 @@ export function open(place, shell) {
   let job = null;
   let known = null;
   let onKnown = null;
+  const runs = runsOf(shell, name, again);
   const question = `select * from ${name} order by append_time desc limit 50`;
   const element = page(
     titleOf(name, "Tables", "#/tables"),
@@ -44,16 +46,17 @@ export function open(place, shell) {
     numbers,
     actRow(
       [
-        ["Sync …", () => syncTable(shell, name)],
+        ["Sync …", () => syncTable(shell, name, runs.look)],
         ["Alter …", () => alterTable(shell, known, again)],
-        ["Rebuild …", () => rebuildTable(shell, name)],
+        ["Rebuild …", () => rebuildTable(shell, name, runs.look)],
         ["Retry …", () => retryTable(shell, name, again)],
-        ["Replay dead letters …", () => replayTable(shell, name)],
+        ["Replay dead letters …", () => replayTable(shell, name, runs.look)],
         ["Drop …", () => dropTable(shell, name), "danger"],
       ],
       new Promise((resolve) => (onKnown = resolve)),
     ),
     note,
+    runs.element,
     h("h2", {}, "Rows"),
     h(
       "div",
@@ -187,12 +190,14 @@ export function open(place, shell) {
   }
 
   poll();
+  runs.look();
   return {
     title: visible(name),
     element,
     keys: { c: command, Escape: () => shell.go("#/tables") },
     close: () => {
       abort.abort();
+      runs.close();
       clearTimeout(timer);
     },
   };

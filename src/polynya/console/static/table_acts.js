@@ -1,4 +1,4 @@
-// The acts on tables: create, alter, retry, drop; the commands of those that need Spark, which runs beside the node.
+// The acts on tables: create, alter, retry, drop; and the runs in Spark on the node: sync, rebuild, replay.
 
 import { askAct, send } from "./acts.js";
 import { url } from "./api.js";
@@ -104,35 +104,64 @@ export function dropTable(shell, name) {
   });
 }
 
-/** Show the command of a job. Jobs run in Spark, on the machine of the command, and the node only plans and commits them. */
-export function runJob(shell, title, intro, fields, command) {
-  const own = (values) => cli(command.verb, [command.name], command.options?.(values) ?? {});
+/** Start a run on the node, where Spark runs the command that the dialog shows. `intro` says what it does; `run`: {verb, path, name, options, json}. */
+function startRun(shell, { title, word, intro, fields = [], typed, run, done }) {
   askAct(shell, {
     title,
-    word: "Copy the command",
-    intro: `${intro} Jobs run in Spark, where you start this command.`,
+    word,
+    danger: !!typed,
+    intro: `${intro} It runs in Spark on this node.`,
     fields,
-    command: own,
+    typed,
+    check: run.check,
+    command: (values) => cli(run.verb, [run.name], run.options?.(values) ?? {}),
     run: async (values) => {
-      await shell.copy(own(values), "The command");
-      return null;
+      const answer = await send(tableUrl(run.name, run.path), { json: run.json?.(values) ?? {} });
+      return (await answer.json()).run.state === "queued" ? "The run waits for its turn." : "The run has begun.";
     },
+    done,
   });
 }
 
-export function syncTable(shell, name) {
-  runJob(shell, `Sync ${visible(name)}`, "Adds the new records of its streams as rows.", [], { verb: "table sync", name });
+export function syncTable(shell, name, done) {
+  const run = { verb: "table sync", path: "sync", name };
+  startRun(shell, { title: `Sync ${visible(name)}`, word: "Sync", intro: "Adds the new records of its streams as rows.", run, done });
 }
 
-export function rebuildTable(shell, name) {
+export function rebuildTable(shell, name, done) {
   const fields = [
     { ...COLUMNS, help: "one FIELD:TYPE a line; replaces declared types" },
     { name: "partitions", label: "Partitions", kind: "area", rows: 2, placeholder: "day(timestamp)", help: "one expression a line; replaces all" },
   ];
-  const options = ({ columns, partitions }) => ({ "--column": wordsOf(columns), "--partition": linesOf(partitions) });
-  runJob(shell, `Rebuild ${visible(name)}`, "Writes all rows again, to a new folder. The table is read as it was until the new one takes its place.", fields, { verb: "table rebuild", name, options });
+  const run = {
+    verb: "table rebuild",
+    path: "rebuild",
+    name,
+    check: ({ columns }) => (typedOf(columns) === null ? "A line of the columns is not FIELD:TYPE." : ""),
+    options: ({ columns, partitions }) => ({ "--column": wordsOf(columns), "--partition": linesOf(partitions) }),
+    json: ({ columns, partitions }) => ({ columns: Object.fromEntries(typedOf(columns)), ...(linesOf(partitions).length ? { partitions: linesOf(partitions) } : {}) }),
+  };
+  const intro = "Writes all rows again, to a new folder. The table is read as it was until the new one takes its place.";
+  startRun(shell, { title: `Rebuild ${visible(name)}?`, word: "Rebuild the table", intro, fields, typed: name, run, done });
 }
 
-export function replayTable(shell, name) {
-  runJob(shell, `Replay the dead letters of ${visible(name)}`, "Puts values that fit the columns now into their rows. Declare a column for them first.", [], { verb: "table replay-dlq", name });
+export function replayTable(shell, name, done) {
+  const run = { verb: "table replay-dlq", path: "replay", name };
+  const intro = "Puts values that fit the columns now into their rows. Declare a column for them first.";
+  startRun(shell, { title: `Replay the dead letters of ${visible(name)}`, word: "Replay", intro, run, done });
+}
+
+export function cancelRun(shell, name, run, done) {
+  askAct(shell, {
+    title: `Cancel the ${run.verb} of ${visible(name)}`,
+    word: "Cancel the run",
+    danger: true,
+    intro: "Jobs that it has committed stay. The next run continues after them.",
+    command: () => cli("table runs", [name], { "--cancel": run.id }),
+    run: async () => {
+      await send(tableUrl(name, "cancel"), { json: { run: run.id } });
+      return "The run is asked to stop.";
+    },
+    done,
+  });
 }

@@ -1,6 +1,7 @@
 // Follow streams: turn their events into records, in bounded memory, with pause. A lost connection resumes where it ended.
 
 import { ApiError, events, streamUrl, url } from "./api.js";
+import { put } from "./dom.js";
 import { parseToken, token } from "./format.js";
 import { elements } from "./json.js";
 import { fieldsOf, recordOf } from "./whole.js";
@@ -11,6 +12,17 @@ const FIRST_RETRY_MS = 500;
 const LAST_RETRY_MS = 15_000;
 const ENDED = new Set(["GONE", "NOT_FOUND", "STREAM_RECREATED", "TRIMMED", "INVALID_NAME", "LIVE_LIMIT"]);
 const PLACES_CHARACTERS_MAX = 40_000; // of the offsets in an address: a request's head has at most 64 KiB
+
+/** Mark the buttons `live` and `hold` of a page, and its element: whether it follows (it has a `tail`), and whether it is paused. */
+export function markFollowing(view) {
+  const following = !!view.tail;
+  view.live.setAttribute("aria-pressed", String(following));
+  put(view.live, following ? "Following" : "Follow");
+  view.hold.hidden = !following;
+  view.hold.setAttribute("aria-pressed", String(view.paused));
+  put(view.hold, view.paused ? "Resume" : "Pause");
+  view.element.classList.toggle("following", following && !view.paused);
+}
 
 export class Tail {
   #abort = new AbortController();

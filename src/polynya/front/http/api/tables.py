@@ -91,8 +91,8 @@ CHECKED_STREAMS_MAX = 256  # streams that a dry run reads
 NAMES_SHOWN = 5  # streams that the answer to a creation names
 _USER_ROUTES = (
     "tables know GET /v1/tables, GET, PUT and DELETE /v1/tables/NAME, GET /v1/tables/NAME/schema, "
-    "history and failures, POST /v1/tables/NAME/alter, check and retry, and PUT and DELETE "
-    "/v1/tables/NAME/tags/TAG"
+    "history, failures and runs, POST /v1/tables/NAME/alter, check, retry, sync, rebuild, replay and "
+    "cancel, and PUT and DELETE /v1/tables/NAME/tags/TAG"
 )
 _PARTS = (("GET", "schema"), ("GET", "history"), ("GET", "failures"), ("POST", "retry"))
 ReadObject = Callable[[str], Awaitable[bytes]]
@@ -133,12 +133,12 @@ class TableRoutes:
             }
         if len(segments) == 1 and method == "GET":
             table = await self._tables.find(segments[0])
-            _check(principal, Verb.READ, table.prefixes)
+            check_covers(principal, Verb.READ, table.prefixes)
             return 200, {"table": await self._described(table)}
         if len(segments) == 1 and method == "PUT":
             return await self._create(segments[0], read_json(request.body, _Create), principal)
         if len(segments) == 1 and method == "DELETE":
-            _check(principal, Verb.TABLE, (await self._tables.find(segments[0])).prefixes)
+            check_covers(principal, Verb.TABLE, (await self._tables.find(segments[0])).prefixes)
             return 200, {"table": self._ref(await self._tables.drop(segments[0]))}
         if len(segments) == 2 and (method, segments[1]) == ("POST", "alter"):
             return await self._alter(segments[0], read_json(request.body, _Alter), principal)
@@ -154,7 +154,7 @@ class TableRoutes:
         if (method, part) not in _PARTS:
             raise TableRefused(405, "METHOD_NOT_ALLOWED", _USER_ROUTES)
         table = await self._tables.find(name)
-        _check(principal, Verb.TABLE if part == "retry" else Verb.READ, table.prefixes)
+        check_covers(principal, Verb.TABLE if part == "retry" else Verb.READ, table.prefixes)
         if part == "schema":
             return 200, {"columns": await self._columns(table)}
         if part == "history":
@@ -174,7 +174,7 @@ class TableRoutes:
             prefixes = canonical_prefixes(wanted.prefix)
         except BadName as bad:
             raise TableRefused(400, "TABLE_PREFIX", str(bad)) from None
-        _check(principal, Verb.TABLE, prefixes)
+        check_covers(principal, Verb.TABLE, prefixes)
         check_kept(wanted.keep_snapshots, wanted.keep_ms)
         columns = list(wanted.columns.items())
         table, new = await self._tables.create(
@@ -203,7 +203,7 @@ class TableRoutes:
     async def _tag(self, method: str, name: str, tag: str, request: Request) -> Answer:
         """Name a snapshot, or remove a name."""
         table = await self._tables.find(name)
-        _check(request.principal, Verb.TABLE, table.prefixes)
+        check_covers(request.principal, Verb.TABLE, table.prefixes)
         if method == "DELETE":
             kept = await self._snapshots.untag(table, tag)
             return 200, {"tags": msgspec.to_builtins(kept.tags)}
@@ -222,7 +222,7 @@ class TableRoutes:
         return 200, {"tags": msgspec.to_builtins(kept.tags)}
 
     async def _alter(self, name: str, wanted: _Alter, principal: Principal | None) -> Answer:
-        _check(principal, Verb.TABLE, (await self._tables.find(name)).prefixes)
+        check_covers(principal, Verb.TABLE, (await self._tables.find(name)).prefixes)
         check_kept(wanted.keep_snapshots, wanted.keep_ms)
         table = await self._tables.alter(
             name,
@@ -243,7 +243,7 @@ class TableRoutes:
             partitions=wanted.partitions,
             payload=wanted.payload,
         )
-        _check(principal, Verb.READ, table.prefixes)
+        check_covers(principal, Verb.READ, table.prefixes)
         names = await self._tables.names(table, CHECKED_STREAMS_MAX + 1)
         return 200, {
             "table": self._ref(table),
@@ -459,7 +459,7 @@ def _commit_of(uid: int, asked: CommitRequest, now_ms: int) -> TableCommit | Tab
     return TableMove(*job, asked.dead_rows, asked.result, move.columns, move.partitions, now_ms)
 
 
-def _check(principal: Principal | None, verb: str, prefixes: Sequence[str]) -> None:
+def check_covers(principal: Principal | None, verb: str, prefixes: Sequence[str]) -> None:
     """Check that the caller has the permission on all streams under these canonical prefixes.
     Raises `TableRefused`."""
     for prefix in prefixes:

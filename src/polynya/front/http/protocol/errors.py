@@ -164,6 +164,11 @@ _TABLE = (
     ),
     ErrorCode("NOT_FOUND", 404, "there is no such stream"),
     ErrorCode("TABLE_NOT_FOUND", 404, "there is no such table"),
+    ErrorCode(
+        "TABLE_RUN_NOT_FOUND",
+        404,
+        "this node knows no such run of the table: it keeps the last ones, until it stops",
+    ),
     ErrorCode("TOPIC_NOT_FOUND", 404, "there is no such Kafka topic"),
     ErrorCode("TOKEN_NOT_FOUND", 404, "no active token has this id or name"),
     ErrorCode("NODE_NOT_FOUND", 404, "the cluster has no such node"),
@@ -186,6 +191,12 @@ _TABLE = (
     ),
     ErrorCode("NOT_ACCEPTABLE", 406, "the answer has no form that Accept names"),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
+    ErrorCode(
+        "TABLE_RUNS_OFF",
+        409,
+        "this node runs no syncs, rebuilds and replays of tables; the message has why. The command "
+        "'polynya table sync' runs them where Spark is installed",
+    ),
     ErrorCode(
         "TRANSACTION_NOT_OPEN",
         409,
@@ -397,6 +408,12 @@ _TABLE = (
         429,
         "too many superseded snapshots can still be read: publish less often",
         retry_after=10,
+    ),
+    ErrorCode(
+        "TABLE_RUNS_FULL",
+        429,
+        "as many runs of tables wait on this node as may; retry when one has ended",
+        retry_after=30,
     ),
     ErrorCode("HEADERS_TOO_LARGE", 431, "request line and headers exceed the size limit"),
     ErrorCode("INTERNAL", 500, "internal error; the server's log has the request id", UNKNOWN),
