@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from front_world import Answer, World, play, request
+from front_world import Answer, Wire, World, play, request
 
 from polynya.front.http.live import answers
 from polynya.local.api import LiveEvent
@@ -39,6 +39,14 @@ def data_of(*pages: dict[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
+async def waiting(world: World, query: str, cursor: str) -> Wire:
+    """Return the connection of a poll that waits for news."""
+    wire = await world.wire()
+    wire.send(request("GET", target(query, cursor)))
+    await until_waiting(world)
+    return wire
+
+
 async def until_waiting(world: World) -> None:
     """Wait until a reader is open and has been told of all its streams."""
     readers = world.front.context.readers
@@ -56,9 +64,7 @@ def test_a_page_has_what_there_is_and_the_next_one_waits_for_more() -> None:
         assert first["cursor"] == first["events"][-1]["id"]
         began = [event for event in first["events"] if event["event"] == "control"]
         assert [event["contentType"] for event in began] == ["application/json"] * 2
-        wire = await world.wire()
-        wire.send(request("GET", target("stream=a&stream=b", first["cursor"])))
-        await until_waiting(world)
+        wire = await waiting(world, "stream=a&stream=b", first["cursor"])
         await world.post("b", b"3")
         second = page_of(await wire.answer())
         assert data_of(second) == {"b": [3]}
@@ -85,9 +91,7 @@ def test_streams_that_are_created_between_two_pages_begin_at_their_start() -> No
         await world.post("runs/2", b"[1,2]")
         second = await poll(world, query, first["cursor"])
         assert data_of(second) == {"runs/2": [1, 2]}
-        wire = await world.wire()
-        wire.send(request("GET", target(query, second["cursor"])))
-        await until_waiting(world)
+        wire = await waiting(world, query, second["cursor"])
         await world.put("runs/3")
         third = page_of(await wire.answer())
         assert {event["stream"] for event in third["events"]} == {"runs/3"}
@@ -162,9 +166,7 @@ def test_a_confirmed_tail_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         await world.put("a")
         first = await poll(world, "stream=a")
-        wire = await world.wire()
-        wire.send(request("GET", target("stream=a", first["cursor"])))
-        await until_waiting(world)
+        wire = await waiting(world, "stream=a", first["cursor"])
         (reader,) = world.front.context.readers.live
         (strand,) = reader._strands.values()  # type: ignore[attr-defined]
         info = await strand.stream.info()
@@ -182,9 +184,7 @@ def test_events_after_the_end_of_a_page_are_on_the_next_one() -> None:
     async def story(world: World) -> None:
         await world.put("a")
         first = await poll(world, "stream=a")
-        wire = await world.wire()
-        wire.send(request("GET", target("stream=a", first["cursor"])))
-        await until_waiting(world)
+        wire = await waiting(world, "stream=a", first["cursor"])
         (reader,) = world.front.context.readers.live
         reader.finish()
         (strand,) = reader._strands.values()  # type: ignore[attr-defined]
@@ -217,9 +217,7 @@ def test_a_client_that_leaves_leaves_nothing_behind() -> None:
     async def story(world: World) -> None:
         await world.put("a")
         first = await poll(world, "stream=a")
-        wire = await world.wire()
-        wire.send(request("GET", target("stream=a", first["cursor"])))
-        await until_waiting(world)
+        wire = await waiting(world, "stream=a", first["cursor"])
         wire.close()
         while world.front.context.readers.live:
             await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,13 +12,16 @@ from worlds.cold import FaultyStore
 from worlds.service import IDLE_MS, World
 
 from polynya.base.errors import Unavailable
-from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES
-from polynya.base.names import group_of
+from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES, SNAPSHOT_GRACE_MS
+from polynya.base.names import companion_of, group_of
 from polynya.cold import Merger, MergeSettings
 from polynya.cold.rewriting import merger
 from polynya.local import rehydration
-from polynya.local.api import Position, ReadQuery, StreamInfo, Trimmed, TrimQuery
+from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo, Trimmed, TrimQuery
 from polynya.objectstore import MemoryStore
+from polynya.service.snapshot_sweep import sweep_snapshots
+from polynya.service.snapshots import ANY_BYTE, Body, Staged, body_of, boundary_of, drop, stage
+from polynya.service.snapshots import publish as publish_snapshot
 from polynya.stream.command import Command
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.retention.commands import BucketRetention
@@ -502,5 +506,135 @@ def test_packs_of_evicted_streams_are_emptied_while_the_streams_are_used(
         assert len(await collected(world)) < before / 2
         for name in NAMES:
             assert await world.read(name) == written[name]
+
+    play(story)
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+NOTED = NAMES[0]
+BODIES = companion_of(NOTED)
+
+
+async def publish(world: World, record: int, body: bytes, name: str = NOTED) -> Code:
+    """Publish a snapshot of a stream as a client does."""
+    info = await facts(world, name)
+    staged = await stage(world.service, info, body, diskless=False)
+    assert isinstance(staged, Staged), staged
+    wanted = Body(hashlib.sha256(body).digest(), "text/plain")
+    at = await boundary_of(world.service, info, record, ANY_BYTE)
+    assert isinstance(at, tuple), at
+    return (await publish_snapshot(world.service, info, at, wanted, [staged])).code
+
+
+async def facts(world: World, name: str = NOTED) -> StreamInfo:
+    info = await world.info(name)
+    assert isinstance(info, StreamInfo), info
+    return info
+
+
+async def bodies(world: World) -> dict[int, bytes]:
+    """The bodies of the snapshots that readers see, by record."""
+    info = await facts(world)
+    found = {mark.record: await body_of(world.service, info, mark) for mark in info.marks or ()}
+    return {record: bytes(body) for record, body in found.items() if not isinstance(body, Refusal)}
+
+
+async def noted(world: World) -> None:
+    """A stream of two records with snapshots, evicted, and then the bodies of these."""
+    await world.create(NOTED)
+    for record in (b"one;", b"two;"):
+        await world.append(NOTED, record)
+    assert await publish(world, 1, b"at one") == Code.CREATED
+    assert await publish(world, 2, b"at two") == Code.CREATED
+    assert await world.evict() == 1
+    assert world.evicted == {NOTED}, "they follow it"
+    assert await world.evict() == 1
+    assert world.evicted == {NOTED, BODIES}
+
+
+def test_snapshots_of_an_evicted_stream_are_read_without_it() -> None:
+    async def story(world: World) -> None:
+        await noted(world)
+        assert await bodies(world) == {1: b"at one", 2: b"at two"}
+        await world.snapshot()
+        world.kill()
+        assert await bodies(world) == {1: b"at one", 2: b"at two"}
+        assert world.evicted == {NOTED, BODIES}, "no read brings a stream back"
+
+    play(story)
+
+
+@pytest.mark.parametrize("change", ["append", "publish", "drop", "delete"])
+def test_what_a_client_changes_brings_the_stream_and_its_bodies_back(change: str) -> None:
+    async def story(world: World) -> None:
+        await noted(world)
+        if change == "append":
+            assert (await world.append(NOTED, b"three;")).record == 3
+            assert await bodies(world) == {1: b"at one", 2: b"at two"}
+        elif change == "publish":
+            await world.append(NAMES[1])  # none there
+            assert await publish(world, 2, b"other") == Code.SNAPSHOT_CONFLICT
+            assert await publish(world, 2, b"at two") == Code.OK
+            assert (await world.append(NOTED, b"three;")).record == 3
+            assert await publish(world, 3, b"at three") == Code.CREATED
+            assert await bodies(world) == {1: b"at one", 2: b"at two", 3: b"at three"}
+            assert await world.evict() == 0, "one is superseded"
+            world.clock.ms += SNAPSHOT_GRACE_MS
+            assert await sweep_snapshots(world.service) == 1
+            assert await bodies(world) == {2: b"at two", 3: b"at three"}
+            assert [await world.evict() for _ in range(2)] == [1, 1]
+            assert await bodies(world) == {2: b"at two", 3: b"at three"}
+        elif change == "drop":
+            assert (await drop(world.service, await facts(world), 2)).code == Code.OK
+            assert await bodies(world) == {1: b"at one"}
+        else:
+            assert (await world.delete(NOTED)).code == Code.OK
+            assert not world.evicted
+            assert all(not each.directory.count for each in world.local.machines.values())
+            world.clock.ms += SNAPSHOT_GRACE_MS
+            assert {key for key in await collected(world) if "/packs/" in key} == set()
+            return
+        assert world.evicted == (set() if change != "publish" else {NOTED, BODIES})
+
+    play(story)
+
+
+def test_a_body_that_is_staged_for_an_evicted_stream_is_swept_when_nothing_names_it() -> None:
+    async def story(world: World) -> None:
+        await noted(world)
+        await stage(world.service, await facts(world), b"never named", diskless=False)
+        assert world.evicted == {NOTED}
+        await world.evict()
+        assert await publish(world, 2, b"at two") == Code.OK
+        assert (await drop(world.service, await facts(world), 1)).code == Code.OK
+        assert (await drop(world.service, await facts(world), 2)).code == Code.OK
+        world.clock.ms += 2 * SNAPSHOT_GRACE_MS
+        await sweep_snapshots(world.service)
+        own = await facts(world, BODIES)
+        assert own.first_record == own.record
+
+    play(story)
+
+
+def test_a_publish_between_the_copy_and_the_eviction_keeps_the_stream() -> None:
+    async def story(world: World) -> None:
+        await world.create(NOTED)
+        await world.append(NOTED, b"one;")
+        assert await publish(world, 0, b"at none") == Code.CREATED
+        await world.flusher.flush_now()
+        world.clock.ms += IDLE_MS
+        steps = world.evictor._steps
+        write = steps.write
+
+        async def slow(*arguments: Any) -> Any:
+            written = await write(*arguments)
+            assert await publish(world, 1, b"at one") == Code.CREATED
+            return written
+
+        steps.write = slow  # type: ignore[method-assign]
+        assert await world.evictor.evict_due() == 0
+        assert not world.evicted
+        assert await bodies(world) == {0: b"at none", 1: b"at one"}
 
     play(story)

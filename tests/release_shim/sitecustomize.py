@@ -7,5 +7,8 @@ import polynya
 from polynya.base import levels
 
 if "RELEASE_LEVEL" in os.environ:
-    levels.LEVEL = int(os.environ["RELEASE_LEVEL"])
-    polynya.__version__ = f"{levels.LEVEL}.0.0"
+    wanted = int(os.environ["RELEASE_LEVEL"])
+    if wanted < levels.LEVEL:  # registers commands up to the level of its import
+        import polynya.stream.command  # noqa: F401
+    levels.LEVEL = wanted
+    polynya.__version__ = f"{wanted}.0.0"

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from msgspec import structs
+from sim.calls import answer_of
 from sim.chaos import FULL, Episode
 from sim.knobs import Knobs
 from sim.transactions import Recorder
@@ -263,13 +264,7 @@ class CoordinatedEpisode(Episode):
         if not alive:
             return None
         self._node = node = self.random.choice(alive)
-        life = node.life
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                found = await node.process.drive(call())
-        except (Unavailable, OutcomeUnknown, TimeoutError):
-            return None
-        return found if node.life == life and node.alive else None
+        return await answer_of(node, call(), CALL_SECONDS)
 
     async def append(self, name: str, command: TxnProduce) -> Reply | None:
         alive = self.world.alive()

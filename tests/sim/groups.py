@@ -7,12 +7,12 @@ import asyncio
 from random import Random
 from typing import Any
 
+from sim.calls import answer_of
 from sim.chaos import Episode
 from sim.echoes import Echoes
 from sim.knobs import Knobs
 
 from polynya.base import levels
-from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.stream.features.consumer_groups.calls import (
     Answer,
     Call,
@@ -57,13 +57,7 @@ class GroupClient:
         if not alive:
             return None
         node = self.random.choice(alive)
-        life = node.life
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                found = await node.process.drive(node.engine.group_coordinator.call(call))
-        except (Unavailable, OutcomeUnknown, TimeoutError):
-            return None
-        return found if node.life == life and node.alive else None
+        return await answer_of(node, node.engine.group_coordinator.call(call), CALL_SECONDS)
 
     async def join(self) -> bool:
         """Join and sync; the member that leads shares the partitions out."""

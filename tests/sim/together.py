@@ -9,6 +9,7 @@ import contextlib
 import re
 from random import Random
 
+from sim.calls import answer_of
 from sim.chaos import Episode
 from sim.cluster import Node
 from sim.knobs import Knobs
@@ -132,13 +133,7 @@ class TogetherEpisode(Episode):
         if not alive:
             return None
         node = self.random.choice(alive)
-        life = node.life
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                reply = await node.process.drive(node.engine.appends_across.append(parts))
-        except (Unavailable, OutcomeUnknown, TimeoutError):
-            return None
-        return reply if node.life == life and node.alive else None
+        return await answer_of(node, node.engine.appends_across.append(parts), CALL_SECONDS)
 
     async def _alone(self) -> None:
         """Append to single streams, among the requests."""

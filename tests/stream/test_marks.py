@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 from worlds.stream import World, raw_batch
 
 from polynya.base.limits import SNAPSHOT_BYTES_MAX
@@ -13,7 +14,7 @@ from polynya.stream.features.forks.commands import PinSource, Unpin
 from polynya.stream.features.lifetimes.commands import Create, Delete, Expire
 from polynya.stream.features.marks.commands import DropSnapshot, PublishSnapshot
 from polynya.stream.features.marks.held import marks_of
-from polynya.stream.features.pages.eviction import is_evictable
+from polynya.stream.features.pages.eviction import is_evictable, mark_of, may_leave
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.replies import Code, Reply
 from polynya.stream.snapshots.encode import Image, decode_image, snapshot_of
@@ -98,14 +99,17 @@ def test_a_fork_of_what_lies_behind_a_snapshot_is_refused() -> None:
     assert world.apply(1, pin).code == Code.OK, "the snapshot covers nothing any more"
 
 
-def test_a_stream_with_snapshots_stays_in_memory() -> None:
+def test_superseded_snapshots_keep_their_stream_in_memory() -> None:
     world = World(1)
     published(world)
-    directory = world.machines[1].directory
-    for name in (NAME, OWN):
-        stream = directory.streams[name]
-        stream.hot = None
-        assert not is_evictable(stream), name
+    machine = world.machines[1]
+    stream, own = (machine.directory.streams[name] for name in (NAME, OWN))
+    stream.hot = own.hot = None
+    assert is_evictable(stream) and not may_leave(machine, own), "its owner is in memory"
+    before = mark_of(stream)
+    assert stream.extras is not None and stream.extras.marks
+    stream.extras.marks = [structs.replace(stream.extras.marks[0], dropped_ms=1)]
+    assert not is_evictable(stream) and mark_of(stream) != before
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from google_crc32c import value as crc32c
 from msgspec import structs
 
+from polynya.base.names import companion_of, owner_of
 from polynya.stream.command import Command
 from polynya.stream.features.attributes.held import attributes_of
 from polynya.stream.features.markers.commands import TxnMarkers, TxnSettle
@@ -18,6 +19,7 @@ from polynya.stream.features.pages.eviction import (
     evicted_views,
     is_evictable,
     mark_of,
+    may_leave,
     slice_of,
     state_of,
     whole_of,
@@ -183,20 +185,23 @@ class World:
         """Evict the evictable ones in one command, sent twice, and return their names."""
         machine = self.machines[group]
         pack, slots = f"block{self.place}", []
-        for stream in [machine.directory.streams[name] for name in names]:
+        found = [machine.directory.streams[name] for name in names]
+        for stream in sorted(found, key=lambda stream: bool(owner_of(stream.name))):
             state = state_of(stream) if stream.hot is None else b""
             self.states[pack, len(slots)] = state
             slots.append((stream.uid, mark_of(stream), len(slots), len(state), crc32c(state)))
         streams = [machine.directory.by_uid[uid] for uid, *_ in slots]
         accepted = [streams[at].name for at in self.apply(group, Evict(pack, now_ms, slots)).detail]
-        assert accepted == [stream.name for stream in streams if is_evictable(stream)]
+        wanted = [each.name for each in streams if is_evictable(each) and may_leave(machine, each)]
+        assert accepted == wanted
         assert not self.apply(group, Evict(pack, now_ms, slots)).detail
         return accepted
 
     def bring(self, group: int, names: Iterable[str], now_ms: int = 0) -> None:
         """Back into memory, by a command that is sent twice."""
         machine = self.machines[group]
-        views = [view for name in names if (view := evicted_view(machine, name)) is not None]
+        both = {each: None for name in names for each in (companion_of(name), name)}
+        views = [view for name in both if (view := evicted_view(machine, name)) is not None]
         command = Return(
             [(view.name, view.uid, self._state(machine, view)) for view in views], now_ms
         )

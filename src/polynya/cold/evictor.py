@@ -12,17 +12,26 @@ from struct import pack
 import msgspec
 from google_crc32c import value as crc32c
 
+from polynya.base.limits import SNAPSHOT_GRACE_MS
+from polynya.base.names import owner_of
 from polynya.cold.groups import Groups, survey
 from polynya.cold.settings import EvictSettings
 from polynya.cold.steps import FAULTS, Steps
 from polynya.jobs import Failures, Rest, pause_after, repeat
 from polynya.objectstore.api import ObjectStore
 from polynya.stream.command import level_of
+from polynya.stream.features.marks.held import is_overdue
 from polynya.stream.features.pages.commands import Evict
-from polynya.stream.features.pages.eviction import is_evictable, mark_of, state_of
+from polynya.stream.features.pages.eviction import (
+    evicted_view,
+    is_evictable,
+    mark_of,
+    may_leave,
+    state_of,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
-from polynya.stream.state.model import HotBatch
+from polynya.stream.state.model import HotBatch, Stream
 from polynya.wire.pack import PackBuilder, pack_key
 from polynya.wire.slices import build_slice
 
@@ -136,6 +145,7 @@ class Evictor:
                     stream.activity_ms <= before_ms
                     and stream.uid not in recent
                     and is_evictable(stream)
+                    and _is_needless(machine, stream)
                 ):
                     found.append(stream.uid)
                     oldest_ms = min(oldest_ms, stream.activity_ms)
@@ -145,7 +155,7 @@ class Evictor:
 
     def _take(self, machine: Machine, uid: int) -> IdleState | None:
         stream = machine.directory.by_uid.get(uid)
-        if stream is None or not is_evictable(stream):
+        if stream is None or not is_evictable(stream) or not _is_needless(machine, stream):
             return None
         state = state_of(stream)
         return (
@@ -180,6 +190,16 @@ class Evictor:
         self.counters.bytes += sum(slots[at][3] for at in accepted)
         self.counters.refused += len(slots) - len(accepted)
         return len(accepted)
+
+
+def _is_needless(machine: Machine, stream: Stream) -> bool:
+    """Report whether no stream in memory needs this one. Companions follow their owners, one pass
+    later, unless the sweep of snapshots will find bodies in them."""
+    if not may_leave(machine, stream):
+        return False
+    owner = evicted_view(machine, owner_of(stream.name))
+    soon_ms = machine.counters.log_ms + SNAPSHOT_GRACE_MS
+    return owner is None or not is_overdue(owner, stream, soon_ms)
 
 
 def build_block(found: Sequence[IdleState], group: int, now_ms: int) -> tuple[list[bytes], int]:

@@ -25,7 +25,7 @@ from polynya.base.limits import (
     RECALL_STREAMS,
     RECALL_STREAMS_MAX,
 )
-from polynya.base.names import spelled_name
+from polynya.base.names import companion_of, spelled_name
 from polynya.cold import PackGone
 from polynya.local.dependencies import StateReader
 from polynya.local.hooks import after_applied
@@ -202,15 +202,16 @@ class Rehydration:
     async def _one(self, group: int, name: str) -> None:
         """Rehydrate one stream for its queue."""
         try:
-            state = await self._load(group, name)
+            loaded = [await self._load(group, each) for each in self._with_bodies(group, name)]
         except PolynyaError as fault:
             self._arrived(group, name, _refusal(fault))
             return
-        if state is None:  # already rehydrated, or the group has left
+        states = [state for state in loaded if state is not None]
+        if not states:  # already rehydrated, or the group has left
             self._arrived(group, name, Reply(Code.OK))
         else:
             self._propose(
-                group, Return([state], self._now_ms()), partial(self._arrived, group, name)
+                group, Return(states, self._now_ms()), partial(self._arrived, group, name)
             )
 
     def _arrived(self, group: int, name: str, outcome: Reply | BaseException) -> None:
@@ -255,6 +256,7 @@ class Rehydration:
         """Return streams into memory, at most `RECALL_STREAMS` of them. Raises Unavailable,
         OutcomeUnknown, CorruptData."""
         states: list[tuple[str, int, bytes]] = []
+        names = [each for name in names for each in self._with_bodies(group, name)]
         for begin in range(0, len(names), LOADS_AT_ONCE):
             loads = (self._load(group, name) for name in names[begin : begin + LOADS_AT_ONCE])
             found = await asyncio.gather(*loads, return_exceptions=True)
@@ -267,6 +269,13 @@ class Rehydration:
                 states = []
         if states:
             await self._log(group, states)
+
+    def _with_bodies(self, group: int, name: str) -> list[str]:
+        """Return a stream behind the evicted one that has the bodies of its snapshots."""
+        machine, companion = self._machines.get(group), companion_of(name)
+        if machine is not None and companion in machine.directory.evicted:
+            return [companion, name]
+        return [name]
 
     async def _log(self, group: int, states: list[tuple[str, int, bytes]]) -> None:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

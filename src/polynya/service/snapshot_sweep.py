@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 
-from polynya.base.names import bucket_of
+from polynya.base.names import bucket_of, owner_of
 from polynya.service.node_service import NodeService
 from polynya.service.snapshots import rule_of
 from polynya.stream.features.marks.commands import OVERDUE, DropSnapshot
-from polynya.stream.features.marks.held import overdue
+from polynya.stream.features.marks.held import is_overdue
+from polynya.stream.features.pages.eviction import evicted_view
 from polynya.stream.features.retention.rules import retention_of
 from polynya.stream.state.model import Stream
 
@@ -27,8 +28,9 @@ async def sweep_snapshots(service: NodeService) -> int:
         for number, own in enumerate(tuple(machine.directory.companions.values()), 1):
             if number % _LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            stream = overdue(machine, own, service.now_ms())
-            if stream is not None:
+            owner = owner_of(own.name)
+            stream = machine.directory.streams.get(owner) or evicted_view(machine, owner)
+            if stream is not None and is_overdue(stream, own, service.now_ms()):
                 found.append((group, stream))
                 if len(found) == most:
                     break

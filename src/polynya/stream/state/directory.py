@@ -91,6 +91,7 @@ class StreamDirectory:
         """Remove a stream without hot batches."""
         del self.streams[stream.name], self.by_uid[stream.uid]
         self.companions.pop(stream.uid, None)
+        self.marked.pop(stream.uid, None)
         if stream.name not in self.evicted:
             self.internal.discard(stream.name)
         self.undecided.pop(stream.uid, None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from polynya.base.limits import SNAPSHOT_GRACE_MS
-from polynya.base.names import companion_of, owner_of
+from polynya.base.names import companion_of
 from polynya.stream.features.retention.rules import cut_of
 from polynya.stream.features.retention.trimming import extras_of, tidy
 from polynya.stream.parts import Mark, Retention
@@ -103,17 +103,14 @@ def repeated(marks: Iterable[Mark], at: tuple[int, int], sha256: bytes, origin: 
     )
 
 
-def overdue(machine: Machine, own: Stream, now_ms: int) -> Stream | None:
-    """Return the stream of a companion if it has marks whose grace is over, or bodies that nothing
+def is_overdue(stream: Stream, own: Stream, now_ms: int) -> bool:
+    """Report whether a stream has marks whose grace is over, or its companion has bodies that nothing
     names any more."""
-    stream = machine.directory.streams.get(owner_of(own.name))
-    if stream is None:
-        return None
     marks = marks_of(stream)
     if any(not is_readable(mark, now_ms) for mark in marks):
-        return stream
+        return True
     unneeded = unneeded_of(own, marks, now_ms)
-    return stream if unneeded is not None and unneeded[0] > own.first_record else None
+    return unneeded is not None and unneeded[0] > own.first_record
 
 
 def unneeded_of(own: Stream, marks: Iterable[Mark], now_ms: int) -> tuple[int, int] | None:

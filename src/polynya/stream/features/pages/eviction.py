@@ -21,11 +21,11 @@ from google_crc32c import value as crc32c
 from msgspec import structs
 
 from polynya.base.errors import CorruptData
-from polynya.base.names import COMPANION, is_internal, spelled_name
+from polynya.base.names import companion_of, is_internal, owner_of, spelled_name
 from polynya.stream.command import NEEDS, Command, applies, level_of
 from polynya.stream.features.pages.commands import Evict, Return
 from polynya.stream.features.tables.lifetimes import is_forgotten, without_forgotten
-from polynya.stream.parts import ColdSlice
+from polynya.stream.parts import ColdSlice, Mark
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import (
@@ -77,6 +77,7 @@ class EvictedView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     table: int  # the uid of the table that has taken all of its records; 0: no table ever has
     profile_epoch: ProfileEpoch | None = None
     horizon_ms: int = 0  # from then on key compaction drops tombstones; 0: none wait
+    marks: list[Mark] | None = None  # its snapshots, which readers and publishers look up
 
 
 _stub = msgspec.msgpack.Decoder(EvictedView)
@@ -88,7 +89,8 @@ _state = msgspec.msgpack.Decoder(Stream)
 
 def is_evictable(stream: Stream) -> bool:
     """Report whether only requests can change the stream: no hot bytes, expiry, forks,
-    subscriptions, snapshots or own retention, and no table that lags."""
+    subscriptions, superseded snapshots or own retention, and no table that lags. See also
+    `may_leave`."""
     return (
         stream.hot is None
         and (stream.extras is None or _has_only_progress(stream.extras))
@@ -99,19 +101,20 @@ def is_evictable(stream: Stream) -> bool:
         and stream.fork is None
         and not stream.deleted
         and is_stable(stream)
-        and not stream.name.startswith(COMPANION)  # its owner's commands need it
         and (stream.tables is None or _is_taken(stream))
     )
 
 
 def _has_only_progress(extras: StreamExtras) -> bool:
-    """Report whether a profile that does not change, and the progress of key compaction, are all that
-    there is."""
-    profile_epoch, compaction = extras.profile_epoch, extras.compaction
+    """Report whether a profile that does not change, the progress of key compaction, and snapshots
+    that stay are all that there is."""
+    profile_epoch, compaction, marks = extras.profile_epoch, extras.compaction, extras.marks
+    if marks is not None and any(mark.dropped_ms for mark in marks):
+        return False
     if compaction is not None and compaction.is_wanted:
         return False
     return (profile_epoch is None or not profile_epoch.changing_since_ms) and (
-        extras == StreamExtras(profile_epoch=profile_epoch, compaction=compaction)
+        extras == StreamExtras(profile_epoch=profile_epoch, compaction=compaction, marks=marks)
     )
 
 
@@ -142,6 +145,7 @@ def mark_of(stream: Stream) -> int:
     rare: list[msgspec.Struct] = [
         each for each in (extras.profile_epoch, extras.compaction) if each is not None
     ]
+    rare += extras.marks or ()
     kafka = stream.kafka  # of transactions alone: releases before have none, and leave it out
     if kafka is not None and (kafka.ended or kafka.aborted):
         rare.append(kafka)
@@ -223,7 +227,12 @@ def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
 def _evict(machine: Machine, command: Evict, slot: tuple[int, int, int, int, int]) -> bool:
     uid, mark, offset, length, crc = slot
     stream = machine.directory.by_uid.get(uid)
-    if stream is None or not is_evictable(stream) or mark_of(stream) != mark:
+    if (
+        stream is None
+        or not is_evictable(stream)
+        or not may_leave(machine, stream)
+        or mark_of(stream) != mark
+    ):
         return False
     number = machine.packs.hold_slice(command.pack, machine.group)
     oldest_ms = index.time_ms_first(stream.cold, 0) if stream.cold else None
@@ -235,6 +244,14 @@ def _evict(machine: Machine, command: Evict, slot: tuple[int, int, int, int, int
     machine.directory.remove(stream)
     machine.diskless.remove(stream)
     return True
+
+
+def may_leave(machine: Machine, stream: Stream) -> bool:
+    """Report whether a companion's owner is evicted: commands to an owner in memory find the bodies
+    of its snapshots in memory. A companion that has all records hot or trimmed stays, as a restore
+    makes whole only streams with slices."""
+    owner = owner_of(stream.name)
+    return not owner or (owner in machine.directory.evicted and stream.cold is not None)
 
 
 def _packed(stream: Stream, where: Evicted) -> bytes:
@@ -261,6 +278,7 @@ def _packed(stream: Stream, where: Evicted) -> bytes:
             next(reversed(stream.tables)) if stream.tables else 0,
             extras.profile_epoch,
             0 if extras.compaction is None else extras.compaction.horizon_ms,
+            extras.marks,
         )
     )
 
@@ -315,6 +333,7 @@ def _view(name: str, stub: EvictedView) -> Stream:
             evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms),
             profile_epoch=stub.profile_epoch,
             compaction=Compaction(0, stub.horizon_ms) if stub.horizon_ms else None,
+            marks=stub.marks,
         ),
     )
 
@@ -389,6 +408,10 @@ def whole_of(view: Stream, state: bytes) -> Stream:
     )
     if view.tables is None:  # … and reset its tables
         stream.tables = None
+    if stream.extras is not None and view.extras is not None:  # … and dropped lost snapshots
+        stream.extras.marks = view.extras.marks
+        if stream.extras == _BARE:
+            stream.extras = None
     return stream
 
 
@@ -426,10 +449,14 @@ def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> boo
     stub = stub_of(machine, name)
     if stub is None or stub.uid != uid or crc32c(data) != stub.crc:
         return False
+    if companion_of(name) in machine.directory.evicted:
+        return False  # the bodies of its snapshots return first
     stream = whole_of(_view(name, stub), data)
     without_forgotten(machine, stream)
     del machine.directory.evicted[name]
     machine.directory.add(stream)
+    if stream.extras is not None and stream.extras.marks is not None:
+        machine.directory.marked[uid] = stream
     machine.diskless.update(stream)
     machine.directory.disordered = True
     machine.changes.streams.add(uid)
