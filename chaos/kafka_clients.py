@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import logging
 import os
 import sys
 import threading
@@ -31,7 +32,9 @@ from chaos.keyed_clients import CONFIG as KEYED_CONFIG
 from chaos.keyed_clients import PARTITIONS as KEYED_PARTITIONS
 from chaos.keyed_clients import TOPIC as KEYED_TOPIC
 from chaos.keyed_clients import KeyedClients, KeyedFound
-from chaos.transaction_history import TransactionHistory
+from chaos.transaction_clients import PARTITIONS as TRANSACTION_PARTITIONS
+from chaos.transaction_clients import PROFILES, TransactionClients, TransactionsFound
+from chaos.transaction_history import COMMITTED, UNCOMMITTED, Final, TransactionHistory
 
 TOPIC, GROUP = "chaos", "chaos-readers"
 PARTITIONS, PRODUCERS, MEMBERS = 3, 2, 2
@@ -52,6 +55,10 @@ COMMON = {
 }
 
 
+_FENCES = logging.getLogger("chaos.fences")  # each fence is an emergency to librdkafka
+_FENCES.disabled = True
+
+
 def why_not() -> str:
     """Return why there can be no Kafka clients; empty if there can."""
     return "" if importlib.util.find_spec("confluent_kafka") else "confluent-kafka is missing"
@@ -64,6 +71,7 @@ class Found(msgspec.Struct):
     group: GroupHistory
     wrong: list[str]
     keyed: KeyedFound
+    transactions: TransactionsFound
 
 
 class KafkaProcess:
@@ -71,7 +79,8 @@ class KafkaProcess:
     which grows with the cluster."""
 
     def __init__(self, servers: Path, seed: int, pause: float) -> None:
-        self.found = Found(History(), GroupHistory(), [], KeyedFound(TransactionHistory()))
+        none = TransactionsFound(TransactionHistory(), Final())
+        self.found = Found(History(), GroupHistory(), [], KeyedFound(TransactionHistory()), none)
         self._command = [sys.executable, "-m", "chaos.kafka_clients", str(servers)]
         self._command += [f"--seed={seed}", f"--pause={pause}"]
         self._process: asyncio.subprocess.Process | None = None
@@ -134,7 +143,7 @@ class KafkaClients:
         self._trouble = ""  # why committed offsets could not be read
         self._servers = servers
         self.stopping, self.ending = threading.Event(), threading.Event()
-        self._keyed = KeyedClients(self)
+        self._keyed, self._transactional = KeyedClients(self), TransactionClients(self)
         self._producers: list[threading.Thread] = []
         self._consumers: list[threading.Thread] = []
 
@@ -149,6 +158,14 @@ class KafkaClients:
         self._consumers.append(self._thread(self._keyed.read))
         for number in range(MEMBERS):
             self._consumers.append(self._thread(self._join, f"m{number}"))
+        self._start_transactions()
+
+    def _start_transactions(self) -> None:
+        clients = self._transactional
+        self._producers += [self._thread(*work) for work in clients.writers()]
+        for level in (COMMITTED, UNCOMMITTED):
+            self._consumers.append(self._thread(clients.read, level))
+        self._consumers.append(self._thread(clients.watch))
 
     def stop(self) -> None:
         """End the producers, once all that they sent is acknowledged. The consumers go on."""
@@ -173,10 +190,14 @@ class KafkaClients:
                 )
                 break
             time.sleep(0.2)
+        self._transactional.finish()
+        self._transactional.wait_read(seconds)
         self.ending.set()
         self._ended(self._consumers, (MEMBERS + 1) * JOIN_SECONDS)
         self._keyed.finish(seconds)
-        return Found(self.history, self.group, self.wrong, self._keyed.found)
+        return Found(
+            self.history, self.group, self.wrong, self._keyed.found, self._transactional.found
+        )
 
     def _reached(self) -> list[int]:
         """Return how far the reader is in each partition."""
@@ -239,6 +260,9 @@ class KafkaClients:
         json_config = {"content.type": "application/json"}
         self._create(admin, NewTopic(TOPIC, PARTITIONS, config=json_config))
         self._create(admin, NewTopic(KEYED_TOPIC, KEYED_PARTITIONS, config=KEYED_CONFIG))
+        for topic, profile in PROFILES.items():
+            count = TRANSACTION_PARTITIONS[topic]
+            self._create(admin, NewTopic(topic, count, config={"profile": profile}))
 
     def _create(self, admin: Any, topic: Any) -> None:
         from confluent_kafka import KafkaError, KafkaException
@@ -283,6 +307,13 @@ class KafkaClients:
             "error_cb": self._on_error,
         }
         return Producer(self._common | settings)
+
+    def transactional_producer(self, id_: str, **more: Any) -> Any:
+        """Create a client with a transactional id. It may be fenced, and is then begun again."""
+        from confluent_kafka import Producer
+
+        settings = {"transactional.id": id_, "error_cb": lambda error: None, "logger": _FENCES}
+        return Producer(self._common | settings | more)
 
     def flush(self, client: Any) -> None:
         """Wait until all records of a producer are acknowledged."""

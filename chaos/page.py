@@ -41,11 +41,16 @@ FEATURES = (
         "appends",
     ),
     Feature("diskless streams", ("diskless",), "", ""),
-    Feature("switches of the profile", ("switched",), "", ""),
+    Feature("switches of the profile", ("switched",), "switches", "switches"),
     Feature("leased streams", ("leased",), "rollovers", "rollovers"),
     Feature("consumer groups", ("groups", "members"), "commits", "commits"),
     Feature("Kafka producers and consumers", ("kafka",), "kafka_records", "records"),
-    Feature("transactions", ("transactions", "coordinated", "together"), "", ""),
+    Feature(
+        "transactions",
+        ("transactions", "coordinated", "together"),
+        "transactions",
+        "transactions committed",
+    ),
     Feature("key compaction", ("compacted",), "compacted", "records dropped"),
 )
 NO_RUN = "## Last run\n\nNo run has been recorded.\n"
