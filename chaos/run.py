@@ -496,6 +496,7 @@ class Run:
         history.healed = self._healed
         history.polls += self._watch.polls
         history.held += self._watch.held
+        (self.folder / "transactions.msgpack").write_bytes(msgspec.msgpack.encode(found))
         outcome.wrong += self._watch.wrong + await asyncio.to_thread(found.wrong)
         outcome.transactions, outcome.switches = found.committed(), self._watch.switches
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from chaos.history import OK
+from chaos.history import INFO, OK
 from chaos.transaction_history import (
     ABORT,
     COMMIT,
@@ -152,10 +152,13 @@ class Instance:
         self._must("offsets", send, made)
 
     def end(self, of: Transaction, kind: str) -> None:
-        """Commit or abort. A commit that the client gives up is aborted, with an unknown outcome."""
+        """Commit or abort. A commit that the client gives up is aborted, with an unknown outcome. An
+        abort of records that were never sent asks nobody: it shows nothing."""
         made = of.end = End(kind, self._now())
         call = self._client.commit_transaction if kind == COMMIT else self._client.abort_transaction
         self._must(kind, lambda: call(CALL_SECONDS), made)
+        if kind == ABORT and not any(each.outcome == OK for each in (*of.produces, *of.offsets)):
+            made.outcome = INFO
 
     def _must(
         self,
@@ -165,8 +168,8 @@ class Instance:
     ) -> None:
         """Call until it is done, and write the outcome down. Raises Over when the client gives up."""
         error = self._tried(call)
-        if made is not None:
-            made.ended = self._now()
+        if made is not None and (error is None or not isinstance(made, Init)):
+            made.ended = self._now()  # an Init that was given up may still come
         if error is None:
             if made is not None:
                 made.outcome = OK
