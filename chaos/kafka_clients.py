@@ -78,11 +78,14 @@ class KafkaProcess:
     """The process of the clients, as the run has it. `servers`: a file with HOST:PORT of the nodes,
     which grows with the cluster."""
 
-    def __init__(self, servers: Path, seed: int, pause: float) -> None:
+    def __init__(
+        self, servers: Path, seed: int, pause: float, *, transactions_only: bool = False
+    ) -> None:
         none = TransactionsFound(TransactionHistory(), Final())
         self.found = Found(History(), GroupHistory(), [], KeyedFound(TransactionHistory()), none)
         self._command = [sys.executable, "-m", "chaos.kafka_clients", str(servers)]
         self._command += [f"--seed={seed}", f"--pause={pause}"]
+        self._command += ["--transactions-only"] if transactions_only else []
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -141,7 +144,7 @@ class KafkaClients:
         self.history, self.group = History(), GroupHistory()
         self.wrong: list[str] = []
         self._trouble = ""  # why committed offsets could not be read
-        self._servers = servers
+        self._servers, self.transactions_only = servers, False
         self.stopping, self.ending = threading.Event(), threading.Event()
         self._keyed, self._transactional = KeyedClients(self), TransactionClients(self)
         self._producers: list[threading.Thread] = []
@@ -149,6 +152,11 @@ class KafkaClients:
 
     def start(self, *, pause: float) -> None:
         """Start all; `pause` between two records of a producer, in seconds."""
+        if not self.transactions_only:
+            self._start_plain(pause)
+        self._start_transactions()
+
+    def _start_plain(self, pause: float) -> None:
         tails = [Tail(f"kafka-{number}", each, "kafka") for number, each in enumerate(STREAMS)]
         self.history.tails += tails
         for number in range(PRODUCERS):
@@ -158,7 +166,6 @@ class KafkaClients:
         self._consumers.append(self._thread(self._keyed.read))
         for number in range(MEMBERS):
             self._consumers.append(self._thread(self._join, f"m{number}"))
-        self._start_transactions()
 
     def _start_transactions(self) -> None:
         clients = self._transactional
@@ -175,6 +182,19 @@ class KafkaClients:
     def finish(self, ends: list[int], seconds: float) -> Found:
         """End the consumers, once they have all records and the group has committed them, or
         neither moved for that time."""
+        if not self.transactions_only:
+            self._wait_read(ends, seconds)
+        self._transactional.finish()
+        self._transactional.wait_read(seconds)
+        self.ending.set()
+        self._ended(self._consumers, (MEMBERS + 1) * JOIN_SECONDS)
+        if not self.transactions_only:
+            self._keyed.finish(seconds)
+        return Found(
+            self.history, self.group, self.wrong, self._keyed.found, self._transactional.found
+        )
+
+    def _wait_read(self, ends: list[int], seconds: float) -> None:
         end = self.now() + WAITS_MAX * seconds
         deadline, before = self.now() + seconds, None
         while (found := self._committed()) != ends or self._reached() != ends:
@@ -190,14 +210,6 @@ class KafkaClients:
                 )
                 break
             time.sleep(0.2)
-        self._transactional.finish()
-        self._transactional.wait_read(seconds)
-        self.ending.set()
-        self._ended(self._consumers, (MEMBERS + 1) * JOIN_SECONDS)
-        self._keyed.finish(seconds)
-        return Found(
-            self.history, self.group, self.wrong, self._keyed.found, self._transactional.found
-        )
 
     def _reached(self) -> list[int]:
         """Return how far the reader is in each partition."""
@@ -257,12 +269,14 @@ class KafkaClients:
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient(self._common)
+        for topic, profile in PROFILES.items():
+            config = {} if self.transactions_only else {"profile": profile}
+            self._create(admin, NewTopic(topic, TRANSACTION_PARTITIONS[topic], config=config))
+        if self.transactions_only:
+            return
         json_config = {"content.type": "application/json"}
         self._create(admin, NewTopic(TOPIC, PARTITIONS, config=json_config))
         self._create(admin, NewTopic(KEYED_TOPIC, KEYED_PARTITIONS, config=KEYED_CONFIG))
-        for topic, profile in PROFILES.items():
-            count = TRANSACTION_PARTITIONS[topic]
-            self._create(admin, NewTopic(topic, count, config={"profile": profile}))
 
     def _create(self, admin: Any, topic: Any) -> None:
         from confluent_kafka import KafkaError, KafkaException
@@ -514,8 +528,14 @@ def main() -> None:
     parser.add_argument("servers", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--pause", type=float, required=True)
+    parser.add_argument(
+        "--transactions-only",
+        action="store_true",
+        help="transactional clients alone, and topics without a profile",
+    )
     given = parser.parse_args()
     clients = KafkaClients(given.servers, given.seed, time.monotonic)
+    clients.transactions_only = given.transactions_only
     clients.create()
     clients.start(pause=given.pause)
     print("ready", flush=True)

@@ -271,7 +271,8 @@ def _upgrades(results: Results) -> str:
         counts = (
             f"{run.acknowledged:,} appends acknowledged, {run.refused:,} refused, {run.unknown:,} "
             f"with an unknown outcome, {run.reads:,} reads, {run.tailed:,} records from live tails, "
-            f"{run.restored:,} records restored after the loss of all disks; the longest gap "
+            f"{run.restored:,} records restored after the loss of all disks, "
+            f"{run.transactions:,} transactions committed; the longest gap "
             f"between acknowledged appends to a stream was {run.longest_pause:.1f} s"
         )
         parts.append(

@@ -137,6 +137,7 @@ class Upgraded(msgspec.Struct, kw_only=True):
     reads: int = 0
     tailed: int = 0
     restored: int = 0  # records that were there after the loss of all disks
+    transactions: int = 0  # committed
     longest_pause: float = 0.0
     wrong: list[str] = []
 

@@ -51,18 +51,29 @@ class TransactionWatch:
         assert PROFILES[SWITCHED] != wanted
         while True:
             await asyncio.sleep(draw.uniform(*SWITCH_SECONDS))
-            body = json.dumps({"configs": {"profile": wanted}}).encode()
-            path, node = f"/v1/topics/{SWITCHED}", self._any(draw)
-            answer = await self._ask(
-                node, "PATCH", path, body, seconds=CHANGE_SECONDS, Content_Type="application/json"
-            )
-            if answer is None or answer.status in (409, 503):
-                continue
-            if answer.status != 200:
-                self.wrong.append(f"node {node} answers a change of {SWITCHED} with {answer}")
-                continue
-            self.switches += 1
-            wanted = "diskless" if wanted == "replicated" else "replicated"
+            if await self._change(self._any(draw), SWITCHED, wanted):
+                self.switches += 1
+                wanted = "diskless" if wanted == "replicated" else "replicated"
+
+    async def change(self, topic: str, profile: str) -> None:
+        """Change the profile of a topic, at one node after the other."""
+        deadline = time.monotonic() + 2 * CHANGE_SECONDS
+        while time.monotonic() < deadline:
+            for node in self._cluster.numbers:
+                if await self._change(node, topic, profile):
+                    return
+            await asyncio.sleep(READ_SECONDS)
+        self.wrong.append(f"liveness: {topic} does not become {profile}")
+
+    async def _change(self, node: int, topic: str, profile: str) -> bool:
+        body = json.dumps({"configs": {"profile": profile}}).encode()
+        kind, path = "application/json", f"/v1/topics/{topic}"
+        answer = await self._ask(
+            node, "PATCH", path, body, seconds=CHANGE_SECONDS, Content_Type=kind
+        )
+        if answer is not None and answer.status not in (200, 409, 503):
+            self.wrong.append(f"node {node} answers a change of {topic} with {answer}")
+        return answer is not None and answer.status == 200
 
     async def ends(self) -> dict[str, int]:
         """Return the end of the committed records of each stream that a node tells."""
