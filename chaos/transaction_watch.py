@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Callable
 from random import Random
 
 from chaos.nodes import Cluster
@@ -16,6 +17,7 @@ from chaos.wire import Answer, Lost, Unsent, ask_once
 
 ASK_SECONDS = 12.0
 CHANGE_SECONDS = 60.0
+STANDS_SECONDS = 240.0  # at most, with a disk that stands still
 READ_SECONDS = 0.2  # between two reads
 SWITCH_SECONDS = (2.0, 6.0)  # between two changes
 BACK_RECORDS = 50  # that a reader goes back at most
@@ -86,14 +88,19 @@ class TransactionWatch:
                     break
         return found
 
-    async def until_moved(self, before: dict[str, int], seconds: float) -> str:
+    async def until_moved(
+        self, before: dict[str, int], seconds: float, is_served: Callable[[], bool] = lambda: True
+    ) -> str:
         """Wait until each stable end has moved; return the streams whose end stands."""
+        last = time.monotonic() + STANDS_SECONDS
         deadline = time.monotonic() + seconds
         while True:
             now = await self.ends()
             standing = [each for each, end in before.items() if now.get(each, end) <= end]
             if not standing:
                 return ""
+            if not is_served():
+                deadline = min(time.monotonic() + seconds, last)
             if time.monotonic() > deadline:
                 return f"the stable ends of {', '.join(standing)} stand for {seconds:.0f} s"
             await asyncio.sleep(0.2)
