@@ -153,7 +153,7 @@ class Instance:
 
     def end(self, of: Transaction, kind: str) -> None:
         """Commit or abort. A commit that the client gives up is aborted, with an unknown outcome. An
-        abort of records that were never sent asks nobody: it shows nothing."""
+        abort of records that were never sent is answered without a request: it shows nothing."""
         made = of.end = End(kind, self._now())
         call = self._client.commit_transaction if kind == COMMIT else self._client.abort_transaction
         self._must(kind, lambda: call(CALL_SECONDS), made)

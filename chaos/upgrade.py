@@ -133,7 +133,7 @@ class Upgrade:
             self._say(f"  no transactions: {UpgradeTransactions.why_not(self.old)}")
 
     async def _refused_transactions(self) -> None:
-        """Before the last node is new no broker begins a transaction."""
+        """Check that no broker begins a transaction before the last node is new."""
         if self.transactions is not None and self.old.level < TRANSACTION_LEVEL:
             await self.transactions.check_refused()
 
