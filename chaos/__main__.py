@@ -146,7 +146,8 @@ def _say(outcome: Outcome) -> None:
         f"{outcome.unknown} with an unknown outcome, {outcome.reads} "
         f"reads, {outcome.tailed} records by tails, {outcome.kafka_records} by Kafka's producers, "
         f"{outcome.commits} commits of its group, {outcome.compacted} records dropped by key "
-        f"compaction; the longest time without an append to some "
+        f"compaction, {outcome.transactions} transactions committed, {outcome.switches} changes of a "
+        f"profile; the longest time without an append to some "
         f"stream was {outcome.longest_pause:.1f} s, chaos "
         f"itself stood still for {outcome.stood_still:.1f} s at most"
     )

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import logging
 import os
 import sys
 import threading
@@ -31,7 +32,9 @@ from chaos.keyed_clients import CONFIG as KEYED_CONFIG
 from chaos.keyed_clients import PARTITIONS as KEYED_PARTITIONS
 from chaos.keyed_clients import TOPIC as KEYED_TOPIC
 from chaos.keyed_clients import KeyedClients, KeyedFound
-from chaos.transaction_history import TransactionHistory
+from chaos.transaction_clients import PARTITIONS as TRANSACTION_PARTITIONS
+from chaos.transaction_clients import PROFILES, TransactionClients, TransactionsFound
+from chaos.transaction_history import COMMITTED, UNCOMMITTED, Final, TransactionHistory
 
 TOPIC, GROUP = "chaos", "chaos-readers"
 PARTITIONS, PRODUCERS, MEMBERS = 3, 2, 2
@@ -52,6 +55,10 @@ COMMON = {
 }
 
 
+_FENCES = logging.getLogger("chaos.fences")  # each fence is an emergency to librdkafka
+_FENCES.disabled = True
+
+
 def why_not() -> str:
     """Return why there can be no Kafka clients; empty if there can."""
     return "" if importlib.util.find_spec("confluent_kafka") else "confluent-kafka is missing"
@@ -64,16 +71,21 @@ class Found(msgspec.Struct):
     group: GroupHistory
     wrong: list[str]
     keyed: KeyedFound
+    transactions: TransactionsFound
 
 
 class KafkaProcess:
     """The process of the clients, as the run has it. `servers`: a file with HOST:PORT of the nodes,
     which grows with the cluster."""
 
-    def __init__(self, servers: Path, seed: int, pause: float) -> None:
-        self.found = Found(History(), GroupHistory(), [], KeyedFound(TransactionHistory()))
+    def __init__(
+        self, servers: Path, seed: int, pause: float, *, transactions_only: bool = False
+    ) -> None:
+        none = TransactionsFound(TransactionHistory(), Final())
+        self.found = Found(History(), GroupHistory(), [], KeyedFound(TransactionHistory()), none)
         self._command = [sys.executable, "-m", "chaos.kafka_clients", str(servers)]
         self._command += [f"--seed={seed}", f"--pause={pause}"]
+        self._command += ["--transactions-only"] if transactions_only else []
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -132,14 +144,19 @@ class KafkaClients:
         self.history, self.group = History(), GroupHistory()
         self.wrong: list[str] = []
         self._trouble = ""  # why committed offsets could not be read
-        self._servers = servers
+        self._servers, self.transactions_only = servers, False
         self.stopping, self.ending = threading.Event(), threading.Event()
-        self._keyed = KeyedClients(self)
+        self._keyed, self._transactional = KeyedClients(self), TransactionClients(self)
         self._producers: list[threading.Thread] = []
         self._consumers: list[threading.Thread] = []
 
     def start(self, *, pause: float) -> None:
         """Start all; `pause` between two records of a producer, in seconds."""
+        if not self.transactions_only:
+            self._start_plain(pause)
+        self._start_transactions()
+
+    def _start_plain(self, pause: float) -> None:
         tails = [Tail(f"kafka-{number}", each, "kafka") for number, each in enumerate(STREAMS)]
         self.history.tails += tails
         for number in range(PRODUCERS):
@@ -150,6 +167,13 @@ class KafkaClients:
         for number in range(MEMBERS):
             self._consumers.append(self._thread(self._join, f"m{number}"))
 
+    def _start_transactions(self) -> None:
+        clients = self._transactional
+        self._producers += [self._thread(*work) for work in clients.writers()]
+        for level in (COMMITTED, UNCOMMITTED):
+            self._consumers.append(self._thread(clients.read, level))
+        self._consumers.append(self._thread(clients.watch))
+
     def stop(self) -> None:
         """End the producers, once all that they sent is acknowledged. The consumers go on."""
         self.stopping.set()
@@ -158,6 +182,19 @@ class KafkaClients:
     def finish(self, ends: list[int], seconds: float) -> Found:
         """End the consumers, once they have all records and the group has committed them, or
         neither moved for that time."""
+        if not self.transactions_only:
+            self._wait_read(ends, seconds)
+        self._transactional.finish()
+        self._transactional.wait_read(seconds)
+        self.ending.set()
+        self._ended(self._consumers, (MEMBERS + 1) * JOIN_SECONDS)
+        if not self.transactions_only:
+            self._keyed.finish(seconds)
+        return Found(
+            self.history, self.group, self.wrong, self._keyed.found, self._transactional.found
+        )
+
+    def _wait_read(self, ends: list[int], seconds: float) -> None:
         end = self.now() + WAITS_MAX * seconds
         deadline, before = self.now() + seconds, None
         while (found := self._committed()) != ends or self._reached() != ends:
@@ -173,10 +210,6 @@ class KafkaClients:
                 )
                 break
             time.sleep(0.2)
-        self.ending.set()
-        self._ended(self._consumers, (MEMBERS + 1) * JOIN_SECONDS)
-        self._keyed.finish(seconds)
-        return Found(self.history, self.group, self.wrong, self._keyed.found)
 
     def _reached(self) -> list[int]:
         """Return how far the reader is in each partition."""
@@ -236,6 +269,11 @@ class KafkaClients:
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient(self._common)
+        for topic, profile in PROFILES.items():
+            config = {} if self.transactions_only else {"profile": profile}
+            self._create(admin, NewTopic(topic, TRANSACTION_PARTITIONS[topic], config=config))
+        if self.transactions_only:
+            return
         json_config = {"content.type": "application/json"}
         self._create(admin, NewTopic(TOPIC, PARTITIONS, config=json_config))
         self._create(admin, NewTopic(KEYED_TOPIC, KEYED_PARTITIONS, config=KEYED_CONFIG))
@@ -283,6 +321,13 @@ class KafkaClients:
             "error_cb": self._on_error,
         }
         return Producer(self._common | settings)
+
+    def transactional_producer(self, id_: str, **more: Any) -> Any:
+        """Create a client with a transactional id. It may be fenced, and is then begun again."""
+        from confluent_kafka import Producer
+
+        settings = {"transactional.id": id_, "error_cb": lambda error: None, "logger": _FENCES}
+        return Producer(self._common | settings | more)
 
     def flush(self, client: Any) -> None:
         """Wait until all records of a producer are acknowledged."""
@@ -483,8 +528,14 @@ def main() -> None:
     parser.add_argument("servers", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--pause", type=float, required=True)
+    parser.add_argument(
+        "--transactions-only",
+        action="store_true",
+        help="transactional clients alone, and topics without a profile",
+    )
     given = parser.parse_args()
     clients = KafkaClients(given.servers, given.seed, time.monotonic)
+    clients.transactions_only = given.transactions_only
     clients.create()
     clients.start(pause=given.pause)
     print("ready", flush=True)

@@ -41,11 +41,16 @@ FEATURES = (
         "appends",
     ),
     Feature("diskless streams", ("diskless",), "", ""),
-    Feature("switches of the profile", ("switched",), "", ""),
+    Feature("switches of the profile", ("switched",), "switches", "switches"),
     Feature("leased streams", ("leased",), "rollovers", "rollovers"),
     Feature("consumer groups", ("groups", "members"), "commits", "commits"),
     Feature("Kafka producers and consumers", ("kafka",), "kafka_records", "records"),
-    Feature("transactions", ("transactions", "coordinated", "together"), "", ""),
+    Feature(
+        "transactions",
+        ("transactions", "coordinated", "together"),
+        "transactions",
+        "transactions committed",
+    ),
     Feature("key compaction", ("compacted",), "compacted", "records dropped"),
 )
 NO_RUN = "## Last run\n\nNo run has been recorded.\n"
@@ -266,7 +271,8 @@ def _upgrades(results: Results) -> str:
         counts = (
             f"{run.acknowledged:,} appends acknowledged, {run.refused:,} refused, {run.unknown:,} "
             f"with an unknown outcome, {run.reads:,} reads, {run.tailed:,} records from live tails, "
-            f"{run.restored:,} records restored after the loss of all disks; the longest gap "
+            f"{run.restored:,} records restored after the loss of all disks, "
+            f"{run.transactions:,} transactions committed; the longest gap "
             f"between acknowledged appends to a stream was {run.longest_pause:.1f} s"
         )
         parts.append(

@@ -68,6 +68,8 @@ class Chaos(msgspec.Struct, kw_only=True):
     commits: int = 0  # of a Kafka consumer group
     kafka_records: int = 0
     compacted: int = 0  # records that key compaction dropped
+    transactions: int = 0  # of Kafka clients, committed
+    switches: int = 0  # of a profile
     slowest_recovery: float = 0.0
     memory: list[int] = []  # MiB of each node in the end, where it was measured
     wrong: list[str] = []
@@ -95,6 +97,8 @@ class Chaos(msgspec.Struct, kw_only=True):
             commits=outcome.commits,
             kafka_records=outcome.kafka_records,
             compacted=outcome.compacted,
+            transactions=outcome.transactions,
+            switches=outcome.switches,
             slowest_recovery=max((episode.well for episode in outcome.episodes), default=0.0),
             memory=[last[node] for node in sorted(last)],
             wrong=outcome.wrong,
@@ -133,6 +137,7 @@ class Upgraded(msgspec.Struct, kw_only=True):
     reads: int = 0
     tailed: int = 0
     restored: int = 0  # records that were there after the loss of all disks
+    transactions: int = 0  # committed
     longest_pause: float = 0.0
     wrong: list[str] = []
 

@@ -27,6 +27,8 @@ from chaos.measures import Sample, grown, measure
 from chaos.network import Loopback, Namespaces
 from chaos.nodes import FIRST, Cluster
 from chaos.proxy import Wires
+from chaos.transaction_clients import TransactionsFound
+from chaos.transaction_watch import TransactionWatch
 from chaos.wire import Lost, Unsent, ask_once
 
 WELL_SECONDS = 60.0  # after healing: leaders for all groups, and no node behind
@@ -104,6 +106,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     commits: int = 0  # of a Kafka consumer group, acknowledged
     kafka_records: int = 0  # that Kafka's producers wrote
     compacted: int = 0  # records that passes of key compaction dropped
+    transactions: int = 0  # of Kafka clients, committed
+    switches: int = 0  # of the profile of a topic with transactions
     wrong: list[str] = []
 
 
@@ -114,7 +118,9 @@ class Run:
         self.options, self.folder, self.name = options, folder, name
         self.draw = Random(f"chaos {options.seed}")
         self.store = objects.Store(options.seed)
-        self._acted = False
+        self._acted, self._healed = False, 0.0
+        self._clients: Clients | None = None
+        self._watch: TransactionWatch | None = None  # with Kafka clients
         self._acts: list[str] = []  # those that come next, where groups move
         self.began = time.monotonic()
 
@@ -201,14 +207,19 @@ class Run:
             streams[:LEASED],
         )
         await clients.create()
+        self._clients = clients
         kafka = await self._kafka_clients(cluster)
         clients.start(pause=self.options.pause)
         await asyncio.sleep(1.0)
         beside = [asyncio.create_task(self._beat(outcome))]
         beside += [asyncio.create_task(self._compact(cluster, each)) for each in KEYED if kafka]
+        if kafka:
+            self._watch = TransactionWatch(cluster, self.options.seed)
+            beside += map(asyncio.create_task, (self._watch.read(), self._watch.switch()))
         await self._episodes(cluster, clients, faults, outcome)
         for task in beside:
             task.cancel()
+        self._healed = time.monotonic()
         await asyncio.gather(clients.stop(), *(each.stop() for each in kafka))
         await self._judge(cluster, clients, kafka, outcome)
 
@@ -342,6 +353,11 @@ class Run:
                 cluster, MOVED_SECONDS
             )
         episode.well = self._now() - healed
+        if self._watch is not None and not episode.trouble:
+            ends = await self._watch.ends()
+            episode.trouble = await self._watch.until_moved(
+                ends, WELL_SECONDS, lambda: time.monotonic() - self._last_append() < PAUSE_SECONDS
+            )
         cluster.aims = []
         return episode
 
@@ -388,6 +404,11 @@ class Run:
                 node.orders.heal()
             if not node.is_alive and not node.was_removed and node.number not in but:
                 node.start()
+
+    def _last_append(self) -> float:
+        """Return when the stream that waited for longest had an append acknowledged: a machine's
+        disk may stand still."""
+        return time.monotonic() if self._clients is None else min(self._clients.last_ok.values())
 
     async def _bury(self, cluster: Cluster) -> None:
         """Wait until the removed nodes have ended. One that was down meanwhile does not learn of
@@ -458,6 +479,7 @@ class Run:
             outcome.wrong += found.wrong + check_group(found.group, partitions)
             outcome.wrong += found.keyed.wrong()
             outcome.compacted += found.keyed.dropped()
+            await self._judge_transactions(found.transactions, outcome)
             outcome.commits += found.group.acknowledged()
             history.appends += found.history.appends
             history.tails += found.history.tails
@@ -475,6 +497,17 @@ class Run:
         outcome.longest_pause = clients.longest_pause()
         if self.options.lose_all and not outcome.wrong:
             await self._lose_all(cluster, clients, final, outcome)
+
+    async def _judge_transactions(self, found: TransactionsFound, outcome: Outcome) -> None:
+        assert self._watch is not None
+        await self._watch.finish()
+        history = found.history
+        history.healed = self._healed
+        history.polls += self._watch.polls
+        history.held += self._watch.held
+        (self.folder / "transactions.msgpack").write_bytes(msgspec.msgpack.encode(found))
+        outcome.wrong += self._watch.wrong + await asyncio.to_thread(found.wrong)
+        outcome.transactions, outcome.switches = found.committed(), self._watch.switches
 
     async def _lose_all(
         self, cluster: Cluster, clients: Clients, final: dict[str, list[str]], outcome: Outcome

@@ -17,6 +17,7 @@ Offsets are those of the log. Times are of one monotonic clock, in seconds; an o
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -26,6 +27,7 @@ from chaos.history import FAIL, INFO, OK
 
 COMMIT, ABORT = "commit", "abort"
 COMMITTED, ROWS, TABLE, FORK = "read_committed", "rows", "table", "fork"  # kinds of readers
+UNCOMMITTED = "read_uncommitted"  # which sees open and aborted records, too
 FENCED = "fenced"  # the error of an operation that failed for its epoch
 SETTLE_SECONDS = 60.0  # the stable end reaches the end within
 ORPHAN_SECONDS = 17 * 60.0  # the same after an accepted loss
@@ -256,7 +258,7 @@ class _Checker:
                 yield from self._unreadable(stream, offset, value, LATER, "the last read")
         for poll in self.history.polls:
             who = f"{poll.kind} {poll.reader}"
-            for offset, value in poll.records:
+            for offset, value in poll.records if poll.kind != UNCOMMITTED else ():
                 yield from self._unreadable(poll.stream, offset, value, poll.ended, who)
             if poll.stream in self.final.records and poll.stream not in self.history.compacted:
                 yield from self._different(poll, who)
@@ -277,12 +279,12 @@ class _Checker:
             yield f"B: {place}, and the commit of {owner.name} was refused: {end.error}"
 
     def _different(self, poll: Poll, who: str) -> Iterator[str]:
-        expected = [
-            (offset, value)
-            for offset, value in self.final.records[poll.stream]
-            if poll.begin <= offset < poll.end
-        ]
-        if poll.records != expected:
+        records = self.final.records[poll.stream]
+        first, last = (bisect_left(records, (at, "")) for at in (poll.begin, poll.end))
+        expected = records[first:last]
+        found = set(expected) if poll.kind == UNCOMMITTED else set(poll.records)
+        seen = [pair for pair in poll.records if pair in found]
+        if seen != expected:
             yield (
                 f"H: {who} got {_differing(poll.records, expected)} from {poll.begin} to "
                 f"{poll.end} of {poll.stream}, where {_differing(expected, poll.records)} is"

@@ -40,6 +40,7 @@ from chaos.nodes import FIRST, Cluster, Node
 from chaos.proxy import Network, Pair, Place, Wires
 from chaos.releases import Release, Said, by_itself, here, of_revision
 from chaos.results import Upgraded
+from chaos.upgrade_transactions import UpgradeTransactions
 from chaos.wire import Connection, Lost, Unsent
 
 WELL_SECONDS = 90.0
@@ -47,9 +48,13 @@ REFUSED_SECONDS = 30.0
 REFUSED = "log levels up to"
 FLUSHED_SECONDS = 60.0
 STREAMS = 6
+TRANSACTION_LEVEL = 4  # the first that has Kafka's transactions
 READS = 60  # by a read replica, until they are taken to be looked at
 SHOWN = 40
-PARTS = ("readers", "commands", "leads", "wipes", "backups", "members", "back", "again", "store")
+PARTS = (
+    "readers", "commands", "leads", "wipes", "backups", "members", "back", "again", "transactions",
+    "store",
+)  # fmt: skip
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -77,7 +82,11 @@ class Upgrade:
         self.reader = 0  # the read replica's number, once there is one
         self.began = time.monotonic()
         self.found = Upgraded(revision=options.revision, levels=(old.level, new.level))
-        self.cluster = Cluster(folder, Loopback(FIRST, name), Direct(options.seed), Folder)
+        kafka = "transactions" in self.parts and not UpgradeTransactions.why_not(old)
+        self.cluster = Cluster(
+            folder, Loopback(FIRST, name), Direct(options.seed), Folder, kafka=kafka
+        )
+        self.transactions: UpgradeTransactions | None = None
         self.clients: Clients
 
     async def run(self) -> None:
@@ -99,15 +108,48 @@ class Upgrade:
             )
             await self.clients.create()
             self.clients.start(pause=0.1)
+            await self._start_transactions()
             await asyncio.sleep(self.hold)
             await self._upgrade()
             await self.clients.stop()
+            await self._judge_transactions()
             final = await self._judge()
             if "store" in self.parts and not self.wrong:
                 self._say("all disks are lost")
                 await self._lose_all(final)
         finally:
+            if self.transactions is not None:
+                self.transactions.close()
             await self.cluster.close()
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    async def _start_transactions(self) -> None:
+        if self.cluster.kafka:
+            made = UpgradeTransactions(self.cluster, self.old, self.new, self.options.seed)
+            self.transactions = made
+            await made.start()
+        elif "transactions" in self.parts:
+            self._say(f"  no transactions: {UpgradeTransactions.why_not(self.old)}")
+
+    async def _refused_transactions(self) -> None:
+        """Check that no broker begins a transaction before the last node is new."""
+        if self.transactions is not None and self.old.level < TRANSACTION_LEVEL:
+            await self.transactions.check_refused()
+
+    async def _serve_transactions(self) -> None:
+        if self.transactions is not None and self.new.level >= TRANSACTION_LEVEL:
+            await self.transactions.check_work()
+
+    async def _judge_transactions(self) -> None:
+        if self.transactions is None:
+            return
+        await self.transactions.finish()
+        for wrong in self.transactions.wrong:
+            self._note(wrong)
+        found = self.transactions.found
+        self.found.transactions = 0 if found is None else found.committed()
+        self._say(f"  {self.found.transactions} transactions committed")
 
     async def _prepare(self, store: dict[str, str]) -> None:
         async def settings() -> list[str]:
@@ -127,12 +169,14 @@ class Upgrade:
                 self._reader_comes,
             ),
             ("", "node 3 gets the new release", lambda: self._change(3, self.new)),
+            ("transactions", "a mixed cluster refuses transactions", self._refused_transactions),
             ("commands", "the commands of both", self._commands),
             ("leads", "leads go to and fro", self._leads),
             ("wipes", "a new and an old member lose their data", self._wipes),
             ("backups", "a backup", self._backups),
             ("members", "a node comes and goes", self._membership),
             ("back", "node 3 goes back", lambda: self._go_back(3)),
+            ("transactions", "transactions stay refused", self._refused_transactions),
             ("readers", "the read replica goes back", self._reader_goes_back),
             ("back", "node 3 gets the new release again", lambda: self._change(3, self.new)),
             ("", "node 2 gets the new release", lambda: self._change(2, self.new)),
@@ -140,6 +184,7 @@ class Upgrade:
             ("", "node 1 gets the new release", lambda: self._change(1, self.new)),
             ("readers", "the read replica gets the new release last", self._reader_last),
             ("", "the level is that of the new release", self._risen),
+            ("transactions", "transactions work", self._serve_transactions),
             ("again", "the old release comes again", self._come_again),
             ("readers", "the read replica gets a vote", self._reader_votes),
         ]

@@ -17,6 +17,7 @@ from chaos.transaction_history import (  # noqa: E402
     COMMITTED,
     FENCED,
     ROWS,
+    UNCOMMITTED,
     End,
     Ends,
     Final,
@@ -166,6 +167,16 @@ def readers_differ(history: TransactionHistory, final: Final) -> None:
     history.polls[1].records.pop()
 
 
+def an_uncommitted_reader_misses_a_record(history: TransactionHistory, final: Final) -> None:
+    history.polls.append(
+        Poll(UNCOMMITTED, "r", OUTPUT, 8.0, 8.1, 0, 3, [*final.records[OUTPUT][1:3]])
+    )
+
+
+def an_uncommitted_reader_has_another_order(history: TransactionHistory, final: Final) -> None:
+    history.polls.append(Poll(UNCOMMITTED, "r", OUTPUT, 11.0, 11.1, 4, 8, [(4, "t3:i3")]))
+
+
 def a_key_has_its_former_value(history: TransactionHistory, final: Final) -> None:
     final.records[KEYED] = [(0, "k0"), (1, "k1")]
 
@@ -192,6 +203,8 @@ def a_key_has_its_former_value(history: TransactionHistory, final: Final) -> Non
         (offsets_are_dropped, "C"),
         (offsets_are_early, "B"),
         (readers_differ, "H"),
+        (an_uncommitted_reader_misses_a_record, "H"),
+        (an_uncommitted_reader_has_another_order, "D"),
         (a_key_has_its_former_value, "I"),
     ],
 )
@@ -204,6 +217,13 @@ def test_a_lie_is_found(lie: Callable[[TransactionHistory, Final], None], rule: 
 
 def test_a_true_history_is_believed() -> None:
     assert check_transactions(*true_history()) == []
+
+
+def test_an_uncommitted_reader_sees_open_and_aborted_records_too() -> None:
+    history, final = true_history()
+    records = [*final.records[OUTPUT][:3], (4, "t2:i3"), (6, "t3:i3")]
+    history.polls.append(Poll(UNCOMMITTED, "r", OUTPUT, 30.5, 30.6, 0, 7, records))
+    assert check_transactions(history, final) == []
 
 
 def test_an_unknown_commit_is_whole_or_absent() -> None:

@@ -16,6 +16,7 @@ from polynya.base.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.errors import Error
 from polynya.service.consumer_groups import coordinator
 from polynya.service.consumer_groups.running import RunningGroup
+from polynya.service.transactions.coordinator import TransactionService
 from polynya.stream.features.consumer_groups.calls import (
     Commit,
     CommitInTransaction,
@@ -383,6 +384,19 @@ def test_refused_calls(name: str, version: int, fields: dict[str, Any], error: i
     async def story(world: KafkaWorld) -> None:
         answer = await ask(await world.wire(), name, version, **base | fields)
         assert answer.error_code.value == error
+
+    play(story)
+
+
+def test_a_coordinator_of_transactions_is_refused_during_an_upgrade(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: KafkaWorld) -> None:
+        monkeypatch.setattr(TransactionService, "is_ready", False)
+        wire = await world.wire()
+        found = await ask(wire, "FindCoordinator", 4, key_type=1, coordinator_keys=["txn"])
+        assert found.coordinators[0].error_code.value == 15
+        assert "level 4: finish the upgrade" in found.coordinators[0].error_message
 
     play(story)
 

@@ -12,10 +12,12 @@ from front.test_kafka_transactions import as_a_client_does
 from worlds.kafka import KafkaWire, KafkaWorld, fetch_fields, plain_fields, play
 from worlds.transactions import data_batch, marker_batch
 
+from polynya.base.errors import Unavailable
 from polynya.base.limits import TRANSACTION_TIMEOUT_MS_MAX
 from polynya.base.names import APPEND_ALL_ID
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.transactions import refusals
+from polynya.local.api import StreamInfo
 from polynya.routing.handle import StreamHandle
 from polynya.service.transactions import coordinator
 from polynya.stream.features.consumer_groups.calls import CommitInTransaction, GroupError, Outcomes
@@ -400,6 +402,29 @@ def test_a_stale_number_is_asked_for_again_and_the_order_stays(
         assert await one.end(commit=True) == 0
         await one.init()
         assert await values(one.wire, 1) == [b"a", b"1", b"2", b"3"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("protocol", [OLD, NEW])
+def test_a_stream_without_a_leader_is_a_reason_to_repeat(
+    protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(_: StreamHandle) -> StreamInfo:
+        raise Unavailable("no leader is reachable")
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        one = TransactionalProducer(await world.wire(), protocol)
+        assert await one.init() == 0
+        with monkeypatch.context() as away:
+            away.setattr(StreamHandle, "info_nowait", lambda _: None)
+            away.setattr(StreamHandle, "info", unknown)
+            if protocol == OLD:
+                assert await one.add(0) == [Error.COORDINATOR_NOT_AVAILABLE]
+            assert await one.send(0, b"a") == Error.NOT_ENOUGH_REPLICAS
+        await one.write(0, b"a")
+        assert await one.end(commit=True) == 0
 
     play(story)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polynya.access.kafka_acls import Operation
 from polynya.base.errors import NotLeader, PolynyaError
+from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import GROUP_ID_BYTES_MAX, TRANSACTIONAL_ID_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
@@ -88,7 +89,7 @@ def _transaction_coordinator(call: Call, key: str) -> Coordinator:
         why = f"the token does not allow 'append' on transactional id '{key}'"
     elif not context.transactions.is_ready:
         error = Error.COORDINATOR_NOT_AVAILABLE
-        why = "transactions need the release of this node on all nodes: upgrade them"
+        why = f"transactions need all nodes at level {TRANSACTION_LEVEL}: finish the upgrade"
     if error:
         return Coordinator(key, -1, "", -1, error, why)
     return _at(call, key, context.brokers.leader_of(context.transactions.group_of(key)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from polynya.base.errors import PolynyaError
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.transactions.known import Key, KnownTransaction
@@ -65,7 +66,10 @@ async def added_streams(handles: Iterable[StreamHandle]) -> list[tuple[int, int,
     """Return streams as participants: (group, uid, name). Raises NotAnswered."""
     found = []
     for handle in handles:
-        info = handle.info_nowait() or await handle.info()
+        try:
+            info = handle.info_nowait() or await handle.info()
+        except PolynyaError:
+            raise NotAnswered(Error.COORDINATOR_NOT_AVAILABLE) from None
         if not isinstance(info, StreamInfo):
             raise NotAnswered(Error.UNKNOWN_TOPIC_OR_PARTITION)
         found.append((handle.group, info.uid, handle.name))
