@@ -87,7 +87,10 @@ def test_a_function_is_not_looked_into() -> None:
         (("--key", "item"), "are for derived tables: add --sql FILE"),
         (("--sql", "FILE", "--merge", "n:sum"), "a merge is for a table with a key"),
         (("--sql", "FILE", "--key", "item", "--merge", "n"), "expected COLUMN:FUNCTION"),
-        (("--sql", "FILE", "--key", "item", "--watermark", "1h"), "expected, for example, begin:1h"),
+        (
+            ("--sql", "FILE", "--key", "item", "--watermark", "1h"),
+            "expected, for example, begin:1h",
+        ),
         (
             ("--sql", "FILE", "--key", "item", "--merge", "n:sum", "--merge", "n:max"),
             "--merge names a column twice",

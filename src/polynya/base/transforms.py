@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from polynya.base.msgpack import UNREADABLE
+
 CHARACTERS_MAX = 64 << 10  # it is state of the meta group
 KEYS_MAX = 16
 DELAY_MS_MAX = 3_660 * 86_400_000  # ten years
@@ -54,7 +56,7 @@ def parse_transform(text: str) -> Transform:
         return checked(Transform(text))
     try:
         found = msgspec.json.decode(text.removeprefix(_STORED), type=Transform)
-    except msgspec.DecodeError as bad:
+    except UNREADABLE as bad:
         raise BadTransform(f"the definition of the derived table is not valid: {bad}") from None
     return checked(found)
 

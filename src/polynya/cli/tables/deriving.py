@@ -41,7 +41,7 @@ latest_option = options.value(
 )
 
 
-class _Watermark(click.ParamType[tuple[str, float]]):
+class _Watermark(click.ParamType):  # type: ignore[type-arg]
     name = "COLUMN:DURATION"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, float]:

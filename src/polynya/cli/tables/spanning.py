@@ -1,4 +1,4 @@
-"""What in a statement combines rows: in a derived table without a key it sees those of one job only."""
+"""Find what combines rows in a statement: in a derived table without a key it sees one job only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _SKIPPED = re.compile(
     r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL
 )
 _AGGREGATES = (
-    "any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and "
-    "bool_or collect_list collect_set corr count count_if count_min_sketch first first_value last "
-    "last_value listagg max max_by mean median min min_by mode percentile percentile_approx some std stddev stddev_pop "
-    "stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance"
+    "any_value|approx_count_distinct|approx_percentile|array_agg|avg|bit_and|bit_or|"
+    "bit_xor|bool_and|bool_or|collect_list|collect_set|corr|count|count_if|"
+    "count_min_sketch|first|first_value|last|last_value|listagg|max|max_by|mean|"
+    "median|min|min_by|mode|percentile|percentile_approx|some|std|stddev|stddev_pop|"
+    "stddev_samp|string_agg|sum|try_avg|try_sum|var_pop|var_samp|variance"
 )
 _WORDS = {
     "a window (over)": re.compile(r"\bover\s*(\(|\s\w)", re.IGNORECASE),
@@ -22,7 +23,7 @@ _WORDS = {
     "a join": re.compile(r"\bjoin\b", re.IGNORECASE),
     "intersect or except": re.compile(r"\b(intersect|except|minus)\b", re.IGNORECASE),
     "limit": re.compile(r"\blimit\b", re.IGNORECASE),
-    "an aggregate": re.compile(rf"\b({'|'.join(_AGGREGATES.split())})\s*\(", re.IGNORECASE),
+    "an aggregate": re.compile(rf"\b({_AGGREGATES})\s*\(", re.IGNORECASE),
 }
 
 

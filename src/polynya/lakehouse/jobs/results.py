@@ -32,7 +32,7 @@ _END = ".result.json"
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a runner derives: the definition, and of a table with a key its rows and its watermark."""
+    """A request to derive rows: the definition, and of a table with a key its files and watermark."""
 
     transform: Transform
     live: list[Merged] = []
@@ -40,8 +40,8 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Derived(msgspec.Struct, frozen=True):
-    """What a runner derived: the job that wrote the rows and the results of its tasks. Of a table
-    with a key also the files that they replace, the late rows, and the largest time."""
+    """The derived rows: the job that wrote them and the results of its tasks. Of a table with a key
+    also the files that they replace, the late rows, and the largest time."""
 
     job: Job
     results: list[TaskResult]

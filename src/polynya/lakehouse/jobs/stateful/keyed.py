@@ -1,7 +1,7 @@
 """A job of a derived table with a key, beside Spark: what it starts from, its columns, and its result.
 
-The table is the state. A job replaces the files that have rows of its keys, and its result object has
-the watermark, so the commit of the job moves rows, places in the streams, and watermark at once.
+The table is the state. A job replaces the files that have rows of its keys. Its result object has the
+watermark, so its commit moves rows, places in the streams, and watermark at once.
 """
 
 from __future__ import annotations
