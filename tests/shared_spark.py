@@ -14,6 +14,7 @@ from tiers.process_starts import note_process
 
 FILES = {  # one worker runs them, one after the other
     "tests/lakehouse/test_lake_derived.py",
+    "tests/lakehouse/test_lake_keyed.py",
     "tests/lakehouse/test_lake_payload_readers.py",
     "tests/lakehouse/test_lake_spark.py",
     "tests/pipeline/test_pipe_catalog.py",

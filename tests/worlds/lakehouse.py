@@ -20,6 +20,7 @@ from worlds.schema_registry import SchemaRegistry
 from polynya.lakehouse.jobs.output import Output
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, Task, claimed
 from polynya.lakehouse.jobs.plan_objects import header_of, load_header, load_task
+from polynya.lakehouse.jobs.results import Derived
 from polynya.lakehouse.jobs.spark_tasks import input_rows
 from polynya.lakehouse.jobs.task import TaskResult, run_task
 from polynya.lakehouse.jobs.worker import compact
@@ -317,7 +318,7 @@ class InlineRunner:
         assert found == task
         return header, found
 
-    def derive(self, job: Job, key: str, transform: str, shaped: Any) -> Any:
+    def derive(self, job: Job, key: str, asked: Any, shaped: Any) -> Derived:
         """Every row as it is, whatever the transform: that one needs Spark."""
         stored = [self._stored(key, task) for task in job.tasks]
         rows = [batch for each in stored for batch in input_rows(*each, self.blobs)]
@@ -327,7 +328,7 @@ class InlineRunner:
         schema = pa.ipc.read_schema(pa.BufferReader(made.arrow_schema))
         out = Output(made, Task(0, [], []), self.blobs)
         out.add_rows(table.cast(schema), table.nbytes)
-        return made, [TaskResult(0, len(table), table.nbytes, out.close()[0])]
+        return Derived(made, [TaskResult(0, len(table), table.nbytes, out.close()[0])])
 
 
 class Lake:

@@ -14,6 +14,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.base.payloads import RECORD, BadPayload, fields_of, parse_payload, with_payload
+from polynya.base.transforms import BadTransform, parse_transform
 from polynya.local.api import StreamInfo
 from polynya.routing import messages
 from polynya.service.node_service import NodeService
@@ -31,8 +32,6 @@ from polynya.stream.features.tables.watches import covers
 from polynya.stream.replies import Code
 
 COLUMNS_MAX = 500  # declared columns of a table, as many as it can have
-TRANSFORM_CHARACTERS_MAX = 64 << 10  # it is state of the meta group
-PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
 
@@ -348,18 +347,15 @@ def checked_partitions(
 
 
 def _check_transform(transform: str, *, hold: bool, columns: Sequence[tuple[str, str]]) -> None:
-    kind, colon, code = transform.partition(":")
-    bad = ""
-    if transform and not (colon and kind in ("sql", "python") and code.strip()):
-        bad = "a transform is 'sql:' and a statement, or 'python:MODULE:FUNCTION'"
-    elif kind == "python" and not PYTHON.fullmatch(code):
-        bad = f"'{code}' names no function; expected MODULE:FUNCTION"
-    elif len(transform) > TRANSFORM_CHARACTERS_MAX:
-        bad = f"the transform has {len(transform)} characters; at most {TRANSFORM_CHARACTERS_MAX}"
-    elif transform and (hold or columns):
-        bad = "a derived table holds no records, and its transform decides its columns"
-    if bad:
-        raise TableRefused(400, "TABLE_TRANSFORM", bad)
+    if not transform:
+        return
+    try:
+        parse_transform(transform)
+    except BadTransform as bad:
+        raise TableRefused(400, "TABLE_TRANSFORM", str(bad)) from None
+    if hold or columns:
+        bad_options = "a derived table holds no records, and its transform decides its columns"
+        raise TableRefused(400, "TABLE_TRANSFORM", bad_options)
 
 
 def _not_found(name: str) -> TableRefused:

@@ -22,7 +22,7 @@ from polynya.service.tables import Tables
 from polynya.system.ports import spelled
 from polynya.transport import Reply, Transport
 
-KIND_TABLE_RUNS = 1019  # message kind between cores
+KIND_TABLE_RUNS = 1020  # message kind between cores
 _COMMANDS = {"sync": "sync", "rebuild": "rebuild", "replay": "replay-dlq"}
 _PIECE_BYTES = 4096
 

@@ -10,17 +10,13 @@ from typing import Any
 from urllib.parse import quote
 
 import click
-import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.tables.shared import (
-    coordinator_of,
     explained,
-    none_yet,
     path_of,
     shown,
-    streams_of,
     table_command,
 )
 from polynya.cli.terminal import exits, options, output
@@ -372,46 +368,6 @@ def _alter(client: Client, name: str, wanted: dict[str, Any], said: str, *, as_j
 
 def _time(milliseconds: int) -> str:
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def transform_of(statement: Path | None, function: str | None) -> str:
-    """Return the transform of the options --sql and --python. Raises `exits.Misused`."""
-    if statement is None:
-        return f"python:{function}"
-    if function is not None:
-        raise exits.Misused("--sql and --python exclude each other: pass one of them")
-    try:
-        query = statement.read_text().strip().removesuffix(";")
-    except UnicodeDecodeError:
-        raise exits.Misused(f"{statement} is not UTF-8 text; expected a SELECT") from None
-    if not query:
-        raise exits.Misused(f"{statement} is empty; expected a SELECT")
-    return f"sql:{query}"
-
-
-def derive(
-    client: Client,
-    name: str,
-    prefix: str,
-    transform: str,
-    partitions: tuple[str, ...],
-    *,
-    as_json: bool,
-) -> None:
-    """Create a derived table through the admin port, because its driver runs the user's code."""
-    with explained():
-        told = msgspec.json.decode(
-            coordinator_of(client).derive(name, prefix, transform, partitions)
-        )
-    if as_json:
-        output.json_line(shown(told["table"]) | {"covered": told["covered"]})
-        return
-    output.notice(f"derived table {name} created; 'polynya table sync {name}' fills it")
-    if told["covered"]:
-        names = ", ".join(map(output.visible, told["covered"]))
-        output.notice(f"  it reads {streams_of(prefix)}, now for example {names}")
-    else:
-        output.notice(f"  warning: {none_yet(prefix)}")
 
 
 def shortened(transform: str) -> str:

@@ -13,7 +13,7 @@ import click
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables import changes, checking, pipeline, shared
+from polynya.cli.tables import changes, checking, deriving, pipeline, shared
 from polynya.cli.tables.runs import table_runs_command
 from polynya.cli.tables.shared import table_command
 from polynya.cli.terminal import exits, options, output
@@ -52,6 +52,10 @@ SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server r
 @options.flag("--hold", help="Retention and expiry wait until the table has a stream's records.")
 @changes.sql_option
 @changes.python_option
+@deriving.key_option
+@deriving.merge_option
+@deriving.latest_option
+@deriving.watermark_option
 @changes.keep_snapshots_option
 @changes.keep_for_option
 @options.flag("--dry-run", help="Try the columns on records that exist, and create nothing.")
@@ -70,6 +74,10 @@ def table_create_command(
     partitions: tuple[str, ...],
     statement: Path | None,
     function: str | None,
+    key: tuple[str, ...],
+    merge: tuple[str, ...],
+    latest_by: str | None,
+    watermark: tuple[str, float] | None,
     keep_snapshots: int | None,
     keep_seconds: float | None,
     dry_run: bool,
@@ -87,6 +95,7 @@ def table_create_command(
     polynya table create rides --prefix rides/ --partition 'day(timestamp)' --partition stream
     polynya table create orders --prefix kafka/orders/ --payload registry
     polynya table create fares --from rides/ --sql fares.sql
+    polynya table create sales --from rides/ --sql sales.sql --key item --merge cents:sum
     polynya table create orders --prefix orders/ --column 'price:decimal(12,2)' --dry-run
     """
 
@@ -104,11 +113,13 @@ def table_create_command(
                 "a derived table has the columns of its transform and holds no records: leave out "
                 "--column, --schema, --payload and --hold"
             )
-        source = changes.transform_of(statement, function)
-        changes.derive(client, name, prefix, source, partitions, as_json=as_json)
+        source = deriving.transform_of(statement, function)
+        transform = deriving.defined(source, key, merge, latest_by, watermark)
+        deriving.derive(client, name, prefix, transform, partitions, as_json=as_json)
         if kept:
             client.call("POST", f"{shared.path_of(name)}/alter", body=kept)
         return
+    deriving.check_no_key(key, merge, latest_by, watermark)
     wanted: dict[str, Any] = {"prefix": prefix}
     wanted |= {"hold": True} if hold else {}
     declaring = None if payload in changes.SCHEMA_PAYLOADS else schema
@@ -197,7 +208,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "payload": changes.shortened(table.get("payload", "")) or "JSON",
         "keeps": f"{output.counted(table['keep_snapshots'], 'snapshot')}, those of the last "
         f"{table['keep_ms'] / 3_600_000:g} h, and {output.counted(len(table['tags']), 'tag')}",
-        "transform": changes.shortened(table.get("transform", "")) or "none",
+        "transform": deriving.told(table.get("transform", "")),
         "last fault": table.get("fault") or "none",
         "holds": "yes" if table["hold"] else "no",
         "Iceberg": table["iceberg"] or "no job yet",

@@ -12,16 +12,15 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 
-from polynya.base.errors import PolynyaError
 from polynya.base.partitions import BadPartition, check_type, parse_partitions
 from polynya.lakehouse.formats.iceberg import StagingCatalog, with_field_ids
-from polynya.lakehouse.formats.parquet import File
 from polynya.lakehouse.jobs.output import DLQ_TYPES
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, layout
 from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
 from polynya.lakehouse.jobs.prepare import fix_schema, main_schema
 from polynya.lakehouse.jobs.results import (
     DERIVED,
+    Derived,
     Progress,
     Result,
     Rewrite,
@@ -32,6 +31,8 @@ from polynya.lakehouse.jobs.results import (
     result_of,
     store_result,
 )
+from polynya.lakehouse.jobs.stateful.faults import TransformFailed
+from polynya.lakehouse.jobs.stateful.keyed import asked_of, folded, told, widened
 from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema import types
@@ -41,10 +42,6 @@ from polynya.lakehouse.server.coordinator import Coordinator
 
 JOB_BYTES = 1 << 30  # payload of one job; the next one takes the rest
 Taken = dict[str, tuple[int, int]]  # by stream: uid, next record
-
-
-class TransformFailed(PolynyaError):
-    """The user's transform failed, or its rows cannot be stored; no other table is concerned."""
 
 
 def derivation(coordinator: Coordinator) -> Rewrite:
@@ -62,16 +59,19 @@ def derivation(coordinator: Coordinator) -> Rewrite:
         key = plan_key(plan, 0)
         store_plan(blobs, job, key)
         progress("plan-object", key)
+        asked = asked_of(plan, previous, blobs)
 
         def shaped(schema: pa.Schema) -> tuple[Job, str]:
-            made = _output_job(blobs, plan, job, schema)
+            made = _output_job(blobs, plan, job, widened(schema, asked.transform, previous))
             place = plan_key(plan, 1)
             store_plan(blobs, made, place)
             return made, place
 
-        made, results = runner.derive(job, key, plan.table.transform, shaped)
-        result = _result(plan, made, [file for done in results for file in done.files], previous)
-        progress("ran", f"{result.rows:,} rows were derived")
+        done = runner.derive(job, key, asked, shaped)
+        result = _result(plan, done, previous)
+        if asked.transform.key:
+            result = folded(result, done, asked.transform, previous)
+        progress("ran", told(result, previous))
         result = msgspec.structs.replace(result, taken=taken)
         return store_result(blobs, plan, result, progress, began=began)
 
@@ -101,7 +101,8 @@ def _input_job(
     )
 
 
-def _result(plan: JobPlan, job: Job, files: list[File], previous: Result | None) -> Result:
+def _result(plan: JobPlan, done: Derived, previous: Result | None) -> Result:
+    job, files = done.job, [file for each in done.results for file in each.files]
     parts = {
         "main": part_of(files, job.arrow_schema, previous, plan, "main"),
         "dlq": part_of([], job.arrow_schema_dlq, previous, plan, "dlq"),

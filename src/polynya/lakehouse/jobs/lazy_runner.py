@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from polynya.lakehouse.jobs.plan import Job
-from polynya.lakehouse.jobs.results import Runner
+from polynya.lakehouse.jobs.results import Asked, Derived, Runner
 from polynya.lakehouse.jobs.stopping import Stopped
 from polynya.lakehouse.jobs.task import TaskResult
 
@@ -36,10 +36,10 @@ class LazyRunner:
             return runner.run(job, key)
 
     def derive(
-        self, job: Job, key: str, transform: str, shaped: Callable[[pa.Schema], tuple[Job, str]]
-    ) -> tuple[Job, list[TaskResult]]:
+        self, job: Job, key: str, asked: Asked, shaped: Callable[[pa.Schema], tuple[Job, str]]
+    ) -> Derived:
         with self._in_use() as runner:
-            return runner.derive(job, key, transform, shaped)
+            return runner.derive(job, key, asked, shaped)
 
     def begin_round(self) -> None:
         """Let a runner that did not start be started again."""

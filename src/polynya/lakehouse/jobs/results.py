@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from polynya.base.errors import CorruptData
+from polynya.base.transforms import Transform
 from polynya.lakehouse.formats.parquet import Change, File
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged
 from polynya.lakehouse.jobs.task import TaskResult
@@ -23,10 +24,30 @@ from polynya.wire.tables import Move
 VERSION = 1
 MERGE_VERSION = 2  # a driver that does not know `removed` would add the rows again
 REDO_VERSION = 3  # one that does not know `move` and `rewritten` would commit to the old folder
-VERSIONS = (VERSION, MERGE_VERSION, REDO_VERSION)
+KEYED_VERSION = 4  # one that does not know `watermark_us` would forget it
+VERSIONS = (VERSION, MERGE_VERSION, REDO_VERSION, KEYED_VERSION)
 MERGE, REBUILD, REPLAY, DERIVED = "merge", "rebuild", "replay", "derived"
 PARTS = ("main", "dlq")
 _END = ".result.json"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request to derive rows: the definition, and of a table with a key its files and watermark."""
+
+    transform: Transform
+    live: list[Merged] = []
+    watermark_us: int | None = None  # rows of earlier times are late
+
+
+class Derived(msgspec.Struct, frozen=True):
+    """The derived rows: the job that wrote them and the results of its tasks. Of a table with a key
+    also the files that they replace, the late rows, and the largest time."""
+
+    job: Job
+    results: list[TaskResult]
+    removed: list[Merged] = []
+    late: int = 0
+    newest_us: int | None = None
 
 
 class Runner(Protocol):
@@ -40,8 +61,8 @@ class Runner(Protocol):
         ...
 
     def derive(
-        self, job: Job, key: str, transform: str, shaped: Callable[[pa.Schema], tuple[Job, str]]
-    ) -> tuple[Job, list[TaskResult]]:
+        self, job: Job, key: str, asked: Asked, shaped: Callable[[pa.Schema], tuple[Job, str]]
+    ) -> Derived:
         """Transform the rows of the job's ranges, and write the result. `shaped` returns the job
         that writes rows of a schema, and the key of its plan object."""
         ...
@@ -100,6 +121,8 @@ class Result(msgspec.Struct, frozen=True):
     work: str = ""  # of a job without ranges: MERGE, REBUILD, REPLAY or DERIVED
     taken: dict[str, tuple[int, int]] = {}  # of a derived table, by stream: uid, next record
     move: Move | None = None  # the table is in a new folder, with this definition
+    watermark_us: int | None = None  # of a derived table: later jobs take no rows of earlier times
+    late_rows: int = 0  # rows that were late, until now
 
 
 Progress = Callable[[str, str], None]

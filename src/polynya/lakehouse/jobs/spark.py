@@ -22,6 +22,7 @@ from polynya.files import keep_private
 from polynya.lakehouse.jobs.commit import cores_here
 from polynya.lakehouse.jobs.executors import Shipment, check_executors
 from polynya.lakehouse.jobs.plan import Job, store_settings
+from polynya.lakehouse.jobs.results import Asked, Derived
 from polynya.lakehouse.jobs.spark_tasks import run_tasks
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.machine.java import find_java_home, quiet_logging
@@ -79,8 +80,8 @@ class SparkRunner:
         return sorted(results, key=lambda result: result.task)
 
     def derive(
-        self, job: Job, key: str, transform: str, shaped: Callable[[pa.Schema], tuple[Job, str]]
-    ) -> tuple[Job, list[TaskResult]]:
+        self, job: Job, key: str, asked: Asked, shaped: Callable[[pa.Schema], tuple[Job, str]]
+    ) -> Derived:
         """Run a user's transform over the rows of the job's ranges."""
         from polynya.lakehouse.jobs.transform import derived
 
@@ -88,7 +89,7 @@ class SparkRunner:
             self._store(job)
             self._share_fairly(job)
             # a session of its own: its view and its settings are no other table's
-            return derived(self.session.newSession(), job, key, transform, shaped)
+            return derived(self.session.newSession(), job, key, asked, shaped)
 
     def works(self) -> bool:
         """Report whether the session can run jobs."""

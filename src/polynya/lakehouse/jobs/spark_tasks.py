@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +19,7 @@ from polynya.lakehouse.decoding.kinds import typed
 from polynya.lakehouse.jobs.output import Output
 from polynya.lakehouse.jobs.plan import Job, Task
 from polynya.lakehouse.jobs.plan_objects import load_header, load_task
+from polynya.lakehouse.jobs.rewrites.redo_files import opened
 from polynya.lakehouse.jobs.task import TaskResult, run_task
 from polynya.lakehouse.machine.zips import keep_zip_directories
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs
@@ -32,6 +34,8 @@ from polynya.lakehouse.schema import types
 from polynya.objectstore import StoreSettings
 
 Batches = Iterator[pa.RecordBatch]
+FILE = "_polynya_file"  # the column of `read_rows` with the number of the task
+_BATCH_ROWS = 10_000
 
 
 def run_tasks(store: StoreSettings, key: str, batches: Batches) -> Batches:
@@ -72,8 +76,7 @@ def write_output(store: StoreSettings, key: str, batches: Batches) -> Batches:
     try:
         for batch in batches:
             rows = pa.Table.from_batches([batch])
-            columns = [rows[field.name].cast(field.type) for field in schema]
-            out.add_rows(pa.Table.from_arrays(columns, schema=schema), rows.nbytes)
+            out.add_rows(pa.Table.from_arrays(_fitted(rows, schema), schema=schema), rows.nbytes)
             count, size = count + len(rows), size + rows.nbytes
         files, _ = out.close()
     except BaseException:
@@ -81,6 +84,39 @@ def write_output(store: StoreSettings, key: str, batches: Batches) -> Batches:
         raise
     seconds = time.perf_counter() - begin
     yield _told(TaskResult(task.id, count, size, files, seconds=seconds))
+
+
+def read_rows(store: StoreSettings, key: str, batches: Batches) -> Batches:
+    """Yield the rows of the files of the tasks whose numbers come in, with the columns of the job,
+    and the number of the task as the last one. Columns that a file lacks are null."""
+    _prepare_worker()
+    pa.set_cpu_count(1)
+    blobs = open_blobs(store)
+    job: Job | None = None
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            job = job or load_header(blobs, key)
+            schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
+            for file in load_task(blobs, key, job, number).redo:
+                for rows in opened(blobs, file).iter_batches(_BATCH_ROWS):
+                    yield _numbered(rows, schema, number)
+
+
+def _numbered(rows: pa.RecordBatch, schema: pa.Schema, number: int) -> pa.RecordBatch:
+    numbers = pa.array([number], pa.int64()).take(pa.array([0] * len(rows), pa.int64()))
+    columns = [*_fitted(rows, schema), numbers]
+    return pa.RecordBatch.from_arrays(columns, names=[*schema.names, FILE])
+
+
+def _fitted(rows: Any, schema: pa.Schema) -> list[Any]:
+    """Return the columns of a schema; those that the rows lack are null."""
+    known = set(rows.schema.names)
+    return [
+        rows[field.name].cast(field.type)
+        if field.name in known
+        else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
 
 
 def input_rows(job: Job, task: Task, blobs: Blobs) -> Batches:

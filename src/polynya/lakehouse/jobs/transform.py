@@ -7,17 +7,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from polynya.lakehouse.jobs.derive import TransformFailed
+from polynya.base.transforms import Transform
 from polynya.lakehouse.jobs.plan import Job, store_settings
-from polynya.lakehouse.jobs.spark_tasks import read_input, write_output
-from polynya.lakehouse.jobs.task import TaskResult
+from polynya.lakehouse.jobs.results import Asked, Derived
+from polynya.lakehouse.jobs.spark_tasks import read_input
+from polynya.lakehouse.jobs.stateful.faults import TransformFailed
+from polynya.lakehouse.jobs.stateful.fold import fold, written
 
 VIEW = "input"
 _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -28,30 +29,32 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def derived(
-    session: Any, job: Job, key: str, transform: str, shaped: Callable[[pa.Schema], tuple[Job, str]]
-) -> tuple[Job, list[TaskResult]]:
-    """Run a transform over the rows of a job's tasks, in a session for it alone. Return the job that
-    wrote its rows, and the results of its tasks. Raises TransformFailed with the transform's fault."""
+    session: Any, job: Job, key: str, asked: Asked, shaped: Callable[[pa.Schema], tuple[Job, str]]
+) -> Derived:
+    """Run a transform over the rows of a job's tasks, in a session for it alone. Return what was
+    written. Raises TransformFailed with the transform's fault."""
     store = store_settings(job.plan.store)
     schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
     rows = session.range(0, len(job.tasks), 1, len(job.tasks))
     session.conf.set(_BATCH, _BATCH_ROWS)
     try:
         frame = rows.mapInArrow(partial(read_input, store, key), from_arrow_schema(schema))
-        found = _transformed(session, frame, transform)
+        found = _transformed(session, frame, asked.transform)
         made, place = shaped(to_arrow_schema(found.schema))
-        taken = found.mapInArrow(partial(write_output, store, place), "result binary").collect()
+        results = written(found, store, place)
+        if not asked.transform.key:
+            return Derived(made, results)
+        return fold(session, asked, made, place, results)
     except (PySparkException, TypeError, ValueError) as fault:
         raise TransformFailed(f"the transform failed: {_reason(fault)}") from fault
-    return made, [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in taken]
 
 
-def _transformed(session: Any, frame: Any, transform: str) -> Any:
+def _transformed(session: Any, frame: Any, transform: Transform) -> Any:
     """Return the data frame that the transform makes of the input."""
     from pyspark.sql import DataFrame
 
-    kind, _, code = transform.partition(":")
-    if kind == "sql":
+    code = transform.code
+    if transform.kind == "sql":
         frame.createOrReplaceTempView(VIEW)
         _check_query(session, code)
         return session.sql(code)

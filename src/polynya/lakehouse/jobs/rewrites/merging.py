@@ -12,6 +12,7 @@ from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, TableRef, Task
 from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.results import (
+    KEYED_VERSION,
     MERGE,
     MERGE_VERSION,
     PARTS,
@@ -96,9 +97,11 @@ def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Re
         parts[name] = msgspec.structs.replace(part, removed=removed)
     return msgspec.structs.replace(
         result_of(plan, job, parts, previous),
-        version=MERGE_VERSION,
+        version=KEYED_VERSION if previous.version == KEYED_VERSION else MERGE_VERSION,
         work=MERGE,
         taken=previous.taken,
+        watermark_us=previous.watermark_us,
+        late_rows=previous.late_rows,
         uncovered=previous.uncovered,
         merges=previous.merges + 1,
         files_merged=previous.files_merged + sum(len(part.removed) for part in parts.values()),

@@ -1,0 +1,153 @@
+"""Merge the rows of a job into those of its table by key, in Spark.
+
+The rows of the transform are written to files first, and all that follows reads these: a task that Spark
+repeats cannot see other rows than those whose keys chose the files to replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from polynya.base.transforms import Transform
+from polynya.lakehouse.jobs.plan import Job, Merged, Task, store_settings
+from polynya.lakehouse.jobs.plan_objects import store_plan
+from polynya.lakehouse.jobs.results import Asked, Derived
+from polynya.lakehouse.jobs.spark_tasks import FILE, read_rows, write_output
+from polynya.lakehouse.jobs.stateful.faults import TransformFailed
+from polynya.lakehouse.jobs.task import TaskResult
+from polynya.lakehouse.reading.blobs import open_blobs
+from polynya.objectstore import StoreSettings
+
+_NEW, _REST = "_polynya_new", "_polynya_rest"
+
+
+def written(frame: Any, store: StoreSettings, place: str) -> list[TaskResult]:
+    """Write the rows of a frame by the plan at `place`. Return what its tasks wrote."""
+    taken = frame.mapInArrow(partial(write_output, store, place), "result binary").collect()
+    return [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in taken]
+
+
+def fold(
+    session: Any, asked: Asked, made: Job, place: str, results: Sequence[TaskResult]
+) -> Derived:
+    """Merge the rows in the files of `results` with those of the table that have their keys. Raises
+    TransformFailed."""
+    staged = [
+        Merged(file.key, file.rows, file.size, file.partition)
+        for done in results
+        for file in done.files
+    ]
+    files = _Files(session, made, place, [*staged, *asked.live])
+    came = files.rows(range(len(staged)))
+    late, newest = _times(came, asked)
+    fresh = _in_time(came, asked)
+    _check_unique(fresh, asked.transform)
+    touched = files.with_keys(fresh, asked.transform.key, len(staged))
+    both = fresh.withColumn(_NEW, f.lit(1)).unionByName(
+        files.rows(touched).withColumn(_NEW, f.lit(0))
+    )
+    merged = _merged(both, asked.transform, files.names)
+    done = written(merged, files.store, place) if staged else []
+    removed = [files.every[number] for number in touched]
+    return Derived(made, done, removed, late, newest)
+
+
+class _Files:
+    """Files with the columns of a job, as frames."""
+
+    def __init__(self, session: Any, made: Job, place: str, every: list[Merged]) -> None:
+        self._session, self.every = session, every
+        self._place = place.replace(".plan.json", "r.plan.json")
+        self.store = store_settings(made.plan.store)
+        tasks = [Task(number, [], [], redo=[file]) for number, file in enumerate(every)]
+        store_plan(open_blobs(self.store), msgspec.structs.replace(made, tasks=tasks), self._place)
+        schema = pa.ipc.read_schema(pa.BufferReader(made.arrow_schema))
+        self.names: list[str] = schema.names
+        self._schema = from_arrow_schema(pa.schema([*schema, pa.field(FILE, pa.int64())]))
+
+    def rows(self, numbers: Sequence[int]) -> Any:
+        """Return the rows of files."""
+        return self._numbered(numbers).drop(FILE)
+
+    def _numbered(self, numbers: Sequence[int]) -> Any:
+        if not numbers:
+            return self._session.createDataFrame([], self._schema)
+        rows = self._session.createDataFrame([(each,) for each in numbers], "number long")
+        rows = rows.repartition(min(len(numbers), self._session.sparkContext.defaultParallelism))
+        return rows.mapInArrow(partial(read_rows, self.store, self._place), self._schema)
+
+    def with_keys(self, rows: Any, key: list[str], first: int) -> list[int]:
+        """Return the files from `first` on that have a key of `rows`."""
+        keys = rows.select(*map(_quoted, key)).distinct().alias("came")
+        had = self._numbered(range(first, len(self.every))).alias("had")
+        same = [
+            f.col(f"came.{_tick(each)}").eqNullSafe(f.col(f"had.{_tick(each)}")) for each in key
+        ]
+        found = had.join(keys, reduce(lambda one, two: one & two, same), "left_semi")
+        return sorted(row[0] for row in found.select(FILE).distinct().collect())
+
+
+def _times(came: Any, asked: Asked) -> tuple[int, int | None]:
+    """Return the number of late rows, and the largest time."""
+    if not asked.transform.time:
+        return 0, None
+    micros = f.unix_micros(_quoted(asked.transform.time))
+    bound = f.lit(asked.watermark_us).cast("long")
+    row = came.agg(f.count_if(micros < bound), f.max(micros)).collect()[0]
+    return row[0], row[1]
+
+
+def _in_time(came: Any, asked: Asked) -> Any:
+    """Return the rows that are not late. One without a time never is."""
+    if asked.watermark_us is None or not asked.transform.time:
+        return came
+    micros = f.unix_micros(_quoted(asked.transform.time))
+    return came.filter(micros.isNull() | (micros >= f.lit(asked.watermark_us)))
+
+
+def _check_unique(fresh: Any, transform: Transform) -> None:
+    """Raise TransformFailed if it is open which of two rows is the last one of its key."""
+    names = set(fresh.columns) - set(transform.key) - set(transform.merge)
+    if not names or transform.latest_by:
+        return
+    keys = [_quoted(each) for each in transform.key]
+    twice = fresh.groupBy(*keys).count().filter("count > 1").head(1)
+    if twice:
+        shown = ", ".join(f"{name} = {twice[0][name]}" for name in transform.key)
+        raise TransformFailed(
+            f"the transform has {twice[0]['count']} rows of the key {shown} for one job: group by "
+            "the key, or name the column that tells the last one (--latest-by)"
+        )
+
+
+def _merged(both: Any, transform: Transform, names: Sequence[str]) -> Any:
+    """Return one row for each key."""
+    rest = [name for name in names if name not in {*transform.key, *transform.merge}]
+    last = [_quoted(transform.latest_by)] if transform.latest_by else []
+    found = [
+        getattr(f, function)(_quoted(name)).cast(both.schema[name].dataType).alias(name)
+        for name, function in transform.merge.items()
+    ]
+    if rest:
+        order = f.struct(*last, f.col(_NEW))
+        found.append(f.max_by(f.struct(*map(_quoted, rest)), order).alias(_REST))
+    keys = [_quoted(each) for each in transform.key]
+    rows = both.groupBy(*keys).agg(*found) if found else both.select(*keys).distinct()
+    return rows.select(
+        *(f.col(f"{_REST}.{_tick(name)}") if name in rest else _quoted(name) for name in names)
+    )
+
+
+def _quoted(name: str) -> Any:
+    return f.col(_tick(name))
+
+
+def _tick(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
