@@ -133,6 +133,12 @@ KAFKA = {
     "polynya_kafka_connections_dropped_total": "connections_dropped",
     "polynya_kafka_connections_unauthenticated": "unauthenticated",
 }
+KAFKA_FETCH_SESSIONS = {
+    "polynya_kafka_fetch_sessions": "sessions",
+    "polynya_kafka_fetch_session_partitions": "partitions",
+    "polynya_kafka_fetch_session_evictions_total": "evictions",
+    "polynya_kafka_fetch_sessions_declined_total": "declined",
+}
 SUBSCRIPTIONS = {
     "polynya_wakes_total": "woken",
     "polynya_wakes_delivered_total": "delivered",

@@ -214,10 +214,14 @@ def kafka_listeners(
         protection=protection,
         quorum=MetaQuorum(status, brokers.broker_of),
     )
-    measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
+    sessions = front.context.fetch_sessions
+    measured = (
+        metric_sources.counted(front.context.counters, metric_sources.KAFKA),
+        metric_sources.counted(sessions, metric_sources.KAFKA_FETCH_SESSIONS),
+    )
     own = start.kafka_direct[start.core : start.core + 1]
     clients = (front.context.clients,)
-    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), clients, _times(front))]
+    return [Listener(KAFKA, front, measured, own, (_appended(front),), clients, _times(front))]
 
 
 def _times(front: KafkaFront) -> tuple[Timed, ...]:

@@ -137,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self.responses.end()
         self._reader.drop()
         self.session.failed.clear()
+        self.context.fetch_sessions.close(self.session.fetches)
         self.caller.release()
         self._owner.forget(self)
 
