@@ -42,6 +42,10 @@ class RepeatedRequest(Protocol):
         answered."""
         ...
 
+    def end(self) -> None:
+        """Wait nowhere: another Fetch follows, or the connection is lost."""
+        ...
+
 
 class Session:
     """The state that the requests of one connection share."""

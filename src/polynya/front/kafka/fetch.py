@@ -106,10 +106,12 @@ async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes
     """Answer with batches, at once or within the time that the client waits for `min_bytes`; and
     with the leaders of partitions that another broker leads. An answer without records is kept for
     a repeat of the request. In a session, the answer has those partitions that have news."""
-    call.session.repeated = None
+    repeated, call.session.repeated = call.session.repeated, None
     connection = call.connection
     seconds = min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
     async with call.session.fetching:
+        if repeated is not None:
+            repeated.end()
         responses = connection.responses
         if responses.write_paused:
             await responses.wait_writable()

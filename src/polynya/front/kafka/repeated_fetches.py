@@ -3,7 +3,8 @@
 An idle consumer repeats its Fetch twice a second with all its partitions, or in a session with
 none of them: then only the epoch differs. What the first answer
 said is kept with the connection: as long as no partition grows and no leader changes, a repeat
-waits at the same tails and gets the same bytes, without being decoded.
+waits at the same tails and gets the same bytes, without being decoded. It stays at the tails between
+its repeats, so that a repeat costs the same for one partition and for a thousand.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class RepeatedFetch:
         self._waiting = waiting
         self._groups = {each.group: each.epoch for each in waiting}
         self._min_bytes, self._seconds = wait
+        self._parked: ParkedFetch | None = None  # at the tails
+        self._is_ended = False
         self._until = asyncio.get_running_loop().time() + FRESH_SECONDS
 
     def is_same(self, call: Call) -> bool:
@@ -105,31 +108,54 @@ class RepeatedFetch:
         left of the wait; -1: it is answered."""
         connection, session, loop = call.connection, call.session, asyncio.get_running_loop()
         async with session.fetching:
-            if self._session is not None and not self._has_same_body(call):
-                return self._seconds  # another request has used the epoch
+            if self._is_ended or not (self._session is None or self._has_same_body(call)):
+                return self._seconds  # another request came between
             until = loop.time() + self._seconds
             if not await connection.responses.wait_writable():
                 return 0.0
-            parked = session.parked = ParkedFetch(self._min_bytes)
+            parked = session.parked = self._watch()
             try:
-                for each in self._waiting:
-                    each.tail.parked[parked] = None
-                    parked.is_touched = parked.is_touched or each.has_changed
                 if not (connection.is_ending or parked.is_touched):
                     await parked.wait_until(until)
                     call.waited(is_woken=parked.is_touched)
             finally:
                 session.parked = None
-                for each in self._waiting:
-                    each.tail.parked.pop(parked, None)
-            if parked.is_touched or (self._session is not None and not self._session.is_open):
+            if parked.is_touched:
                 return max(0.0, until - loop.time())
-            if self._session is not None:
-                self._session.advance()
-                call.context.fetch_sessions.touch(self._session, loop.time())
+            if not self._advance(call, loop.time()):
+                return max(0.0, until - loop.time())
             correlation = call.header.correlation.to_bytes(4, signed=True)
             call.send([self._size + correlation + self._answer])
             return -1.0
+
+    def _watch(self) -> ParkedFetch:
+        """Wait at the tails, where this fetch stays between its repeats."""
+        parked = self._parked
+        if parked is not None:
+            parked.renew()
+            return parked
+        parked = self._parked = ParkedFetch(self._min_bytes)
+        for each in self._waiting:
+            each.tail.parked[parked] = None
+            parked.is_touched = parked.is_touched or each.has_changed
+        return parked
+
+    def _advance(self, call: Call, now: float) -> bool:
+        """Use the epoch of the session; return False if it has been closed."""
+        session = self._session
+        if session is None:
+            return True
+        if session.is_open:
+            session.advance()
+            call.context.fetch_sessions.touch(session, now)
+        return session.is_open
+
+    def end(self) -> None:
+        """Leave the tails: another fetch follows, or the connection is lost."""
+        self._is_ended, parked, self._parked = True, self._parked, None
+        if parked is not None:
+            for each in self._waiting:
+                each.tail.parked.pop(parked, None)
 
 
 def _signature(call: Call, data: bytes) -> list[bytes]:
