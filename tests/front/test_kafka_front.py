@@ -491,11 +491,12 @@ def test_a_request_without_acknowledgement_gets_no_answer() -> None:
     play(story)
 
 
-def test_a_fetch_session_is_declined() -> None:
+def test_a_fetch_of_an_unknown_session_is_refused() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
         wire = await world.wire()
-        message = await wire.ask("Fetch", 11, **fetch_fields("t", 0, session_id=7))
+        fields = fetch_fields("t", 0, session_id=7, session_epoch=1)
+        message = await wire.ask("Fetch", 11, **fields)
         assert message.error_code.value == Error.FETCH_SESSION_ID_NOT_FOUND
         assert (await wire.ask("Fetch", 11, **fetch_fields("t", 0))).session_id == 0
 

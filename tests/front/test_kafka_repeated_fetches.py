@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from front.test_kafka_fetch import Found, fetch, parked, produce
+from front.test_kafka_fetch import Found, fetch, parked, produce, until
 from worlds.kafka import KafkaWorld, OneBroker, fetch_fields, frame, plain_fields, play
 
 from polynya.base.names import partition_name
@@ -213,5 +213,37 @@ def test_a_repeat_that_waits_ends_with_the_front(decoded: Decoded) -> None:
         assert await waiting == IDLE
         assert decoded.count == 1
         await stopping
+
+    play(story)
+
+
+def test_a_repeat_stays_at_the_tails_until_another_fetch_or_the_end() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 2)
+        await world.follow("t")
+        wire, tails = await world.wire(), world.front.context.tails
+        known = [tails.known(partition_name("t", number)) for number in range(2)]
+
+        def waiting() -> list[int]:
+            return [len(each.parked) for each in known if each is not None]
+
+        async def repeat() -> list[int]:
+            for _ in range(3):
+                assert await fetch(wire, 0, 0, max_wait_ms=5) == IDLE
+            return waiting()
+
+        assert waiting() == [0, 0]
+        assert await repeat() == [1, 1]
+        assert await fetch(wire, 0, max_wait_ms=5) == [(0, 0, 0)]
+        assert waiting() == [0, 0]
+        assert await repeat() == [1, 1]
+        await produce(await world.wire(), b"a")
+        assert await fetch(wire, 0, 0, max_wait_ms=5) == [(0, 1, 1), (0, 0, 0)]
+        assert waiting() == [0, 0]
+        for _ in range(2):
+            assert await fetch(wire, 1, 0, max_wait_ms=5) == [(0, 1, 0), (0, 0, 0)]
+        assert waiting() == [1, 1]
+        wire.close()
+        await until(lambda: waiting() == [0, 0])
 
     play(story)

@@ -268,6 +268,7 @@ def fetch_fields(topic: str, *offsets: int, max_wait_ms: int = 0, **more: Any) -
         "max_bytes": i32(more.get("max_bytes", 1 << 20)),
         "isolation_level": more.get("isolation_level", 0),
         "session_id": i32(more.get("session_id", 0)),
+        "session_epoch": i32(more.get("session_epoch", -1)),
         "topics": (r.FetchTopic(topic=topic, partitions=partitions),),
         "forgotten_topics_data": (),
         "rack_id": "",

@@ -139,6 +139,12 @@ KAFKA_CLIENTS = {
     "polynya_kafka_client_pushes_refused_total": "refused",
     "polynya_kafka_client_points_dropped_total": "dropped_points",
 }
+KAFKA_FETCH_SESSIONS = {
+    "polynya_kafka_fetch_sessions": "sessions",
+    "polynya_kafka_fetch_session_partitions": "partitions",
+    "polynya_kafka_fetch_session_evictions_total": "evictions",
+    "polynya_kafka_fetch_sessions_declined_total": "declined",
+}
 SUBSCRIPTIONS = {
     "polynya_wakes_total": "woken",
     "polynya_wakes_delivered_total": "delivered",

@@ -270,6 +270,11 @@ KAFKA_HEADER_TAGS_MAX = 64  # tagged fields of a request's header; Kafka defines
 # a Fetch that a connection keeps for its repeats, with a response of about twice its size: some
 # 500 partitions
 KAFKA_REPEATED_FETCH_BYTES_MAX = 16 * KIB
+# incremental fetch sessions of Kafka consumers: as many as Kafka keeps for a broker
+KAFKA_FETCH_SESSIONS_PER_CORE_MAX = 1000
+KAFKA_FETCH_SESSION_PARTITIONS_MAX = 20_000  # of one session: as many as one request may name
+# of all sessions: each takes some 400 bytes; consumers beyond it name their partitions each time
+KAFKA_FETCH_SESSION_PARTITIONS_PER_CORE = 100_000
 # the records of one batch: bounds the memory of the process that decodes it
 KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB
 KAFKA_UNCOMPRESSED_RATIO_MAX = 64  # times its compressed bytes; text becomes 5 to 20 times as long

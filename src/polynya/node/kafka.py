@@ -217,14 +217,15 @@ def kafka_listeners(
         protection=protection,
         quorum=MetaQuorum(status, brokers.broker_of),
     )
-    measured = metric_sources.counted(front.context.counters, metric_sources.KAFKA)
     front.context.telemetry.clients = clients
-    pushed = metric_sources.of_kafka_clients(clients, monotonic)
+    measured = (
+        metric_sources.counted(front.context.counters, metric_sources.KAFKA),
+        metric_sources.counted(front.context.fetch_sessions, metric_sources.KAFKA_FETCH_SESSIONS),
+        metric_sources.of_kafka_clients(clients, monotonic),
+    )
     own = start.kafka_direct[start.core : start.core + 1]
     traffic = (front.context.clients,)
-    return [
-        Listener(KAFKA, front, (measured, pushed), own, (_appended(front),), traffic, _times(front))
-    ]
+    return [Listener(KAFKA, front, measured, own, (_appended(front),), traffic, _times(front))]
 
 
 def _times(front: KafkaFront) -> tuple[Timed, ...]:

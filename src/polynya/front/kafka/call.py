@@ -19,6 +19,7 @@ from polynya.front.common.pipeline import ResponseQueue
 from polynya.front.kafka.auth.caller import Caller
 from polynya.front.kafka.auth.sasl import Exchange
 from polynya.front.kafka.context import Context
+from polynya.front.kafka.fetch_sessions.session import FetchSession
 from polynya.front.kafka.request_memory import Holding
 from polynya.front.kafka.tails import ParkedFetch
 from polynya.wire.kafka.messages import APIS, Header, encode_response, read_header
@@ -41,6 +42,10 @@ class RepeatedRequest(Protocol):
         answered."""
         ...
 
+    def end(self) -> None:
+        """Wait nowhere: another Fetch follows, or the connection is lost."""
+        ...
+
 
 class Session:
     """The state that the requests of one connection share."""
@@ -60,6 +65,7 @@ class Session:
         self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
         self.parked: ParkedFetch | None = None  # the Fetch that waits for records
         self.repeated: RepeatedRequest | None = None  # the last Fetch, if it got no records
+        self.fetches: FetchSession | None = None  # that the client uses
         # the producer whose commit came before the first batch of its transaction
         self.early_commit: tuple[str, int, int] | None = None
 

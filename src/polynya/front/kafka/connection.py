@@ -137,6 +137,9 @@ class Connection(asyncio.BufferedProtocol):
         self.responses.end()
         self._reader.drop()
         self.session.failed.clear()
+        self.context.fetch_sessions.close(self.session.fetches)
+        if self.session.repeated is not None:
+            self.session.repeated.end()
         self.caller.release()
         self._owner.forget(self)
 

@@ -16,6 +16,7 @@ from polynya.front.kafka.admin.quorum_members import Quorum, unknown_quorum
 from polynya.front.kafka.auth.user_admin import UserAdmin
 from polynya.front.kafka.brokers import Brokers
 from polynya.front.kafka.configs import NodeProfiles
+from polynya.front.kafka.fetch_sessions.table import FetchSessions
 from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.telemetry.parts import Telemetry
 from polynya.front.kafka.topic_frames import TopicFrames
@@ -95,6 +96,7 @@ class Context:
         self.topic_frames = TopicFrames(brokers, self.topics, service.groups)
         self.producer_ids = ProducerIdSource(service)
         self.tails = Tails(service)
+        self.fetch_sessions = FetchSessions()
         self.checking = asyncio.Lock()  # one request's batches in the thread that checks them
         self.coding = asyncio.Lock()  # one large message in the thread that codes it
         self.counters = KafkaCounters()

@@ -4,6 +4,7 @@ bytes."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from msgspec import structs
 
@@ -15,9 +16,11 @@ from polynya.base.limits import (
     MIB,
     PAGE_BYTES_MAX,
 )
+from polynya.front.kafka.auth.handlers import charge_elements
 from polynya.front.kafka.brokers import zone_tag
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
+from polynya.front.kafka.fetch_sessions.session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession
 from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, tell_of_fetch
 from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
@@ -102,34 +105,77 @@ class _Wanted:
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes]:
     """Answer with batches, at once or within the time that the client waits for `min_bytes`; and
     with the leaders of partitions that another broker leads. An answer without records is kept for
-    a repeat of the request.
-
-    Fetch sessions are declined, as the protocol allows: each answer has session 0."""
-    call.session.repeated = None
-    if request.session_id:
-        return FetchResponse(error_code=Error.FETCH_SESSION_ID_NOT_FOUND)
-    connection, reading = call.connection, _Reading(call, request)
+    a repeat of the request. In a session, the answer has those partitions that have news."""
+    repeated, call.session.repeated = call.session.repeated, None
+    connection = call.connection
     seconds = min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
     async with call.session.fetching:
+        if repeated is not None:
+            repeated.end()
         responses = connection.responses
         if responses.write_paused:
             await responses.wait_writable()
         if responses.transport is None:
             return FetchResponse()
-        await reading.find()
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
+        session, is_repeatable = None, True
+        if request.session_id or request.session_epoch != FINAL_EPOCH:
+            changes_session = bool(request.topics or request.forgotten_topics_data)
+            session, error = _resumed(call, request)
+            if error:
+                return FetchResponse(error_code=error)
+            is_repeatable = session is None or not changes_session
+        reading = _Reading(call, request)
+        await reading.find()
         await reading.read()
         while not (reading.is_enough or loop.time() >= until or connection.is_ending):
             await reading.wait(until)
             await reading.read()
         response, waiting = await reading.ended()
-    if not waiting or call.throttle_ms or len(call.data) > KAFKA_REPEATED_FETCH_BYTES_MAX:
+        if session is not None:
+            response.session_id = session.id
+            response.responses = session.take(response.responses)
+        elif request.session_epoch == INITIAL_EPOCH:
+            is_repeatable = not _create_session(call, request, response)
+    if not (waiting and is_repeatable) or call.throttle_ms:
+        return response
+    if len(call.data) > KAFKA_REPEATED_FETCH_BYTES_MAX:
         return response
     assert call.api is not None
-    pieces = encode_response(call.api, call.version, call.header.correlation, response)
-    call.session.repeated = RepeatedFetch(call, pieces, waiting, (request.min_bytes, seconds))
+    encode = partial(encode_response, call.api, call.version, call.header.correlation)
+    pieces, wait = encode(response), (request.min_bytes, seconds)
+    empty = encode(FetchResponse(session_id=session.id)) if session is not None else pieces
+    call.session.repeated = RepeatedFetch(call, empty, waiting, wait, session)
     return pieces
+
+
+def _resumed(call: Call, request: FetchRequest) -> tuple[FetchSession | None, Error]:
+    """Find the session of a request, whose partitions become all those of the session."""
+    now = asyncio.get_running_loop().time()
+    sessions, by_id = call.context.fetch_sessions, call.version >= _IDS_SINCE
+    session, error = sessions.resume(call.session.fetches, request, by_id=by_id, now=now)
+    if session is not None:
+        request.topics = session.topics()
+        if len(session.partitions) >= KAFKA_ELEMENTS_PER_TURN:
+            charge_elements(call, len(session.partitions))
+    return session, error
+
+
+def _create_session(call: Call, request: FetchRequest, response: FetchResponse) -> bool:
+    """Offer a session to a client that wants one, if its connection is still open; return False
+    if there is none."""
+    if call.connection.responses.transport is None:
+        return False
+    now, by_id = asyncio.get_running_loop().time(), call.version >= _IDS_SINCE
+    session = call.context.fetch_sessions.create(
+        request.topics, response.responses, by_id=by_id, now=now
+    )
+    call.session.fetches = session
+    if session is None:
+        return False
+    response.session_id = session.id
+    return True
 
 
 def _goes_on(found: Page | Refusal, query: ReadQuery) -> bool:
@@ -161,19 +207,22 @@ class _Reading:
         call, rack = self._call, self._request.rack_id
         racks = racks_of(call.context.brokers, rack) if rack else {}
         catalog, by_id = call.context.topics, call.version >= _IDS_SINCE
+        unknown = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
+        found: dict[str | bytes, tuple[OpenTopic | None, Error]] = {}
         worked = 0
         for asked in self._request.topics:
-            missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
             key = asked.topic_id if by_id else asked.topic
-            topic = catalog.ready(key)
-            if topic is None:
-                try:
-                    topic = await catalog.open(key)
-                except PolynyaError as fault:
-                    missing = error_of_fault(fault)
-            name = asked.topic if topic is None else topic.topic.name
-            if (topic is not None or not by_id) and not call.caller.may(Verb.READ, name):
-                topic, missing = None, Error.TOPIC_AUTHORIZATION_FAILED
+            topic, missing = found.get(key) or (catalog.ready(key), unknown)
+            if key not in found:  # a session may have a topic in several places
+                if topic is None:
+                    try:
+                        topic = await catalog.open(key)
+                    except PolynyaError as fault:
+                        missing = error_of_fault(fault)
+                name = asked.topic if topic is None else topic.topic.name
+                if (topic is not None or not by_id) and not call.caller.may(Verb.READ, name):
+                    topic, missing = None, Error.TOPIC_AUTHORIZATION_FAILED
+                found[key] = topic, missing
             answers = FetchableTopicResponse(asked.topic, asked.topic_id)
             self._response.responses.append(answers)
             for partition in asked.partitions:

@@ -37,6 +37,11 @@ class ParkedFetch:
         if self._missing <= 0:
             self.wake()
 
+    def renew(self) -> None:
+        """Wait once more: nothing has changed."""
+        if self._woken.done() and not self.is_touched:
+            self._woken = asyncio.get_running_loop().create_future()
+
     def wake(self) -> None:
         """End the wait now."""
         if not self._woken.done():

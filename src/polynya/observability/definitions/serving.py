@@ -96,6 +96,26 @@ SERVING = (
         ("client_id", "client_instance_id", "metric"),
     ),
     Metric(
+        "polynya_kafka_fetch_sessions",
+        "gauge",
+        "Incremental fetch sessions of Kafka consumers.",
+    ),
+    Metric(
+        "polynya_kafka_fetch_session_partitions",
+        "gauge",
+        "Partitions in the fetch sessions.",
+    ),
+    Metric(
+        "polynya_kafka_fetch_session_evictions_total",
+        "counter",
+        "Fetch sessions that made room for newer ones; their consumers continue with full fetches.",
+    ),
+    Metric(
+        "polynya_kafka_fetch_sessions_declined_total",
+        "counter",
+        "Fetch sessions that were not created because a limit was reached.",
+    ),
+    Metric(
         "polynya_group_lag",
         "gauge",
         "Records that a Kafka consumer group has not committed, by topic; up to 15 seconds old.",
