@@ -31,63 +31,39 @@ from pathlib import Path
 import msgspec
 
 from chaos import objects
-from chaos.clients import Clients, Later, Wrong, read_all
-from chaos.disks import Folder
+from chaos.clients import Clients, Wrong, read_all
 from chaos.guard import Guard
 from chaos.history import FAIL, INFO, OK, check, differences
-from chaos.network import Loopback
-from chaos.nodes import FIRST, Cluster, Node
-from chaos.proxy import Network, Pair, Place, Wires
-from chaos.releases import Release, Said, by_itself, here, of_revision
+from chaos.mixed_cluster import REFUSED_SECONDS, MixedCluster, Options, Stuck
+from chaos.releases import Release, by_itself, here, of_revision
 from chaos.results import Upgraded
+from chaos.upgrade_reader import UpgradeReader
 from chaos.upgrade_transactions import UpgradeTransactions
 from chaos.wire import Connection, Lost, Unsent
 
-WELL_SECONDS = 90.0
-REFUSED_SECONDS = 30.0
 REFUSED = "log levels up to"
 FLUSHED_SECONDS = 60.0
 STREAMS = 6
 TRANSACTION_LEVEL = 4  # the first that has Kafka's transactions
-READS = 60  # by a read replica, until they are taken to be looked at
-SHOWN = 40
 PARTS = (
     "readers", "commands", "leads", "wipes", "backups", "members", "back", "again", "transactions",
     "store",
 )  # fmt: skip
 
 
-class Options(msgspec.Struct, frozen=True):
-    """Settings of an upgrade run. `kill`: nodes end by SIGKILL, else by SIGTERM. `hold`: seconds
-    with nodes of the old release alone; other waits in proportion. `s3`: a real S3 server is
-    the object store, else a folder. `parts`: additional steps, of PARTS."""
-
-    kill: bool
-    hold: float
-    seed: int
-    s3: bool
-    parts: frozenset[str]
-    revision: str = ""
-
-
-class Upgrade:
-    """The upgrade of one cluster. `wrong`: the violations."""
+class Upgrade(MixedCluster):
+    """The upgrade of one cluster."""
 
     def __init__(
         self, old: Release, new: Release, folder: Path, name: str, options: Options
     ) -> None:
-        self.old, self.new, self.folder, self.options = old, new, folder, options
-        self.hold, self.parts = options.hold, options.parts
-        self.wrong: list[str] = []
-        self.reader = 0  # the read replica's number, once there is one
-        self.began = time.monotonic()
+        parts = options.parts
+        kafka = "transactions" in parts and not UpgradeTransactions.why_not(old)
+        super().__init__(old, new, folder, name, options, kafka=kafka)
+        self.hold, self.parts = options.hold, parts
+        self.reader = UpgradeReader(self)
         self.found = Upgraded(revision=options.revision, levels=(old.level, new.level))
-        kafka = "transactions" in self.parts and not UpgradeTransactions.why_not(old)
-        self.cluster = Cluster(
-            folder, Loopback(FIRST, name), Direct(options.seed), Folder, kafka=kafka
-        )
         self.transactions: UpgradeTransactions | None = None
-        self.clients: Clients
 
     async def run(self) -> None:
         store: AbstractContextManager[dict[str, str]] = (
@@ -99,7 +75,7 @@ class Upgrade:
     async def _run(self, store: dict[str, str]) -> None:
         try:
             await self._prepare(store)
-            await self._well("three nodes of the old release")
+            await self.well("three nodes of the old release")
             self.clients = Clients(
                 self.cluster.addresses,
                 [f"upgrade/s{number}" for number in range(STREAMS)],
@@ -115,7 +91,7 @@ class Upgrade:
             await self._judge_transactions()
             final = await self._judge()
             if "store" in self.parts and not self.wrong:
-                self._say("all disks are lost")
+                self.say("all disks are lost")
                 await self._lose_all(final)
         finally:
             if self.transactions is not None:
@@ -130,7 +106,7 @@ class Upgrade:
             self.transactions = made
             await made.start()
         elif "transactions" in self.parts:
-            self._say(f"  no transactions: {UpgradeTransactions.why_not(self.old)}")
+            self.say(f"  no transactions: {UpgradeTransactions.why_not(self.old)}")
 
     async def _refused_transactions(self) -> None:
         """Check that no broker begins a transaction before the last node is new."""
@@ -146,10 +122,10 @@ class Upgrade:
             return
         await self.transactions.finish()
         for wrong in self.transactions.wrong:
-            self._note(wrong)
+            self.note(wrong)
         found = self.transactions.found
         self.found.transactions = 0 if found is None else found.committed()
-        self._say(f"  {self.found.transactions} transactions committed")
+        self.say(f"  {self.found.transactions} transactions committed")
 
     async def _prepare(self, store: dict[str, str]) -> None:
         async def settings() -> list[str]:
@@ -166,106 +142,66 @@ class Upgrade:
             (
                 "readers",
                 "a read replica of the old release comes, and gets the new one first",
-                self._reader_comes,
+                self.reader.come,
             ),
-            ("", "node 3 gets the new release", lambda: self._change(3, self.new)),
+            ("", "node 3 gets the new release", lambda: self.change(3, self.new)),
             ("transactions", "a mixed cluster refuses transactions", self._refused_transactions),
             ("commands", "the commands of both", self._commands),
             ("leads", "leads go to and fro", self._leads),
             ("wipes", "a new and an old member lose their data", self._wipes),
             ("backups", "a backup", self._backups),
             ("members", "a node comes and goes", self._membership),
-            ("back", "node 3 goes back", lambda: self._go_back(3)),
+            ("back", "node 3 goes back", lambda: self.go_back(3)),
             ("transactions", "transactions stay refused", self._refused_transactions),
-            ("readers", "the read replica goes back", self._reader_goes_back),
-            ("back", "node 3 gets the new release again", lambda: self._change(3, self.new)),
-            ("", "node 2 gets the new release", lambda: self._change(2, self.new)),
+            ("readers", "the read replica goes back", self.reader.go_back),
+            ("back", "node 3 gets the new release again", lambda: self.change(3, self.new)),
+            ("", "node 2 gets the new release", lambda: self.change(2, self.new)),
             ("leads", "leads go to and fro", self._leads),
-            ("", "node 1 gets the new release", lambda: self._change(1, self.new)),
-            ("readers", "the read replica gets the new release last", self._reader_last),
+            ("", "node 1 gets the new release", lambda: self.change(1, self.new)),
+            ("readers", "the read replica gets the new release last", self.reader.change_last),
             ("", "the level is that of the new release", self._risen),
             ("transactions", "transactions work", self._serve_transactions),
             ("again", "the old release comes again", self._come_again),
-            ("readers", "the read replica gets a vote", self._reader_votes),
+            ("readers", "the read replica gets a vote", self.reader.vote),
         ]
         for part, what, step in steps:
             if part and part not in self.parts:
                 continue
-            self._say(what)
+            self.say(what)
             try:
                 await step()
                 await asyncio.sleep(self.hold / 4)
-            except (_Stuck, Wrong, Lost, Unsent, RuntimeError) as stuck:
-                self._note(f"{what}: {stuck}")
+            except (Stuck, Wrong, Lost, Unsent, RuntimeError) as stuck:
+                self.note(f"{what}: {stuck}")
                 return
             self.found.steps.append(what)
 
     # --- the steps --------------------------------------------------------------------------------
 
-    async def _change(self, number: int, release: Release) -> None:
-        """Change the release of a node as docs/cluster-howto.md#upgrade says, or by SIGKILL."""
-        node = self.cluster.nodes[number]
-        await self._end(node)
-        node.source = release.source
-        node.start()
-        await self._well(f"node {number} with the {release.name} release")
-        await self._level(self._expected())
-
-    async def _go_back(self, number: int) -> None:
-        """Downgrade a node with its data if the old release can read them. Otherwise it must
-        report that and change nothing; then it starts on an empty folder."""
-        node = self.cluster.nodes[number]
-        try:
-            await self._change(number, self.old)
-            return
-        except _Stuck:
-            if node.is_alive or "unknown to this release" not in node.said():
-                raise
-        self._say(
-            "  it cannot read the data: "
-            + " | ".join(line for line in node.said().splitlines() if line.startswith("polynya:"))[
-                :600
-            ]
-        )
-        node.source = self.new.source
-        node.start()
-        await self._well(f"node {number} with the new release, as it was")
-        await self._end(node)
-        node.wipe()
-        node.source = self.old.source
-        node.start()
-        await self._well(f"node {number} with the old release on an empty folder")
-
-    async def _end(self, node: Node) -> None:
-        if self.options.kill:
-            await node.kill()
-        elif code := await node.stop():
-            self._note(f"node {node.number} ends with {code} after SIGTERM:\n{node.said()[-2000:]}")
-
     async def _commands(self) -> None:
         """Give commands of both releases to nodes of both."""
-        for release, number in self._pairs():
+        for release, number in self.pairs():
             server = self.cluster.http_of(number)
             said = await release.run("cluster", "status", server=server)
-            self._must(said, f"{release.name} 'cluster status' at node {number}")
+            self.must(said, f"{release.name} 'cluster status' at node {number}")
             if release is self.new and self.old.level > 1 and "release" not in said.text:
-                self._note(f"'cluster status' says nothing of the upgrade: {said.text}")
-            await self._retry(release, number, "cluster", "health")
+                self.note(f"'cluster status' says nothing of the upgrade: {said.text}")
+            await self.retry(release, number, "cluster", "health")
             if await release.knows("cluster", "drain"):
                 other = 1 + number % 3
                 for words in (("drain", str(other), "--wait"), ("uncordon", str(other))):
-                    await self._retry(release, number, "cluster", *words)
-            await self._retry(release, number, "info", "upgrade/s0")
+                    await self.retry(release, number, "cluster", *words)
+            await self.retry(release, number, "info", "upgrade/s0")
 
     async def _leads(self) -> None:
         """Some groups are led by each node once, at the word of each release."""
         if not await self.old.knows("cluster", "transfer"):
-            self._say("  the old release cannot")
+            self.say("  the old release cannot")
             return
         for target in (3, 1, 2):
             for release in (self.old, self.new):
                 for group in (0, 5) if release is self.old else (2, 7):
-                    await self._retry(
+                    await self.retry(
                         release,
                         1 + group % 3,
                         "cluster",
@@ -276,17 +212,18 @@ class Upgrade:
                         "--wait",
                     )
             await asyncio.sleep(self.hold / 8)
-        await self._well("all after leads went to and fro")
+        await self.well("all after leads went to and fro")
 
     async def _wipes(self) -> None:
-        for number in (3, 1, self.reader) if self.reader else (3, 1):
+        reader = self.reader.number
+        for number in (3, 1, reader) if reader else (3, 1):
             node = self.cluster.nodes[number]
-            await self._end(node)
+            await self.end(node)
             node.wipe()
             node.start()
-            await self._well(f"node {number} without its data")
+            await self.well(f"node {number} without its data")
             said = node.said()
-            self._say(
+            self.say(
                 f"  node {number} has all again ({said.count('snapshot')} lines of its log name "
                 "snapshots)"
             )
@@ -295,14 +232,14 @@ class Upgrade:
         """Back up with each release at each node. The new release verifies and restores each
         backup, and the content must match the reads before."""
         if not await self.old.knows("backup"):
-            self._say("  the old release cannot")
+            self.say("  the old release cannot")
             return
-        for release, number in self._pairs():
+        for release, number in self.pairs():
             place = self.folder / f"backup-{release.name}-{number}"
-            before = {stream: await self._whole(number, stream) for stream in self.clients.streams}
+            before = {stream: await self.whole(number, stream) for stream in self.clients.streams}
             words = ("backup", str(place), "--server", self.cluster.http_of(number))
-            await self._retry(release, number, *words)
-            self._must(
+            await self.retry(release, number, *words)
+            self.must(
                 await self.new.run("verify", str(place)),
                 f"'verify' of the backup of {release.name} at node {number}",
             )
@@ -310,7 +247,7 @@ class Upgrade:
 
     async def _restored(self, place: Path, before: dict[str, list[str]]) -> None:
         data = self.folder / f"{place.name}-data"
-        self._must(
+        self.must(
             await self.new.run("restore", str(place), "--data", str(data)),
             f"'restore' of {place.name}",
         )
@@ -318,7 +255,7 @@ class Upgrade:
             found = {stream: await read_all(Connection(*place_of), stream) for stream in before}
         for stream, records in before.items():
             if found[stream][: len(records)] != records:
-                self._note(
+                self.note(
                     f"{place.name}: {stream} has {len(found[stream])} records, not the "
                     f"{len(records)} of before"
                 )
@@ -327,7 +264,7 @@ class Upgrade:
         """A fourth node of the new release is let in by a command of the old one, gets a group, and
         goes by one of the new."""
         if not await self.old.knows("cluster", "add"):
-            self._say("  the old release cannot")
+            self.say("  the old release cannot")
             return
         cluster = self.cluster
         for by, release in ((self.old, self.new), (self.new, self.old)):
@@ -339,47 +276,45 @@ class Upgrade:
                 "--http",
                 cluster.http_of(node.number),
             )
-            await self._retry(by, 1, "cluster", "add", "--id", number, *places, "--no-rebalance")
+            await self.retry(by, 1, "cluster", "add", "--id", number, *places, "--no-rebalance")
             node.start()
-            await self._well(
+            await self.well(
                 f"node {number} of the {release.name} release, let in by a command of the {by.name}"
             )
-            await self._retry(
-                by, 3, "cluster", "move", "2", "--from", "1", "--to", number, "--wait"
-            )
-            await self._retry(by, 3, "cluster", "transfer", "2", "--to", number, "--wait")
-            await self._retry(by, node.number, "cluster", "rebalance", "--wait")
-            await self._well(f"node {number} with groups of its own")
+            await self.retry(by, 3, "cluster", "move", "2", "--from", "1", "--to", number, "--wait")
+            await self.retry(by, 3, "cluster", "transfer", "2", "--to", number, "--wait")
+            await self.retry(by, node.number, "cluster", "rebalance", "--wait")
+            await self.well(f"node {number} with groups of its own")
             cluster.leaving[node.number] = node.starts
-            await self._retry(self.new, 2, "cluster", "remove", number, "--wait")
+            await self.retry(self.new, 2, "cluster", "remove", number, "--wait")
             code = await node.ended(REFUSED_SECONDS)
             if code not in (0, 78):
-                self._note(
+                self.note(
                     f"node {number} ends with {code} when it is removed:\n{node.said()[-2000:]}"
                 )
             cluster.let_go(node.number)
-            await self._well(f"three nodes after node {number} was removed")
+            await self.well(f"three nodes after node {number} was removed")
 
     async def _risen(self) -> None:
-        await self._level(self.new.level)
+        await self.level(self.new.level)
 
     async def _come_again(self) -> None:
         node = self.cluster.nodes[2]
         if self.old.level >= self.new.level and self.old.protocols[1] >= self.new.protocols[0]:
             for number in self.cluster.numbers:
-                await self._change(number, self.old)
+                await self.change(number, self.old)
             return
-        await self._end(node)
+        await self.end(node)
         node.source = self.old.source
         node.start()
         try:
-            await self._until(
+            await self.until(
                 lambda: not node.is_alive or REFUSED in node.said(),
                 "the old release to be refused",
                 REFUSED_SECONDS,
             )
         finally:
-            self._say(
+            self.say(
                 "  it says: "
                 + " | ".join(
                     line
@@ -388,192 +323,10 @@ class Upgrade:
                 )[:600]
             )
         if node.is_alive:
-            await self._end(node)
+            await self.end(node)
         node.source = self.new.source
         node.start()
-        await self._well("node 2 with the new release again")
-
-    # --- read replicas ----------------------------------------------------------------------------
-
-    async def _reader_comes(self) -> None:
-        """Add a read replica where the old release supports them."""
-        if (
-            "--reader" in (await self.old.run("cluster", "add", "--help")).text
-            and self.old.level > 1
-        ):
-            await self._add_reader(self.old)
-            await self._change(self.reader, self.new)
-            await self._reader_answers()
-        else:
-            self._say("  the old release cannot")
-
-    async def _add_reader(self, release: Release) -> None:
-        node = await self.cluster.join(reader=True)
-        self.reader, node.source, number = node.number, release.source, str(node.number)
-        places = (
-            "--peer",
-            self.cluster.peer_of(node.number),
-            "--http",
-            self.cluster.http_of(node.number),
-        )
-        await self._retry(release, 1, "cluster", "add", "--reader", "--id", number, *places)
-        node.start()
-        await self._well(f"node {number}, a read replica of the {release.name} release")
-        await self._reader_answers()
-
-    async def _reader_answers(self) -> None:
-        """Check the read replica: the clients use it as any node, which the checker judges. It has
-        no vote, and its data equals the others'."""
-        history, reader = self.clients.history, self.reader
-        before = len(history.reads)
-        await self._until(
-            lambda: sum(read.node == reader for read in history.reads[before:]) >= READS,
-            f"{READS} reads by node {reader}",
-            WELL_SECONDS,
-        )
-        view = await self.cluster.view(1)
-        if view is None or any(
-            reader in group["voters"] or reader not in map(int, group["behind"])
-            for group in view["groups"]
-        ):
-            self._note(f"node {reader} is not a read replica of all groups: {view}")
-        for stream in self.clients.streams:
-            local = await self.clients.read_all(reader, stream, local=True)
-            whole = await self._whole(1, stream)
-            again = await self._whole(reader, stream)
-            if whole[: len(local)] != local or again[: len(whole)] != whole:
-                self._note(
-                    f"{stream}: node {reader} has {len(local)} records by itself, node 1 "
-                    f"{len(whole)}, and node {reader} then {len(again)}"
-                )
-
-    async def _whole(self, number: int, stream: str) -> list[str]:
-        """Read by a node, which may say for a while that it cannot: this machine's disk stands
-        still for seconds at times. Raises Lost, Unsent, Wrong."""
-        deadline = time.monotonic() + WELL_SECONDS
-        while True:
-            try:
-                return await self.clients.read_all(number, stream)
-            except Later:
-                if time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(0.5)
-
-    async def _reader_goes_back(self) -> None:
-        if self.reader:
-            await self._go_back(self.reader)
-            await self._reader_answers()
-
-    async def _reader_last(self) -> None:
-        """All voters are new; what follows the log needs to know its level as well."""
-        if not self.reader:
-            return
-        await self._reader_answers()
-        await self._change(self.reader, self.new)
-        await self._reader_answers()
-
-    async def _reader_votes(self) -> None:
-        """Add the first read replica at the new level, then promote it to a voter that leads a
-        group."""
-        release = self.old if self.cluster.nodes[1].source == self.old.source else self.new
-        if not self.reader and release is self.new:
-            await self._add_reader(self.new)
-        if not self.reader:
-            return
-        number = str(self.reader)
-        await self._retry(release, 1, "cluster", "promote", number)
-        await self._retry(
-            release, 1, "cluster", "move", "2", "--from", "1", "--to", number, "--wait"
-        )
-        await self._retry(release, 1, "cluster", "transfer", "2", "--to", number, "--wait")
-        await self._retry(release, 1, "cluster", "rebalance", "--wait")
-        self.cluster.readers.discard(self.reader)
-        await self._well(f"node {number} with a vote")
-
-    # --- what each uses ---------------------------------------------------------------------------
-
-    def _pairs(self) -> list[tuple[Release, int]]:
-        """Commands of one release to a node of the other."""
-        by = {number: self.cluster.nodes[number].source for number in FIRST}
-        old, new = (
-            next((number for number in FIRST if by[number] == each.source), 0)
-            for each in (self.old, self.new)
-        )
-        return [
-            (release, number) for release, number in ((self.old, new), (self.new, old)) if number
-        ]
-
-    def _expected(self) -> int:
-        """The level that the groups have to be at now: it never goes down."""
-        sources = {node.source for node in self.cluster.nodes.values()}
-        return self.new.level if self.old.source not in sources else self.old.level
-
-    async def _level(self, level: int) -> None:
-        seen: list[object] = []
-
-        async def look() -> bool:
-            views = [await self.cluster.view(number) for number in self.cluster.numbers]
-            seen[:] = [None if view is None else view.get("level", 1) for view in views]
-            return all(each == level for each in seen)
-
-        await self._until_async(
-            look, lambda: f"level {level} at all nodes; they say {seen}", REFUSED_SECONDS
-        )
-
-    async def _retry(self, release: Release, number: int, *words: str) -> None:
-        """Codes 1 and 3 are answers while something is under way: it is given again for a while."""
-        deadline = time.monotonic() + WELL_SECONDS
-        while True:
-            said = await release.run(*words, server=self.cluster.http_of(number))
-            if not said.code or ("[NO_ROUTE]" in said.text and not await self._both(*words[:2])):
-                return
-            if "Traceback" in said.text or time.monotonic() > deadline:
-                self._must(said, f"{release.name} '{' '.join(words)}' at node {number}")
-                return
-            await asyncio.sleep(0.5)
-
-    async def _both(self, *words: str) -> bool:
-        """Report whether both releases know a command. Else a node of one refuses what the other's
-        command asks for."""
-        return await self.old.knows(*words) and await self.new.knows(*words)
-
-    def _must(self, said: Said, what: str) -> None:
-        if said.code or "Traceback" in said.text:
-            self._note(f"{what} ends with {said.code}: {said.text[-1500:]}")
-
-    async def _well(self, what: str) -> None:
-        """Every node says so. Raises _Stuck."""
-        unwell = [""]
-
-        async def look() -> bool:
-            for node in self.cluster.nodes.values():
-                if not node.is_alive:
-                    assert node.process is not None
-                    raise _Stuck(
-                        f"{what}: node {node.number} ended with {node.process.returncode}:\n"
-                        f"{node.said()[-3000:]}"
-                    )
-            unwell[0] = await self.cluster.unwell()
-            return not unwell[0]
-
-        began = time.monotonic()
-        await self._until_async(look, lambda: f"{what} to be well: {unwell[0]}", WELL_SECONDS)
-        self._say(f"  {what}: well after {time.monotonic() - began:.1f} s")
-
-    async def _until(self, look: Callable[[], bool], what: str, seconds: float) -> None:
-        async def looked() -> bool:
-            return look()
-
-        await self._until_async(looked, lambda: what, seconds)
-
-    async def _until_async(
-        self, look: Callable[[], Awaitable[bool]], what: Callable[[], str], seconds: float
-    ) -> None:
-        deadline = time.monotonic() + seconds
-        while not await look():
-            if time.monotonic() > deadline:
-                raise _Stuck(f"waited {seconds:.0f} s in vain for {what()}")
-            await asyncio.sleep(0.1)
+        await self.well("node 2 with the new release again")
 
     async def _lose_all(self, final: dict[str, list[str]]) -> None:
         """The disks of all nodes, once everything is in packs; then all of it must be read from a
@@ -586,7 +339,7 @@ class Upgrade:
             return not hot[0]
 
         try:
-            await self._until_async(
+            await self.until_async(
                 flushed,
                 lambda: f"everything to be in packs: {hot[0]} bytes are not",
                 FLUSHED_SECONDS,
@@ -594,24 +347,24 @@ class Upgrade:
             await asyncio.gather(*(node.kill() for node in cluster.nodes.values()))
             cluster.begin_anew()
             configs = [f"--config={node.config}" for node in cluster.nodes.values()]
-            self._must(
+            self.must(
                 await self.new.run("restore", "--from-store", "--take-over", *configs),
                 "'restore' from the object store",
             )
             for node in cluster.nodes.values():
                 node.source = self.new.source
                 node.start()
-            await self._well("what was restored from the object store")
+            await self.well("what was restored from the object store")
             for number, (stream, records) in enumerate(final.items()):
                 found = await self.clients.read_all(
                     cluster.numbers[number % len(cluster.numbers)], stream
                 )
                 for wrong in differences(found, records):
-                    self._note(f"{stream}, from the object store: {wrong}")
+                    self.note(f"{stream}, from the object store: {wrong}")
             self.found.restored = sum(map(len, final.values()))
-            self._say(f"  {self.found.restored} records are there again")
-        except (_Stuck, Wrong, Lost, Unsent) as stuck:
-            self._note(f"from the object store: {stuck}")
+            self.say(f"  {self.found.restored} records are there again")
+        except (Stuck, Wrong, Lost, Unsent) as stuck:
+            self.note(f"from the object store: {stuck}")
 
     async def _judge(self) -> dict[str, list[str]]:
         """The full read by each node, the same by all, and the checker."""
@@ -621,47 +374,25 @@ class Upgrade:
                 try:
                     records = await self.clients.read_all(number, stream)
                 except (Lost, Unsent, Wrong) as fault:
-                    self._note(f"{stream} cannot be read by node {number} in the end: {fault!r}")
+                    self.note(f"{stream} cannot be read by node {number} in the end: {fault!r}")
                     continue
                 if final.setdefault(stream, records) != records:
-                    self._note(f"{stream}: node {number} has not what another has in the end")
+                    self.note(f"{stream}: node {number} has not what another has in the end")
         await self.clients.finish(final, 30.0)
         history = self.clients.history
         for wrong in [*self.clients.wrong, *check(history, final), *self.cluster.odd_lines()]:
-            self._note(wrong)
+            self.note(wrong)
         found, pause = self.found, self.clients.longest_pause()
         found.acknowledged, found.refused, found.unknown = map(history.count, (OK, FAIL, INFO))
         counts = ", ".join(f"{history.count(each)} {each}" for each in (OK, FAIL, INFO))
         tailed = sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
-        self._say(
+        self.say(
             f"appends: {counts}; {len(history.reads)} reads, {tailed} records by tails; the "
             "longest time without an append to some stream was "
             f"{pause:.1f} s"
         )
         found.reads, found.tailed, found.longest_pause = len(history.reads), tailed, pause
         return final
-
-    def _note(self, wrong: str) -> None:
-        self.wrong.append(wrong)
-        if len(self.wrong) <= SHOWN:
-            self._say(f"WRONG: {wrong}")
-
-    def _say(self, text: str) -> None:
-        print(f"  {time.monotonic() - self.began:6.1f} s  {text}", flush=True)
-
-
-class Direct(Wires):
-    """No proxies: nodes reach each other where they are."""
-
-    async def listen(self, node: int, at: Place, to: Place, network: Network) -> None:
-        self.doors[node] = to
-
-    def carried(self) -> set[Pair]:
-        return {(one, other) for one in self.doors for other in self.doors}
-
-
-class _Stuck(Exception):
-    """Raised when an expected state is not reached."""
 
 
 def main() -> int:

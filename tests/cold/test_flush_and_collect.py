@@ -250,6 +250,25 @@ def test_lost_packs_among_many_old_ones_are_settled_a_few_at_a_time(
     play(story)
 
 
+def test_a_pack_that_waits_for_a_slot_is_of_the_term_in_which_it_was_planned() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.fill(streams=1, appends=1)
+        term = 1
+        tier.world.term = lambda group: term  # type: ignore[method-assign]
+        tier.flusher._slots = asyncio.Semaphore(0)
+        flush = asyncio.create_task(tier.flusher.flush_now())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        term = 2
+        tier.flusher._slots.release()
+        await flush
+        sent = [command for _, command in tier.world.proposed]
+        assert [each.term for each in sent if isinstance(each, PublishSlices)] == [1]
+
+    play(story)
+
+
 def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:
     async def story() -> None:
         tier = Tier()

@@ -392,6 +392,27 @@ def test_a_late_replacement_of_a_lost_pack_changes_nothing() -> None:
     play(story)
 
 
+def test_a_merge_is_of_the_term_in_which_its_slices_were_looked_up() -> None:
+    async def story() -> None:
+        tier = Tier()
+        await many_slices(tier)
+        read, terms = tier.store.get_range, [1]
+
+        async def elected(key: str, start: int, length: int) -> bytes:
+            terms.append(2)
+            return await read(key, start, length)
+
+        tier.store.get_range = elected  # type: ignore[method-assign]
+        tier.world.term = lambda group: terms[-1]  # type: ignore[method-assign]
+        begin = len(tier.world.proposed)
+        await tier.merger.merge_due()
+        sent = [command for _, command in tier.world.proposed[begin:]]
+        replacing = [command for command in sent if isinstance(command, ReplaceSlices)]
+        assert {command.term for command in replacing[:1]} == {1}
+
+    play(story)
+
+
 def test_neighbours_are_fetched_together() -> None:
     def cold(pack: str, offset: int, stored: int) -> ColdSlice:
         return ColdSlice(0, 0, 1, stored, pack, offset, stored, 0)

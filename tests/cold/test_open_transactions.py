@@ -4,7 +4,9 @@ slices of its own, and is neither merged nor paged out."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from msgspec import structs
 from stories.service import story
 from worlds.service import CLUSTER, World
@@ -14,9 +16,12 @@ from polynya.base import limits
 from polynya.cold.rewriting.merger import Merger
 from polynya.cold.settings import MergeSettings
 from polynya.local.api import TrimQuery
+from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create
+from polynya.stream.features.packs.commands import PackWritten
 from polynya.stream.features.pages.rules import summed
 from polynya.stream.parts import TRANSACTIONAL, UNDECIDED, ColdSlice, Encoding
+from polynya.stream.replies import Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 
@@ -90,10 +95,28 @@ async def test_a_flush_on_demand_ends_before_an_open_transaction(world: World) -
     assert [each.flags for each in entries_of(world)] == [0, 3]
 
 
-def merger_of(world: World) -> Merger:
+def merger_of(world: World, groups: Any = None) -> Merger:
     settings = MergeSettings(interval_ms=0)
     in_flight: set[str] = set()
-    return Merger(world.engine.groups, world.store, settings, CLUSTER, in_flight)
+    return Merger(groups or world.engine.groups, world.store, settings, CLUSTER, in_flight)
+
+
+class Moving:
+    """The groups of a core that leads none from the intent of a pack until its slices are proposed."""
+
+    def __init__(self, groups: Any) -> None:
+        self._groups, self._away = groups, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._groups, name)
+
+    def machines(self) -> Any:
+        return {} if self._away else self._groups.machines()
+
+    async def propose(self, group: int, command: Command) -> Reply:
+        self._away = type(command) is PackWritten
+        reply: Reply = await self._groups.propose(group, command)
+        return reply
 
 
 async def slices(world: World, made: Planter, count: int, producer: int = -1) -> None:
@@ -122,6 +145,34 @@ async def test_the_merger_ends_before_an_open_transaction_and_marks_aborted_ones
     assert [(span.record, span.records) for span in page.spans] == [(0, 20), (41, 1)]
     stream = stream_of(world)
     assert stream.kafka is not None and stream.kafka.aborted == b"", "the slice has the marks"
+
+
+@story
+async def test_entries_keep_their_flags_when_the_merger_leads_no_more(world: World) -> None:
+    made, merger = await planter(world), merger_of(world, Moving(world.engine.groups))
+    await slices(world, made, 20, producer=108)
+    await made.end(108)
+    await made.write(b"seen")
+    await world.flusher.flush_now()
+    assert await merger.merge_due() == 1
+    page = await world.page(NAME)
+    assert [(span.record, span.records) for span in page.spans] == [(21, 1)]
+    assert [(each.records, each.flags) for each in entries_of(world)] == [(22, 7)]
+
+
+@story
+async def test_entries_keep_their_flags_when_the_flusher_leads_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await planter(world)
+    monkeypatch.setattr(world.flusher, "_groups", Moving(world.engine.groups))
+    monkeypatch.setattr(world.flusher._steps, "groups", world.flusher._groups)
+    await slices(world, made, 1, producer=108)
+    await made.end(108)
+    await made.write(b"seen")
+    assert [each.flags for each in entries_of(world)] == [TRANSACTIONAL | UNDECIDED]
+    page = await world.page(NAME)
+    assert [(span.record, span.records) for span in page.spans] == [(2, 1)]
 
 
 @story

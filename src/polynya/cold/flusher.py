@@ -275,20 +275,22 @@ class Flusher:
         until all packs have finished, so a cancelled caller leaves none in flight.
         """
         uids = {uid for plan in plans for uid in plan.uids}
+        terms = {group: self._groups.term(group) for plan in plans for group in plan.groups}
         self._busy |= uids
         try:
             async with asyncio.TaskGroup() as tasks:
-                flushes = [tasks.create_task(self._flush(plan)) for plan in plans]
+                flushes = [tasks.create_task(self._flush(plan, terms)) for plan in plans]
         finally:
             self._busy -= uids
             self._ended.set()
             self._ended = asyncio.Event()
         return [flush.result() for flush in flushes]
 
-    async def _flush(self, plan: PackPlan) -> bool | None:
+    async def _flush(self, plan: PackPlan, terms: Mapping[int, int]) -> bool | None:
+        """Flush a pack; `terms` are those in which it was planned, before it waited for a slot."""
         try:
             async with self._slots:
-                return await self._carry_out(plan)
+                return await self._carry_out(plan, terms)
         except FAULTS as fault:
             self.counters.failures += 1
             log.warning(
@@ -298,9 +300,8 @@ class Flusher:
             )
             return None
 
-    async def _carry_out(self, plan: PackPlan) -> bool:
+    async def _carry_out(self, plan: PackPlan, terms: Mapping[int, int]) -> bool:
         now_ms = self._groups.now_ms()
-        terms = {group: self._groups.term(group) for group in plan.groups}
         key = pack_key(
             self._cluster_id, owner_group=plan.owner_group, now_ms=now_ms, random=token_bytes(16)
         )
@@ -313,7 +314,7 @@ class Flusher:
             await self._meet(each, fault)
         return bool(built.slices) and await self._put(key, plan, built, terms)
 
-    async def _put(self, key: str, plan: PackPlan, built: Built, terms: dict[int, int]) -> bool:
+    async def _put(self, key: str, plan: PackPlan, built: Built, terms: Mapping[int, int]) -> bool:
         self.in_flight.add(key)
         try:
             await self._steps.write(
@@ -348,7 +349,7 @@ class Flusher:
         )
 
     async def _publish(
-        self, key: str, owner_group: int, built: Built, terms: dict[int, int]
+        self, key: str, owner_group: int, built: Built, terms: Mapping[int, int]
     ) -> bool:
         members: dict[int, list[tuple[int, ColdSlice]]] = {}
         for each, cold in built.slices:

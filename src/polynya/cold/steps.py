@@ -145,9 +145,10 @@ class Steps:
 def entries_for(
     groups: Groups, machine: Machine | None, listed: list[tuple[int, ColdSlice]]
 ) -> list[tuple[int, ColdSlice]]:
-    """Return slices as the group's log may have them: of version 1 while some nodes run an older
-    release."""
-    if machine is not None and groups.may_log(machine, ENTRY_LEVEL):
+    """Return slices as the group's log may have them: of version 1, which has no flags, while some
+    nodes run an older release. Without the machine, since this node leads the group no more, its
+    level is not known: they stay as they are, and the leader refuses what is above that level."""
+    if machine is None or groups.may_log(machine, ENTRY_LEVEL):
         return listed
     return [(uid, as_v1(cold)) for uid, cold in listed]
 

@@ -342,12 +342,13 @@ class Merger:
             self.in_hand.uids -= uids
 
     async def _merge_held(self, runs: Sequence[MergeRun]) -> bool:
+        # in one step: what another leader has added to an index meanwhile was not looked at
+        terms = {run.group: self._groups.term(run.group) for run in runs}
         sources = [source for run in runs if (source := self._source(run)) is not None]
         data = await self._read(sources)
         if not sources:
             return False
         now_ms = self._groups.now_ms()
-        terms = {run.group: self._groups.term(run.group) for run in runs}
         owner_group = sources[0].run.group
         key = pack_key(
             self._cluster_id, owner_group=owner_group, now_ms=now_ms, random=token_bytes(16)
