@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("without_collector")
 
 RECORDS = {  # settings, and records of files, wires and states: their fields may be many
     "polynya.config.model:Config",
+    "polynya.lakehouse.jobs.results:Result",
     "polynya.local.api:StreamInfo",
     "polynya.stream.features.tables.state:Table",
     "polynya.stream.snapshots.encode:Image",

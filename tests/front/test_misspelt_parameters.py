@@ -102,7 +102,7 @@ def _declared(*, guarded: bool) -> dict[str, tuple[list[str], list[str]]]:
     start.config.listen, start.config.hosts, start.config.origins = "127.0.0.1:0", (), ()
     start.listeners = dict.fromkeys((core_start.ADMIN, core_start.REMOTE_ADMIN), ("127.0.0.1", 1))
     mounts = dict.fromkeys((*PREFIXES, CLIENTS, GROUPS, TRANSACTIONS, CATALOG), echo)
-    behind = Backends(*[MagicMock()] * 7, MagicMock())._replace(mounts=mounts, hosts=tuple)
+    behind = Backends(*[MagicMock()] * 9)._replace(mounts=mounts, hosts=tuple)
     keeper: Any = MagicMock()
     keeper.access = MagicMock() if guarded else None
     keeper.known = None

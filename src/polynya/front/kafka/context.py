@@ -67,6 +67,14 @@ class KafkaCounters:
         self.woken_fetch_seconds = Histogram()  # from the wake by records
 
 
+class ThreadTurns:
+    """Locks of work in threads."""
+
+    def __init__(self) -> None:
+        self.checking = asyncio.Lock()  # one request's batches in the thread that checks them
+        self.coding = asyncio.Lock()  # one large message in the thread that codes it
+
+
 class Context:
     """The node as the handlers of one core use it."""
 
@@ -97,8 +105,7 @@ class Context:
         self.producer_ids = ProducerIdSource(service)
         self.tails = Tails(service)
         self.fetch_sessions = FetchSessions()
-        self.checking = asyncio.Lock()  # one request's batches in the thread that checks them
-        self.coding = asyncio.Lock()  # one large message in the thread that codes it
+        self.turns = ThreadTurns()
         self.counters = KafkaCounters()
         self.telemetry = Telemetry(service.meta_group)
         self.tracer: Tracer | None = None  # None: no request is traced

@@ -157,7 +157,7 @@ async def _decode_and_run(call: Call, api: Api) -> None:
     """Decode a large request in a thread. The connection takes no further one meanwhile, so that
     they begin in their order."""
     try:
-        request, count = await in_thread(call.context.coding, partial(_decoded, call, api))
+        request, count = await in_thread(call.context.turns.coding, partial(_decoded, call, api))
     except BaseException as error:
         call.drop()
         call.connection.go_on_after(error)
@@ -200,7 +200,7 @@ async def _run(call: Call, request: Any) -> None:
     if isinstance(message, list):
         call.send(message)
     elif call.worked >= KAFKA_ELEMENTS_PER_TURN:
-        call.send(await in_thread(call.context.coding, partial(call.encoded, message)))
+        call.send(await in_thread(call.context.turns.coding, partial(call.encoded, message)))
     else:
         call.answer(message)
 

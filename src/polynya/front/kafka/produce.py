@@ -334,7 +334,7 @@ class _Produce:
 
     async def check(self) -> None:
         """Check the batches in a thread, one request of this core at a time."""
-        async with self._call.context.checking:
+        async with self._call.context.turns.checking:
             await asyncio.to_thread(check_all, self._waiting)
 
     def _propose_one(self, sent: SentBatch) -> None:
@@ -442,7 +442,7 @@ class _Produce:
 
     async def _answer_later(self) -> None:
         """Answer for very many partitions."""
-        coding, response = self._call.context.coding, self._response
+        coding, response = self._call.context.turns.coding, self._response
         self._call.send(await in_thread(coding, lambda: self._call.encoded(response)))
 
     def _answer_nothing(self) -> None:

@@ -59,7 +59,7 @@ async def describe_acls(
     except FAULTS as fault:
         error, why = fault_of(fault)
         return described.DescribeAclsResponse(error_code=error, error_message=why)
-    (matching,) = await in_thread(call.context.coding, partial(_matching_of, known, [wanted]))
+    (matching,) = await in_thread(call.context.turns.coding, partial(_matching_of, known, [wanted]))
     found = dict[tuple[int, str, int], described.DescribeAclsResource]()
     async for acl, _ in in_turns(call, matching):
         pattern = (acl.kind, acl.name, acl.pattern)
@@ -149,7 +149,7 @@ async def delete_acls(call: Call, request: deleted.DeleteAclsRequest) -> deleted
 
     try:
         known = await admin.load()
-        matching = await in_thread(call.context.coding, partial(_matching_of, known, filters))
+        matching = await in_thread(call.context.turns.coding, partial(_matching_of, known, filters))
         gone = {acl for each in matching for acl, _ in each}
 
         def change(now: AtRest) -> tuple[AtRest, None]:

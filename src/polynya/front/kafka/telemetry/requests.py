@@ -84,7 +84,7 @@ async def _take(call: Call, instance: Instance, request: PushTelemetryRequest) -
         plain = _decompressed(request)
         decode = partial(points_of, plain, CLIENT_POINTS_PER_PUSH_MAX)
         if len(plain) > _DECODED_AT_ONCE_BYTES:
-            points = await in_thread(call.context.coding, decode)
+            points = await in_thread(call.context.turns.coding, decode)
         else:
             points = decode()
     except codecs.TooLarge:
