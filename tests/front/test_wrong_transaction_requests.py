@@ -54,12 +54,29 @@ def test_a_wrong_pair_or_id_changes_nothing(protocol: int) -> None:
             wrong = TransactionalProducer(await world.wire(), protocol, id_)
             wrong.pair = pair
             assert await errors(wrong) == expected, (id_, pair)
-            assert await wrong.init(pair=pair) == (UNKNOWN if id_ == "none" else FENCED)
+            if id_ != "none":
+                assert await wrong.init(pair=pair) == FENCED
         assert world.core.state() == before
         for each in (own, other):
             assert await each.end(commit=True) == 0
             assert await each.init() == 0
         assert await values(own.wire, 1) == [b"own", b"other"]
+
+    play(story)
+
+
+@told()
+def test_an_unknown_id_is_new_whatever_pair_is_sent(protocol: int) -> None:
+    """As in Kafka: platformatic's first request has the pair (0, 0), and an id may have expired."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        for id_, pair in (("first", (0, 0)), ("expired", (77, 5))):
+            one = TransactionalProducer(await world.wire(), protocol, id_)
+            assert await one.init(pair=pair) == 0
+            assert one.pair[0] not in (0, 77) and one.pair[1] == 0
+            await one.write(0, id_.encode())
+            assert await one.end(commit=True) == 0
 
     play(story)
 

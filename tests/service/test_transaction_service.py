@@ -76,7 +76,6 @@ def test_wrong_input_changes_nothing() -> None:
             (transactions.end("a", (-1, -1), commit=False, version=2), Code.FENCED),
             (transactions.end("a", pair, commit=True, version=1), Code.TXN_STATE),
             (transactions.end("b", pair, commit=False, version=2), Code.NOT_FOUND),
-            (transactions.init("b", MINUTE, pair), Code.NOT_FOUND),
             (transactions.init("a", MINUTE, (pair[0], 7)), Code.FENCED),
             (transactions.participants("a", pair), Code.TXN_STATE),
             (transactions.participants("a", (pair[0], 1)), Code.FENCED),

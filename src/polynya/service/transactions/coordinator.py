@@ -36,6 +36,7 @@ from polynya.stream.replies import Code, Reply
 
 WAIT_MS = 400  # for the end of the transaction before; then the log answers
 Pair: TypeAlias = tuple[int, int]  # producer, epoch
+_NO_PAIR: Pair = (-1, -1)
 
 
 class TransactionService:
@@ -73,14 +74,20 @@ class TransactionService:
         )
 
     async def init(
-        self, id_: str, timeout_ms: int, pair: Pair = (-1, -1), *, owner: int = 0
+        self, id_: str, timeout_ms: int, pair: Pair = _NO_PAIR, *, owner: int = 0
     ) -> Pair:
         """Return a new pair of producer and epoch, which fences all former ones. `pair`: the caller
-        has it, and goes on. `owner`: a hash of the principal; 0 without access control."""
-        if pair != (-1, -1):
+        has it, and goes on; an id that is unknown is a new one whatever the pair, as in Kafka.
+        `owner`: a hash of the principal; 0 without access control."""
+        if pair != _NO_PAIR:
             _check(pair)
         command = TxnInit(id_, self._service.now_ms(), timeout_ms, *pair, owner)
-        return _pair_of(await self._call_after(id_, command))
+        try:
+            return _pair_of(await self._call_after(id_, command))
+        except TransactionRefused as refused:
+            if pair == _NO_PAIR or refused.code != Code.NOT_FOUND:
+                raise
+        return await self.init(id_, timeout_ms, owner=owner)
 
     async def add(  # noqa: PLR0913
         self,
