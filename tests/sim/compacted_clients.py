@@ -121,8 +121,9 @@ class Trimmer(Client):
             trimmed = self.episode.recorder.history.trimmed
             trimmed[TRIMMED] = max(record, trimmed.get(TRIMMED, 0))
             with suppress(*FUTILE):
-                work = node.engine.service.trim(TrimQuery(TRIMMED, record))
-                await node.process.drive(work)
+                async with asyncio.timeout(6):
+                    work = node.engine.service.trim(TrimQuery(TRIMMED, record))
+                    await node.process.drive(work)
                 self.count += 1
 
 

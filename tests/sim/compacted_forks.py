@@ -127,7 +127,7 @@ class Forker(Client):
         return True
 
     def _end_of(self, made: Made) -> int:
-        """Return the offset of the next record: nobody else writes."""
+        """Return the offset of the next record: no other client writes."""
         return max(made.written, default=made.end - 1) + 1
 
     # --- reads
