@@ -579,7 +579,7 @@ class World(Network, Steered, Copied):
 
     async def compaction_policies(self) -> dict[str, CompactionPolicy]:
         """Return the policies of the streams whose keys are compacted now."""
-        return self.compaction or {}
+        return dict(self.compaction or {})
 
     def tell(self, node: Node) -> None:
         """The node hears of the map, sooner or later."""

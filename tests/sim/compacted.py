@@ -6,17 +6,16 @@ idle for most of the time, and one has pages before it gets the policy. Nodes di
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from struct import pack_into
 from typing import Any, TypeVar
 from unittest import mock
 
-import google_crc32c
 from msgspec import structs
 from sim.chaos import FULL
 from sim.cluster import Node
+from sim.compacted_batches import PRODUCER, keyed_batch
 from sim.compacted_clients import (
     ALL_BYTES,
     FORKED,
@@ -24,16 +23,15 @@ from sim.compacted_clients import (
     IDLE,
     LATE,
     TRIMMED,
-    Forker,
     TableReader,
     Trimmer,
     WholeReader,
 )
+from sim.compacted_forks import Forker
 from sim.faults import FAULTS
 from sim.knobs import Knobs
 from sim.process import NOBODY
 from sim.transactional import NAMES, TransactionClient, TransactionEpisode
-from worlds.compaction import with_codec
 from worlds.stream import kafka_producer
 from worlds.transactions import stored
 
@@ -50,11 +48,9 @@ from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.replies import Code
 from polynya.stream.state import index
-from polynya.wire.kafka.batches import Record, build_batch, header_of
 
 Result = TypeVar("Result")
 KEYS = ("a", "b", "c", "d" * 30, "e", "f")
-PRODUCER = 1 << 40  # no transactional one
 POLICY = CompactionPolicy(delete_retention_ms=2000, dirty_ratio=0.3)
 POLICIES = {
     HELD: POLICY,
@@ -94,28 +90,6 @@ def compaction_chance(seed: int) -> Iterator[None]:
         ),
     ):
         yield
-
-
-def keyed_batch(
-    pairs: Sequence[tuple[str, str]],
-    deleted: set[str],
-    producer: tuple[int, int, int],
-    *,
-    codec: int = 0,
-    attributes: int = 0,
-) -> bytes:
-    """Return a batch of (key, value); a deleting record has its text in a header."""
-    records = [
-        Record(key.encode() or None, None, 1000, (("text", value.encode()),))
-        if value in deleted
-        else Record(key.encode() or None, value.encode(), 1000)
-        for key, value in pairs
-    ]
-    made = bytearray(with_codec(build_batch(records), codec))
-    pack_into(">h", made, 21, header_of(made).attributes | attributes)
-    pack_into(">qhi", made, 43, *producer)
-    pack_into(">I", made, 17, google_crc32c.value(bytes(made[21:])))
-    return bytes(made)
 
 
 class Keyed:
@@ -220,13 +194,25 @@ class CompactedEpisode(TransactionEpisode):
     def told(self) -> str:
         return (
             f"{super().told()}, {self.rewrites} slices replaced, {self.passes} passes, "
-            f"{self.struck} leaders died of them, {self.forker.count} forks, "
+            f"{self.struck} leaders died of them, {self.forker.count} forks with {self.forker.written} records, "
             f"{self.trimmer.count} trims, {len(self.table.rows)} rows"
         )
 
     def acknowledged_count(self) -> int:
         taken = sum(each.outcome == OK for each in self.recorder.history.plain)
         return super().acknowledged_count() + taken
+
+    def keys_of(self, name: str) -> dict[str, str]:
+        """Return the key of each text that was written to a stream."""
+        history = self.recorder.history
+        some = [history.plain, *(each.produces for each in history.transactions)]
+        return {
+            text: key
+            for produces in some
+            for produce in produces
+            if produce.stream == name
+            for text, key in zip(produce.values, produce.keys, strict=True)
+        }
 
     # --- passes
 

@@ -1,4 +1,4 @@
-"""Readers, forks, trims and a table of compacted streams (sim/compacted.py)."""
+"""Readers, trims and a table of compacted streams (sim/compacted.py)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert, structs
 from sim.transactional import NAMES, records_of
 
-from chaos.transaction_history import FORK, ROWS, TABLE, Final, check_transactions
+from chaos.transaction_history import ROWS, TABLE, Final, check_transactions
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.local.api import Page, Position, ReadQuery, TrimQuery
-from polynya.local.forks import create_fork
-from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.tables.commands import ClaimRanges, WatchStreams
 from polynya.stream.features.tables.rules import ClaimedRange
-from polynya.stream.parts import Encoding
 from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
@@ -30,7 +27,6 @@ TABLE_UID = 77
 CLAIMED_BYTES = 1 << 30
 ALL_BYTES = 1 << 22
 FUTILE = (Unavailable, OutcomeUnknown, TimeoutError)
-FORKS = 3  # of a stream at once
 
 
 class Client:
@@ -125,72 +121,10 @@ class Trimmer(Client):
             trimmed = self.episode.recorder.history.trimmed
             trimmed[TRIMMED] = max(record, trimmed.get(TRIMMED, 0))
             with suppress(*FUTILE):
-                work = node.engine.service.trim(TrimQuery(TRIMMED, record))
-                await node.process.drive(work)
+                async with asyncio.timeout(6):
+                    work = node.engine.service.trim(TrimQuery(TRIMMED, record))
+                    await node.process.drive(work)
                 self.count += 1
-
-
-class Forker(Client):
-    """A client that forks a stream, reads the forks and deletes them."""
-
-    def __init__(self, episode: CompactedEpisode) -> None:
-        super().__init__(episode, "forks of compacted streams")
-        self.forks: list[str] = []
-
-    async def run(self) -> None:
-        while not self.episode.over:
-            await asyncio.sleep(self.random.expovariate(1 / 1.0))
-            if self.forks and self.random.random() < 0.2:
-                await self._delete(self.forks[0])
-            elif self.random.random() < 0.4 and len(self.forks) < FORKS:
-                await self._fork()
-            elif self.forks:
-                await self._read(self.random.choice(self.forks))
-
-    async def _fork(self) -> None:
-        node = self.node()
-        if node is None:
-            return
-        self.count += 1
-        name = f"kafka/f/{self.count}"
-        create = Create(name, self.episode.now_ms(), "", Encoding.KAFKA)
-        self.forks.append(name)
-        with suppress(*FUTILE):
-            async with asyncio.timeout(6):
-                work = create_fork(node.engine.service, create, FORKED, (-1, 0, 0))
-                reply = await node.process.drive(work)
-            self.episode.note(f"{name} is {Code(reply.code).name}")
-
-    async def _read(self, name: str) -> None:
-        """Compare all of a fork with what its source had: the same offsets, and the last value of each
-        key."""
-        found = await self.whole(name, self.random.choice((ROWS, FORK)))
-        if found is not None:
-            self.episode.recorder.whole_poll(FORK, FORKED, *found)
-
-    async def _delete(self, name: str) -> bool:
-        node = self.node()
-        if node is None:
-            return False
-        try:
-            reply = await node.delete(name)
-        except FUTILE:
-            return False
-        if reply.code in (Code.OK, Code.NOT_FOUND, Code.GONE):
-            self.forks.remove(name)
-            return True
-        return False
-
-    async def end(self) -> None:
-        """Read and delete what is left."""
-        for name in list(self.forks):
-            await self._read(name)
-        for _ in range(200):
-            if not self.forks:
-                return
-            await self._delete(self.forks[0])
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"{self.forks} cannot be deleted though all is well")
 
 
 class TableReader(Client):

@@ -1,5 +1,5 @@
 """Defects of key compaction that the compacted worlds find (sim/compacted.py); sim/mutants.py tries
-them. Those of pins and refused slices are found by the histories of `cold/test_key_compaction_histories.py`."""
+them. Those of refused slices are found by the histories of `cold/test_key_compaction_histories.py`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sim.knobs import Knobs
 
 from polynya.cold.compaction import compactor, planner, work
 from polynya.cold.compaction.key_map import KeyMap
+from polynya.stream.features.forks.pinned import pinned_until
 
 
 def _edited(owner: Any, name: str, old: str, new: str) -> tuple[Any, str, Any]:
@@ -39,10 +40,20 @@ COMPACTION: dict[str, tuple[Any, str, Any]] = {
         compactor.Compactor, "_map_until_full", "return number", "return made.extent.end"
     ),
     "a pass takes what a table holds": _edited(planner, "_limit", "watch is not None", "False"),
+    "a pass drops what a fork still reads": (
+        pinned_until,
+        "__code__",
+        edited_function(pinned_until, "pin.record + (pin.prefix > 0)", "0").__code__,
+    ),
+    "a pass of a fork ignores its base": _edited(
+        planner, "_begin", "stream.fork is not None", "False"
+    ),
 }
 COMPACTION_CAUGHT_BY = {
     **dict.fromkeys(COMPACTION, ("compacted", Knobs.draw(0), 10)),
-    "a pass takes what a table holds": ("compacted", Knobs.draw(1), 10),
-    "a pass goes beyond the stable end": ("compacted", Knobs.draw(5), 10),
+    "an aborted value wins a key": ("compacted", Knobs.draw(1), 10),
+    "an undecided batch is taken for a committed one": ("compacted", Knobs.draw(7), 10),
+    "a pass goes beyond the stable end": ("compacted", Knobs.draw(1), 10),
     "a pass without room counts as whole": ("compacted", Knobs.draw(6), 10),
+    "a pass takes what a table holds": ("compacted", Knobs.draw(1), 10),
 }

@@ -226,7 +226,7 @@ class Compactor:
         for number, (name, policy) in enumerate(self._known.items()):
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
-            for group, machine in self._groups.machines().items():
+            for group, machine in list(self._groups.machines().items()):  # leaders change meanwhile
                 stream = machine.directory.streams.get(name)
                 if stream is None:
                     await self._wake(group, machine, name, now_ms)
