@@ -88,7 +88,7 @@ def test_javas_clients_of_all_releases(
 
 
 def test_platformatic(node: RunningNode) -> None:
-    """Its codec zstd needs a newer Node than the oldest that it supports."""
+    """Zstd needs a newer Node than the oldest that it supports."""
     folder = node_js.installed(HERE / "platformatic", "platformatic")
     command = [node_js.node(), "uses.mjs", node.kafka, "platformatic", COUNT]
     codecs = ("none", "gzip", "snappy", "lz4")

@@ -67,7 +67,7 @@ def test_a_wrong_pair_or_id_changes_nothing(protocol: int) -> None:
 
 @told()
 def test_an_unknown_id_is_new_whatever_pair_is_sent(protocol: int) -> None:
-    """As in Kafka: platformatic's first request has the pair (0, 0), and an id may have expired."""
+    """Kafka does the same: platformatic's first request has (0, 0), and an id may have expired."""
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
