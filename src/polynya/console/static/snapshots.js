@@ -28,7 +28,6 @@ class SnapshotsView extends PanedView {
     this.shell = shell;
     this.abort = new AbortController();
     this.stream = null;
-    this.listText = null; // what `note` was told of the list last
     this.build();
     this.keys = { ...this.paneKeys(), c: () => this.copyCurl(), x: () => this.copyCommand(), Escape: () => this.leave() };
   }
@@ -36,7 +35,8 @@ class SnapshotsView extends PanedView {
   build() {
     const button = (words, act, title) => h("button", { type: "button", class: "button", title, on: { click: act } }, words);
     this.numbers = h("dl", { class: "numbers" });
-    this.note = h("p", { class: "state", role: "status" });
+    this.listNote = h("p", { class: "state", role: "status" }); // of the list: a look replaces it
+    this.note = h("p", { class: "state", role: "status" }); // the answer to a click
     this.list = h("tbody", {});
     this.rows = new Rows(this.list);
     this.pane = new Pane([["Copy value", "The value alone", (record) => this.shell.copy(valueText(record), "The value")]], () => this.closePane());
@@ -53,6 +53,7 @@ class SnapshotsView extends PanedView {
         button("State now", () => this.showState(), "The state of all records, as the stream's reducer computes it"),
         button("Copy bootstrap", () => this.shell.copy(curl(bootstrapUrl(this.name), { flags: "-sN" }), "The request"), "The newest snapshot, the records behind it, and new ones as they arrive"),
       ),
+      this.listNote,
       this.note,
       h("div", { class: "split" }, this.box, this.pane.element),
     );
@@ -66,7 +67,7 @@ class SnapshotsView extends PanedView {
       if (!document.hidden) await this.read();
     } catch (error) {
       if (this.abort.signal.aborted) return;
-      this.tellOfList(error.status === 404 ? `The stream “${visible(this.name)}” does not exist.` : `The snapshots cannot be listed: ${error.message}. Retrying …`, true);
+      tell(this.listNote, error.status === 404 ? `The stream “${visible(this.name)}” does not exist.` : `The snapshots cannot be listed: ${error.message}. Retrying …`, true);
       if (error.status === 404) return;
     }
     if (!this.abort.signal.aborted) this.timer = setTimeout(() => this.poll(), Math.max(POLL_MS, 8 * (performance.now() - begun)));
@@ -90,7 +91,7 @@ class SnapshotsView extends PanedView {
     );
     this.rows.show(snapshots, (each) => `${this.stream.incarnation} ${each.offset} ${each.origin}`, (each) => this.row(each), (element, each) => this.refresh(element, each, newest));
     this.box.hidden = !snapshots.length;
-    this.tellOfList(snapshots.length ? "" : "The stream has no snapshots yet. A client publishes one, or a reducer does.");
+    tell(this.listNote, snapshots.length ? "" : "The stream has no snapshots yet. A client publishes one, or a reducer does.");
     this.onKnown();
   }
 
@@ -124,9 +125,9 @@ class SnapshotsView extends PanedView {
       const facts = [["Published", instant(each.created_at)], ["Size", bytes(each.bytes)], ["Origin", originOf(each)], ["Digest", h("code", {}, visible(each.digest))]];
       this.openRecord(recordLike(body, each.content_type, facts), button);
       put(this.pane.title, `Snapshot at record ${count(parseToken(each.offset).record)}`);
-      this.tell(body.length < each.bytes ? `The first ${bytes(BODY_MAX)} of ${bytes(each.bytes)}.` : "");
+      tell(this.note, body.length < each.bytes ? `The first ${bytes(BODY_MAX)} of ${bytes(each.bytes)}.` : "");
     } catch (error) {
-      if (!this.abort.signal.aborted) this.tell(`The snapshot cannot be read: ${error.message}`, true);
+      if (!this.abort.signal.aborted) tell(this.note, `The snapshot cannot be read: ${error.message}`, true);
     }
   }
 
@@ -139,26 +140,15 @@ class SnapshotsView extends PanedView {
       this.pane.show(recordLike(body.slice(0, BODY_MAX), answer.headers.get("content-type") ?? "", facts));
       put(this.pane.title, `State at record ${count(at)}`);
       this.element.classList.add("with-pane");
+      tell(this.note, "");
     } catch (error) {
-      if (!this.abort.signal.aborted) this.tell(error.code === "NO_REDUCER" ? "No reducer is bound to this stream. The page Reducers binds one to a pattern." : `The state cannot be read: ${error.message}`, true);
+      if (!this.abort.signal.aborted) tell(this.note, error.code === "NO_REDUCER" ? "No reducer is bound to this stream. The page Reducers binds one to a pattern." : `The state cannot be read: ${error.message}`, true);
     }
   }
 
   leave() {
     if (!this.pane.element.hidden) this.closePane();
     else this.shell.go(streamHash(this.name));
-  }
-
-  /** Tell what the list says, once: the next look must not replace the answer to a click. */
-  tellOfList(text, wrong = false) {
-    if (text === this.listText) return;
-    this.listText = text;
-    this.tell(text, wrong);
-  }
-
-  tell(text, wrong = false) {
-    put(this.note, text);
-    this.note.classList.toggle("wrong", wrong);
   }
 
   copyCommand() {
@@ -173,6 +163,11 @@ class SnapshotsView extends PanedView {
     this.abort.abort();
     clearTimeout(this.timer);
   }
+}
+
+function tell(note, text, wrong = false) {
+  put(note, text);
+  note.classList.toggle("wrong", wrong);
 }
 
 /** Return a body as the pane of records takes it. */
