@@ -3,7 +3,6 @@ for the whole node: a restart of that core begins a new day."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from array import array
 from collections import deque
@@ -12,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import PolynyaError, Unavailable
 from polynya.jobs import Rest, repeat
 from polynya.observability.metrics import Samples
 from polynya.transport import Reply, Transport
@@ -162,18 +161,10 @@ class NodeRecent:
         """Return the rows as JSON. Raises Unavailable."""
         if self._core == 0 or self._transport is None:
             return msgspec.json.encode(self._recent.shown())
-        outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def take(found: bytes | BaseException) -> None:
-            if outcome.done():
-                return
-            if isinstance(found, BaseException):
-                outcome.set_exception(Unavailable(f"core 0 does not answer: {found}"))
-            else:
-                outcome.set_result(found)
-
-        self._transport.call_nowait(0, KIND_RECENT, b"", take)
-        return await outcome
+        try:
+            return await self._transport.call(0, KIND_RECENT, b"")
+        except PolynyaError as fault:
+            raise Unavailable(f"core 0 does not answer: {fault}") from None
 
     def _on_ask(self, body: bytes, reply: Reply, core: int) -> None:
         reply(msgspec.json.encode(self._recent.shown()))

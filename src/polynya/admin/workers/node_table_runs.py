@@ -95,18 +95,11 @@ class NodeTableRuns:
         if self._core == 0 or self._transport is None:
             told = await self._answer(ask)
         else:
-            outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-            def take(found: bytes | BaseException) -> None:
-                if outcome.done():
-                    return
-                if isinstance(found, BaseException):
-                    outcome.set_exception(Unavailable(f"core 0 does not answer: {found}"))
-                else:
-                    outcome.set_result(found)
-
-            self._transport.call_nowait(0, KIND_TABLE_RUNS, msgspec.msgpack.encode(ask), take)
-            told = msgspec.msgpack.decode(await outcome, type=_Told)
+            try:
+                found = await self._transport.call(0, KIND_TABLE_RUNS, msgspec.msgpack.encode(ask))
+            except PolynyaError as fault:
+                raise Unavailable(f"core 0 does not answer: {fault}") from None
+            told = msgspec.msgpack.decode(found, type=_Told)
         if told.refused:
             raise Failure(told.refused, told.message)
         return told.runs
