@@ -45,6 +45,14 @@ def shared_runner() -> Any:
     return _running[0]
 
 
+class Unclosed:
+    """The shared runner, which outlives a single run."""
+
+    def __init__(self, runner: Any) -> None:
+        self.whole = runner
+        self.cores, self.run, self.derive = runner.cores, runner.run, runner.derive
+
+
 @contextmanager
 def configured(session: Any, settings: dict[str, str]) -> Iterator[Any]:
     """The session with other settings for a while."""

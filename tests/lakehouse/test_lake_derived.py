@@ -13,7 +13,7 @@ import pytest
 from long_tests import every_nth
 from missing import needed_module
 from pyiceberg.table import StaticTable
-from shared_spark import shared_runner
+from shared_spark import Unclosed, shared_runner
 from worlds.lakehouse import Lake, Many, quiet
 
 from polynya.lakehouse.jobs.worker import TablesFailed, compact, merge
@@ -26,14 +26,6 @@ SQL = "select stream, `offset`, upper(item) as item, cast(price * 100 as int) as
 
 class Killed(BaseException):
     """The driver is dead."""
-
-
-class Unclosed:
-    """The shared runner, which outlives a single run."""
-
-    def __init__(self, runner: Any) -> None:
-        self.whole = runner
-        self.cores, self.run, self.derive = runner.cores, runner.run, runner.derive
 
 
 @pytest.fixture(scope="module")

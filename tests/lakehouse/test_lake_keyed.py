@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from missing import needed_module
-from shared_spark import shared_runner
+from shared_spark import Unclosed, shared_runner
 from worlds.lakehouse import Lake, quiet
 
 from polynya.base.transforms import Transform
@@ -36,13 +36,6 @@ HOUR_MS = 3_600_000
 
 class Killed(BaseException):
     """The driver is dead."""
-
-
-class Unclosed:
-    """The shared runner, which outlives a single run."""
-
-    def __init__(self, runner: Any) -> None:
-        self.cores, self.run, self.derive = runner.cores, runner.run, runner.derive
 
 
 @pytest.fixture(scope="module")

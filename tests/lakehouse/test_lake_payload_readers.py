@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from missing import missing, needed_module
-from shared_spark import shared_runner
+from shared_spark import Unclosed, shared_runner
 from spark_jars import jars
 from worlds.lakehouse import Lake, quiet
 from worlds.schema_registry import CLICK, avro, batch_of, framed
@@ -113,14 +113,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(value) or None
     return value
-
-
-class Unclosed:
-    """The shared runner, which outlives a single run."""
-
-    def __init__(self, runner: Any) -> None:
-        self._runner = runner
-        self.cores = runner.cores
-
-    def run(self, job: Any, key: str) -> Any:
-        return self._runner.run(job, key)

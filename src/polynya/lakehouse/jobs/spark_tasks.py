@@ -42,11 +42,8 @@ def run_tasks(store: StoreSettings, key: str, batches: Batches) -> Batches:
     """Run the tasks whose numbers come in, and yield a result for each."""
     _prepare_worker()
     blobs = open_blobs(store)
-    job: Job | None = None
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            job = job or load_header(blobs, key)
-            yield _told(run_task(job, load_task(blobs, key, job, number), blobs))
+    for job, task in _tasks(blobs, key, batches):
+        yield _told(run_task(job, task, blobs))
 
 
 def read_input(store: StoreSettings, key: str, batches: Batches) -> Batches:
@@ -54,11 +51,8 @@ def read_input(store: StoreSettings, key: str, batches: Batches) -> Batches:
     _prepare_worker()
     pa.set_cpu_count(1)
     blobs = open_blobs(store)
-    job: Job | None = None
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            job = job or load_header(blobs, key)
-            yield from input_rows(job, load_task(blobs, key, job, number), blobs)
+    for job, task in _tasks(blobs, key, batches):
+        yield from input_rows(job, task, blobs)
 
 
 def write_output(store: StoreSettings, key: str, batches: Batches) -> Batches:
@@ -92,14 +86,20 @@ def read_rows(store: StoreSettings, key: str, batches: Batches) -> Batches:
     _prepare_worker()
     pa.set_cpu_count(1)
     blobs = open_blobs(store)
+    for job, task in _tasks(blobs, key, batches):
+        schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
+        for file in task.redo:
+            for rows in opened(blobs, file).iter_batches(_BATCH_ROWS):
+                yield _numbered(rows, schema, task.id)
+
+
+def _tasks(blobs: Blobs, key: str, batches: Batches) -> Iterator[tuple[Job, Task]]:
+    """Yield the tasks whose numbers come in, with their job."""
     job: Job | None = None
     for batch in batches:
         for number in batch.column(0).to_pylist():
             job = job or load_header(blobs, key)
-            schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
-            for file in load_task(blobs, key, job, number).redo:
-                for rows in opened(blobs, file).iter_batches(_BATCH_ROWS):
-                    yield _numbered(rows, schema, number)
+            yield job, load_task(blobs, key, job, number)
 
 
 def _numbered(rows: pa.RecordBatch, schema: pa.Schema, number: int) -> pa.RecordBatch:
