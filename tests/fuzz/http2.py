@@ -29,7 +29,9 @@ PATHS = (
     "/v1/live?match=**",
     "*",
 )
+# a keeper's stream is read by vandals, too; a POST to it would be an append like any other
 LIVE = "/v1/stream/keeper-0?offset=-1&live=sse"
+READING = ("GET", "HEAD", "OPTIONS")
 
 
 class Keeper:
@@ -137,12 +139,12 @@ class Vandal:
 
     def _request(self) -> bytes:
         chance = self.chance
-        method = chance.choice(("GET", "POST", "HEAD", "OPTIONS", "PUT"))
+        method = chance.choice((*READING, "POST", "PUT"))
         fields = [
             (":method", method),
             (":scheme", "http"),
             (":authority", "localhost"),
-            (":path", chance.choice((*PATHS, LIVE))),
+            (":path", chance.choice((*PATHS, LIVE) if method in READING else PATHS)),
             ("content-type", "application/json"),
         ]
         if chance.random() < 0.2:
