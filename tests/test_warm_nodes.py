@@ -21,6 +21,7 @@ from worlds.dev_cluster import dev_cluster
 pytestmark = pytest.mark.process
 FLAGS = ("--cores", "2")
 TESTS = Path(__file__).parent
+PATHS = environment() | {"PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}"}
 STARTER = """
 import sys
 from pathlib import Path
@@ -28,6 +29,21 @@ from product import RunningNode
 node = RunningNode(Path(sys.argv[1]), ("--cores", "1"))
 print(node.process.pid, flush=True)
 sys.stdin.read()
+"""
+
+# a thread that Python does not count, as one that ends or that of a native library, until it may go
+THREADS = """
+import _thread, polling, time, warm_nodes
+held, sleep, may_go = _thread.allocate_lock(), time.sleep, iter((True,))
+held.acquire()
+_thread.start_new_thread(held.acquire, ())
+print(warm_nodes.can_fork(0.0))
+def pause(seconds):
+    if next(may_go, False):
+        held.release()
+    sleep(seconds)
+polling.time.sleep = pause
+print(warm_nodes.can_fork(60.0))
 """
 
 
@@ -77,6 +93,13 @@ def test_it_stops_as_one_that_is_no_fork(kind: type[RunningNode], tmp_path: Path
         node.close()
 
 
+def test_a_thread_that_ends_is_waited_for_before_a_fork() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", THREADS], env=PATHS, stdout=subprocess.PIPE, check=True
+    )
+    assert ran.stdout.split() == [b"False", b"True"]
+
+
 def test_the_nodes_of_a_cluster_are_forks(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--nodes", "2") as cluster:
         for number in (1, 2):
@@ -92,7 +115,7 @@ def test_the_nodes_of_a_cluster_are_forks(tmp_path: Path) -> None:
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(tmp_path / "data")],
-        env=environment() | {"PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}"},
+        env=PATHS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

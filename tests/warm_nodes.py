@@ -22,6 +22,7 @@ from pathlib import Path
 from time import time
 from typing import Any, NoReturn
 
+from polling import wait_until
 from warm_commands import serve_arguments
 
 from polynya.cli import main as run_command
@@ -32,6 +33,7 @@ from polynya.node.supervisor import ENTRY
 from polynya.observability import process
 
 STANDARD = (0, 1, 2)
+ENDING_SECONDS = 1.0  # of a thread, on a busy machine; a new Python costs as much
 
 
 def fork_cores() -> None:
@@ -56,9 +58,16 @@ def fork_nodes() -> None:
     )
 
 
-def can_fork() -> bool:
+def can_fork(seconds: float = ENDING_SECONDS) -> bool:
     """Return False where a native library has threads, as the client of S3 has: a fork would have
-    their locks and not them."""
+    their locks and not them. A thread that has ended for Python, also a joined one, is among the
+    kernel's for a moment longer: those are waited for."""
+    with suppress(AssertionError):
+        return wait_until(_knows_its_threads, what="threads to end", seconds=seconds, pause=0.002)
+    return False
+
+
+def _knows_its_threads() -> bool:
     return len(os.listdir("/proc/self/task")) == threading.active_count()
 
 
