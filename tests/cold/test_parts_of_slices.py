@@ -30,7 +30,8 @@ from polynya.stream.read_plan import Want, cut
 from polynya.stream.state import index
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wire.pack import PackBuilder
-from polynya.wire.slices import build_slice, built_slice, parse_run
+from polynya.wire.slice_building import build_slice
+from polynya.wire.slices import built_slice, parse_run
 
 NAME = "default/x"
 TAKEN: list[Choice] = [(True, 2), (False, 1), (True, 1), (True, 3), (False, 2), (True, 1)]

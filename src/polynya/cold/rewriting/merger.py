@@ -63,7 +63,9 @@ from polynya.stream.state.tails import is_stable, stable_of
 from polynya.wire.inline_markers import slice_of
 from polynya.wire.pack import PackBuilder, pack_key, pressed
 from polynya.wire.slice_batches import decided_flags
-from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
+from polynya.wire.slice_building import gap, merge_slices
+from polynya.wire.slice_format import RECORDS_MAX
+from polynya.wire.slices import Slice, parse_slice
 
 log = logging.getLogger("polynya.cold")
 
