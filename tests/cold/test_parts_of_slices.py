@@ -22,7 +22,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.names import group_of
 from polynya.cold import ColdReader
 from polynya.cold.rewriting.merge_planner import MergeRun
-from polynya.cold.rewriting.merger import MergeSource, build_merged
+from polynya.cold.rewriting.merged_slices import MergeSource, build_merged
 from polynya.cold.verifier import PackVerifier
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding
