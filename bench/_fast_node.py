@@ -13,7 +13,7 @@ import time
 from functools import partial
 
 from polynya.cold import CollectorSettings
-from polynya.config.model import load
+from polynya.config.loading import load
 from polynya.engine.log_clock import LogClock
 from polynya.node import assembly, core_process
 from polynya.node.supervisor import serve

@@ -44,7 +44,8 @@ from polynya.lakehouse.reading.slices import BASE_TYPES
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder
-from polynya.wire.slices import build_slice, parse_slice
+from polynya.wire.slice_building import build_slice
+from polynya.wire.slices import parse_slice
 from polynya.wire.tables import CommitRequest, StoreRef
 
 RECORD_BYTES = 1000

@@ -31,7 +31,7 @@ from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.pack import pressed
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 BATCH_RECORDS = 64
 TIME_MS = 1_700_000_000_000

@@ -28,7 +28,7 @@ import uvloop
 import polynya
 from bench import _kafka_requests as kafka
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.engine.log_clock import LogClock, once_per_pass
+from polynya.engine.log_clock import LogClock
 from polynya.engine.storage import open_storage
 from polynya.front.http.connection import Connection
 from polynya.front.http.server import HttpFront
@@ -165,10 +165,11 @@ def _least(traces: list[Trace]) -> Trace:
 async def traced(folder: Path) -> list[Traced]:
     """Trace the requests of HTTP and of Kafka on one node."""
     storage = open_storage(folder / "core-0", core=0, cores=1, groups=16)
-    clock = LogClock(storage.log_ms)
+    clock = LogClock(storage.log_ms, loop=asyncio.get_running_loop())
     shape = Shape(core=0, cores=1, groups=16, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
-    now_ms = once_per_pass(clock.now_ms, asyncio.get_running_loop())
-    runtime = CoreRuntime(storage, shape, now_ms=now_ms, transport=None, fatal=lambda error: None)
+    runtime = CoreRuntime(
+        storage, shape, now_ms=clock.now_ms, transport=None, fatal=lambda error: None
+    )
     found = await _http(runtime) + await _kafka(runtime)
     await runtime.core.drain()
     runtime.close()

@@ -16,7 +16,7 @@ from polynya.access.token_file import TokenFile, Wanted
 from polynya.backup import manifest
 from polynya.base.errors import ConfigError
 from polynya.base.formats import FORMAT, check_format
-from polynya.config.model import load
+from polynya.config.loading import load
 from polynya.config.node_identity import FILE, identity_of
 from polynya.objectstore import MARKER_KEY, RootMarker, claim_root, read_root
 from polynya.objectstore.memory import MemoryStore

@@ -31,7 +31,7 @@ from polynya.cli.cluster.dev_nodes import DevNode, is_running, running_pid
 from polynya.cli.terminal import exits
 from polynya.cluster.certificates import peer_tls_of
 from polynya.config.cluster_settings import ClusterConfig, parse_nodes
-from polynya.config.model import load
+from polynya.config.loading import load
 from polynya.config.settings import SETTINGS
 from polynya.system.free_ports import ephemeral_from
 

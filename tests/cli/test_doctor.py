@@ -23,7 +23,8 @@ from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
 from polynya.cli.diagnostics.machine import LEAN, PYTHON_LATEST, check_python
 from polynya.cli.remote import targets
 from polynya.cli.terminal import exits
-from polynya.config.model import Config, load
+from polynya.config.loading import load
+from polynya.config.model import Config
 from polynya.objectstore import StoreSettings, claim_root, open_store
 
 STEPS = (WARN, FAIL)

@@ -25,7 +25,8 @@ from polynya.cli.remote.targets import Context, Contexts, load_contexts, save_co
 from polynya.cli.terminal import exits
 from polynya.cluster.certificates import peer_tls_of
 from polynya.config.cluster_settings import ClusterConfig, parse_nodes
-from polynya.config.model import Config, load
+from polynya.config.loading import load
+from polynya.config.model import Config
 from polynya.config.node_identity import identity_of
 from polynya.config.sections import TlsConfig
 from polynya.config.settings import SETTINGS

@@ -13,15 +13,10 @@ from operations import no, ok, play, token
 
 from polynya.client import Retry, StreamExists
 from polynya.client.attempts import Attempts
+from polynya.client.leases import Job
 from polynya.client.messages import Broken, Deliver, EffectResult, HttpRequest, HttpResponse, Pause
 from polynya.client.worker_settings import WorkerSettings
-from polynya.client.workers import (
-    ACK_SECONDS,
-    TURN_SECONDS,
-    Job,
-    Worker,
-    disband,
-)
+from polynya.client.workers import ACK_SECONDS, TURN_SECONDS, Worker, disband
 
 RETRY = Retry(seconds=5.0)
 PLAN = WorkerSettings(group="g", sources=("s",), lanes=1)

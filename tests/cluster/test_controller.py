@@ -18,7 +18,7 @@ from polynya.cluster.status import ByCore, Replica, Told
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
 from polynya.raft import Configuration, ProposalRefused
-from polynya.replica.planner import ChangeVoters, TransferLeadership
+from polynya.replica.placement_steps import ChangeVoters, TransferLeadership
 from polynya.stream.command import Command
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.features.placement.commands import NodeAdd, NodeSet, NodeState, SetBalancing

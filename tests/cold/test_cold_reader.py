@@ -12,7 +12,7 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.cold import ColdReader
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.pack import PackBuilder
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 
 async def packed(store: FaultyStore, slices: int = 3, size: int = 100) -> list[ColdSlice]:

@@ -20,7 +20,7 @@ from polynya.cold.compaction.work import (
 from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.kafka.batches import Record, build_batch
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 pytestmark = pytest.mark.process
 

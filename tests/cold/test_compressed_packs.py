@@ -18,7 +18,7 @@ from polynya.cold.verifier import PackVerifier
 from polynya.stream.parts import COMPRESSED
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.pack import PackBuilder, damaged_slices, pressed, read_footer
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 NAME = "default/a"
 FLUSH = structs.replace(SETTINGS, slice_bytes_max=4000, zstd_level=3)

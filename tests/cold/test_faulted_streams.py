@@ -26,7 +26,7 @@ from polynya.stream.replies import Code
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wal import Journal
 from polynya.wire.pack import damaged_slices
-from polynya.wire.slices import is_intact
+from polynya.wire.slice_building import is_intact
 
 A, B = "default/a", "default/b"
 

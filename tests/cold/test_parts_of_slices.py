@@ -22,7 +22,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.names import group_of
 from polynya.cold import ColdReader
 from polynya.cold.rewriting.merge_planner import MergeRun
-from polynya.cold.rewriting.merger import MergeSource, build_merged
+from polynya.cold.rewriting.merged_slices import MergeSource, build_merged
 from polynya.cold.verifier import PackVerifier
 from polynya.stream.machine import Machine
 from polynya.stream.parts import ColdSlice, Encoding
@@ -30,7 +30,8 @@ from polynya.stream.read_plan import Want, cut
 from polynya.stream.state import index
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wire.pack import PackBuilder
-from polynya.wire.slices import build_slice, built_slice, parse_run
+from polynya.wire.slice_building import build_slice
+from polynya.wire.slices import built_slice, parse_run
 
 NAME = "default/x"
 TAKEN: list[Choice] = [(True, 2), (False, 1), (True, 1), (True, 3), (False, 2), (True, 1)]

@@ -12,7 +12,7 @@ from worlds.cluster_settings import ID, TWO, loaded
 from polynya.base.errors import ConfigError
 from polynya.cluster.map_cache import cluster_born, initial_map
 from polynya.config.cluster_settings import ClusterNode, parse_nodes
-from polynya.config.model import load
+from polynya.config.loading import load
 from polynya.config.node_identity import identity_of
 from polynya.recovery.restore import RestoreOrigin, RestoreTarget, open_shared
 from polynya.stream.machine import Machine

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from polynya.base.errors import ConfigError
-from polynya.config.model import Config, load, show, split_listen
+from polynya.config.loading import load, show
+from polynya.config.model import Config, split_listen
 from polynya.config.setting import parse_millis, parse_seconds, parse_size
 from polynya.config.settings import BY_ENV, SETTINGS
 

@@ -16,7 +16,8 @@ import pytest
 from polynya.base.errors import ConfigError
 from polynya.config import file_modes
 from polynya.config.file_modes import begin_tightening, tighten_once
-from polynya.config.model import Config, load
+from polynya.config.loading import load
+from polynya.config.model import Config
 from polynya.config.sections import ColdConfig
 from polynya.files import tighten
 from polynya.objectstore import StoreSettings, open_store

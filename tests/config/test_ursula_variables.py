@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from polynya.base.errors import ConfigError
 from polynya.cli.app import cli
-from polynya.config.model import load, show, value_of
+from polynya.config.loading import load, show, value_of
 from polynya.config.settings import BY_ENV
 from polynya.config.ursula import ALIASES, in_own_names
 

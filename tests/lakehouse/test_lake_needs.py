@@ -14,7 +14,8 @@ from polynya.cli.app import cli
 from polynya.cli.diagnostics.findings import FAIL, OK
 from polynya.cli.diagnostics.machine import check_worker
 from polynya.cli.terminal import exits
-from polynya.config.model import Config, load
+from polynya.config.loading import load
+from polynya.config.model import Config
 from polynya.lakehouse.machine import java, needs
 
 

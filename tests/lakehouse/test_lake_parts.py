@@ -27,7 +27,7 @@ from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
 from polynya.wire.pack import pressed
-from polynya.wire.slices import build_slice, gap, merge_slices
+from polynya.wire.slice_building import build_slice, gap, merge_slices
 
 TAKEN: list[Choice] = [(True, 2), (False, 1), (True, 1), (True, 3), (False, 2), (True, 1)]
 UID = (1 << 48) + 7

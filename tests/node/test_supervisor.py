@@ -26,7 +26,7 @@ from polynya.node.supervisor import how_it_ended
 HERE = Path(__file__).parent
 SERVE = """
 import asyncio, json, os, signal, sys
-from polynya.config.model import load
+from polynya.config.loading import load
 from polynya.node import kafka_ports, supervisor
 from polynya.system import data_dir
 for name, value in json.loads(sys.argv[2]).items():

@@ -21,7 +21,7 @@ from missing import CannotStart, missing, needed_program
 from product import running_node
 from s3_server import PORTS, stop, wait_ready, weed
 
-from polynya.config.model import load
+from polynya.config.loading import load
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGING = ROOT / "packaging"

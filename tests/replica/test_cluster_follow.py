@@ -107,10 +107,12 @@ async def test_a_node_that_lags_does_not_get_it_and_holds_nobody_up(
 def test_a_group_that_comes_with_its_lead_was_put_there_though_it_was_not_here_before() -> None:
     async def run() -> None:
         firsts = {1: 1, 2: 2}
-        core: Any = SimpleNamespace(
-            node=1, members={}, led=set(), on_leadership=[], first_of=firsts.__getitem__
+        core: Any = SimpleNamespace(node=1, members={}, led=set(), on_leadership=[])
+        leads = LeaderPlacement(
+            core,
+            SimpleNamespace(waiting_seconds=0.0),  # type: ignore[arg-type]
+            SimpleNamespace(first_of=firsts.__getitem__),
         )
-        leads = LeaderPlacement(core, SimpleNamespace(waiting_seconds=0.0))  # type: ignore[arg-type]
         leads.placed_anew(firsts)
         assert not leads._placed, "what was chosen before the start holds nothing"
         firsts[2] = 1

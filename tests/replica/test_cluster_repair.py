@@ -7,7 +7,7 @@ from sim.cluster import Node, World
 from stories.cluster import A, led, stories
 
 from polynya.stream.state.model import HotBatch
-from polynya.wire.slices import is_intact
+from polynya.wire.slice_building import is_intact
 
 story = stories(led)
 NOWHERE = 99 << 32  # a segment that the journal does not have

@@ -19,7 +19,7 @@ async def at_home() -> tuple[World, Node]:
     nodes = world.nodes
     await world.wait(
         lambda: all(
-            nodes[nodes[1].core.first_of(group)].core.replicas.is_leader(group)
+            nodes[nodes[1].core.replicas.first_of(group)].core.replicas.is_leader(group)
             for group in range(GROUPS + 1)
         )
     )

@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 from worlds.toy_groups import ROUNDS_MAX, Toy, node
 
 from polynya.replica import zones
-from polynya.replica.planner import (
-    MOVES_AT_ONCE,
-    READS_AT_ONCE,
-    ChangeVoters,
-    is_read_as_it_should,
-    may_have_work,
-    moving,
-    plan,
-)
+from polynya.replica.placement_goals import MOVES_AT_ONCE
+from polynya.replica.placement_steps import ChangeVoters
+from polynya.replica.planner import READS_AT_ONCE, is_read_as_it_should, may_have_work, moving, plan
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.features.placement.commands import (
     NodeAdd,

@@ -23,7 +23,7 @@ from polynya.recovery.restore import Restorer
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, pack_key
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 COPIES = f"{CLUSTER}/copies/{1:020d}/"
 PART = b"0123456789" * 10

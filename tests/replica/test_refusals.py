@@ -11,7 +11,7 @@ from polynya.cluster.operations import ClusterOperations
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
-from polynya.replica.planner import ClusterObservation, GroupView
+from polynya.replica.placement_steps import ClusterObservation, GroupView
 from polynya.stream.command import Command
 from polynya.stream.features.placement.cluster_map import ClusterMap, born
 from polynya.stream.features.placement.commands import (

@@ -25,7 +25,7 @@ async def begun() -> tuple[World, Node]:
     nodes = world.nodes
     await world.wait(
         lambda: all(
-            nodes[nodes[1].core.first_of(group)].core.replicas.is_leader(group)
+            nodes[nodes[1].core.replicas.first_of(group)].core.replicas.is_leader(group)
             for group in range(GROUPS + 1)
         )
     )
@@ -67,7 +67,7 @@ async def test_others_flush_what_a_refused_node_led(world: World, leader: Node) 
     assert not leader.core.led, "it gets none back while it is refused"
     assert leader.core.replicas.leader_of(group) not in (0, leader.number)
     store_of(world).refused.clear()
-    first = leader.core.first_of(group)
+    first = leader.core.replicas.first_of(group)
     await world.wait(lambda: world.nodes[first].core.replicas.is_leader(group), seconds=60)
 
 

@@ -11,6 +11,7 @@ import msgspec
 from sim.process import NOBODY
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.engine.turns import WriteJob
 from polynya.raft import Raft, Settings
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import encode as snapshots
@@ -222,10 +223,10 @@ class SimWriter:
         self._ready = 0.0
         self._open = True
 
-    def write(self, batch: WriteBatch, done: Callable[[BaseException | None], None]) -> None:
+    def write(self, job: WriteJob) -> None:
         loop = asyncio.get_running_loop()
         self._ready = max(self._ready, loop.time()) + self._node.world.disk_seconds(self._node)
-        loop.call_at(self._ready, self._write, batch, done)
+        loop.call_at(self._ready, self._write, *job)
 
     def _write(self, batch: WriteBatch, done: Callable[[BaseException | None], None]) -> None:
         if not self._open:

@@ -18,7 +18,7 @@ from sim.process import NOBODY
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cluster.status import ByCore, Told, observed, replica_of
 from polynya.replica import refusals, zones
-from polynya.replica.planner import (
+from polynya.replica.placement_steps import (
     ChangeVoters,
     ClusterObservation,
     ConfirmVoters,
@@ -27,9 +27,8 @@ from polynya.replica.planner import (
     SetVoters,
     Step,
     TransferLeadership,
-    may_rest,
-    plan,
 )
+from polynya.replica.planner import may_rest, plan
 from polynya.stream.command import Command
 from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap, born
 from polynya.stream.features.placement.commands import (

@@ -20,9 +20,10 @@ from polynya.base.errors import UpgradePending
 from polynya.base.offsets import format_token, parse_token
 from polynya.client import Retry
 from polynya.client.attempts import Attempts
+from polynya.client.leases import Job
 from polynya.client.messages import Deliver, EffectResult, HttpRequest, HttpResponse, Send
 from polynya.client.worker_settings import WorkerSettings
-from polynya.client.workers import Job, Worker
+from polynya.client.workers import Worker
 from polynya.local.local import LocalGroups
 
 PULL = {"type": "pull-wake", "pattern": "test/*", "wake_stream": "wake/pool"}

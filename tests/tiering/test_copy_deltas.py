@@ -31,7 +31,7 @@ from polynya.tiering.copy_deltas import CopyDeltaWorker
 from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.state_copies import StateCopyWorker
 from polynya.wire.pack import PackBuilder, pack_key
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 TEXT = "text/plain"
 OTHER = f"{NAME}-replicated"

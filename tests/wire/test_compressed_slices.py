@@ -20,7 +20,8 @@ from polynya.wire import payloads
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.pack import pressed
 from polynya.wire.payloads import BYTES_MIN
-from polynya.wire.slices import Slice, build_slice, gap, merge_slices, parse_slice, unpacked_bytes
+from polynya.wire.slice_building import build_slice, gap, merge_slices
+from polynya.wire.slices import Slice, parse_slice, unpacked_bytes
 
 TEXT = b'{"flight":"UA1545","tail":"N14228","origin":"EWR","dest":"IAH","delay":%d},'
 GOLDEN = (

@@ -8,7 +8,8 @@ import pytest
 from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import AT_BYTE, ReadPlan, Want, cut
 from polynya.stream.state.model import HotBatch
-from polynya.wire.slices import build_slice, parse_slice
+from polynya.wire.slice_building import build_slice
+from polynya.wire.slices import parse_slice
 
 BASE = (1000, 5000)
 SIZES = (3, 1, 7, 7, 2, 40, 1, 5)  # bytes of the batches

@@ -26,7 +26,8 @@ from polynya.wire.pack import (
     pack_key,
     read_footer,
 )
-from polynya.wire.slices import build_slice, merge_slices, parse_slice
+from polynya.wire.slice_building import build_slice, merge_slices
+from polynya.wire.slices import parse_slice
 
 GOLDEN = (
     "504c594e50414b31504c53310101000002000000030000000a00000000000000030000000000000012000000000000000700000000000000"

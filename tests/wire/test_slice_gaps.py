@@ -17,7 +17,9 @@ from polynya.stream.parts import Encoding
 from polynya.stream.read_plan import AT_BYTE, HotPart, ReadPlan, Want, cut
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, read_footer
-from polynya.wire.slices import GAP_VERSION, gap, merge_slices, parse_slice
+from polynya.wire.slice_building import gap, merge_slices
+from polynya.wire.slice_format import GAP_VERSION
+from polynya.wire.slices import parse_slice
 
 THREE: list[Run] = [([(True, 2)], (3, 0)), ([(True, 1), (True, 1)], (0, 7)), ([(True, 2)], (4, 4))]
 

@@ -11,7 +11,8 @@ from worlds.slices import Choice, StoredRuns, choices, encodings, without_produc
 
 from polynya.base.errors import CorruptData
 from polynya.stream.parts import Encoding
-from polynya.wire.slices import build_slice, built_slice, merge_slices, parse_run, parse_slice
+from polynya.wire.slice_building import build_slice, merge_slices
+from polynya.wire.slices import built_slice, parse_run, parse_slice
 
 TAKEN: list[Choice] = [(True, 2), (False, 1), (True, 1), (True, 3), (False, 2), (True, 1)]
 

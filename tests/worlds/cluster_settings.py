@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polynya.config.model import Loaded, load
+from polynya.config.loading import Loaded, load
 
 ID = "00112233445566778899aabbccddeeff"
 TWO = "1=127.0.0.1:5002=http://127.0.0.1:5000,2=127.0.0.1:5012=http://127.0.0.1:5010"

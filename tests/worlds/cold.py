@@ -33,7 +33,7 @@ from polynya.stream.read_plan import ColdPiece, HotPiece, ReadPlan, cold_pieces,
 from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import HotBatch
 from polynya.wire.page import read_page
-from polynya.wire.slices import is_intact
+from polynya.wire.slice_building import is_intact
 
 GROUPS = 3
 

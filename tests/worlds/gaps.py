@@ -12,14 +12,8 @@ from worlds.slices import Choice, StoredRuns
 
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
-from polynya.wire.slices import (
-    Slice,
-    SliceMeta,
-    build_slice,
-    gap,
-    merge_slices,
-    parse_slice,
-)
+from polynya.wire.slice_building import build_slice, gap, merge_slices
+from polynya.wire.slices import Slice, SliceMeta, parse_slice
 
 Gap = tuple[int, int]  # numbers and positions
 Run = tuple[list[Choice], Gap]  # batches, and what is missing behind them

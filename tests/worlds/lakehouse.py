@@ -33,7 +33,7 @@ from polynya.stream.features.tables.state import folder_of
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 from polynya.wire.tables import CommitRequest, FailedRange, StoreRef
 
 CLUSTER = "c1"

@@ -26,7 +26,8 @@ from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, pack_key
-from polynya.wire.slices import build_slice, built_slice
+from polynya.wire.slice_building import build_slice
+from polynya.wire.slices import built_slice
 
 
 class PackedAppends:

@@ -14,7 +14,7 @@ from msgspec import structs
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.pack import PackBuilder
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 Choice = tuple[bool, int]  # whether a batch is accepted, and its records
 PACK = "c1/packs/20231114-22/1-aa"

@@ -7,9 +7,8 @@ from random import Random
 
 from polynya.raft.configuration import Configuration
 from polynya.replica import zones
-from polynya.replica.planner import (
-    ARRIVALS_AT_ONCE,
-    MOVES_AT_ONCE,
+from polynya.replica.placement_goals import ARRIVALS_AT_ONCE, MOVES_AT_ONCE
+from polynya.replica.placement_steps import (
     ChangeVoters,
     ClusterObservation,
     ConfirmVoters,
@@ -19,9 +18,8 @@ from polynya.replica.planner import (
     SetVoters,
     Step,
     TransferLeadership,
-    moving,
-    plan,
 )
+from polynya.replica.planner import moving, plan
 from polynya.stream.command import Command
 from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap, born
 from polynya.stream.features.placement.commands import (

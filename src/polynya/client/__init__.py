@@ -46,6 +46,7 @@ from polynya.client.errors import (
     Trimmed,
     Unavailable,
 )
+from polynya.client.leases import Job
 from polynya.client.messages import Retry
 from polynya.client.operations.attributes import Attributes
 from polynya.client.operations.many_appends import AppendOutcome, StreamAppend
@@ -68,7 +69,6 @@ from polynya.client.values import (
     Record,
     Trimming,
 )
-from polynya.client.workers import Job
 
 __all__ = [
     "NOW",

@@ -14,226 +14,46 @@ once a second, and at the end of a turn.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
 
-from polynya.base.limits import (
-    SUBSCRIPTION_PAUSE_MS_MAX,
-    SUBSCRIPTION_TEXT_BYTES_MAX,
-)
 from polynya.base.msgpack import UNREADABLE
-from polynya.base.offsets import parse_token
 from polynya.client import errors, verbs
 from polynya.client.attempts import BEATS_PER_LEASE, PROCESS_ATTEMPTS, Attempts, pause_before
 from polynya.client.calls import call
 from polynya.client.lanes import Beat, KeptLanes
+from polynya.client.leases import (
+    Done,
+    GivenBack,
+    Job,
+    Lease,
+    LeasedStream,
+    Wake,
+    claimed,
+    done_in,
+    given_back,
+    numbered,
+)
 from polynya.client.messages import (
     Deliver,
     Effect,
     EffectResult,
     HttpRequest,
-    HttpResponse,
     Operation,
     Pause,
     Retry,
 )
 from polynya.client.reading import ReadPosition
-from polynya.client.values import JSON_TYPE, NOW, Json, Page, Record
+from polynya.client.values import JSON_TYPE, NOW, Page
 from polynya.client.worker_settings import LANES_MAX, WorkerSettings, lane_target, wake_stream
 
 Result = TypeVar("Result")
 TURN_SECONDS = 5.0  # then the lease is released for other workers, or to serve another lane
 ACK_SECONDS = 1.0  # interval between cursor updates
 HANDLE_SECONDS = 600.0  # how long a lease is renewed for one record
-LETTER_BYTES_MAX = 1024 * 1024  # a larger record is not copied to the dead-letter stream
-
-
-class LeasedStream(msgspec.Struct):
-    """A stream of a lane, from a claim."""
-
-    path: str
-    acked_offset: str
-    tail_offset: str
-    has_pending: bool = False
-
-
-class _Failure(msgspec.Struct):
-    """The record that failed last."""
-
-    stream: str
-    offset: str
-    attempts: int
-
-
-class _Claim(msgspec.Struct):
-    wake_id: str
-    generation: int
-    token: str
-    streams: list[LeasedStream]
-    lease_ttl_ms: int
-    failure: _Failure | None = None
-
-
-class _Done(msgspec.Struct):
-    next_wake: bool = False
-
-
-class _GivenBack(msgspec.Struct):
-    retry_after_ms: int = 0
-
-
-class _Wake(msgspec.Struct):
-    subscription_id: str = ""
-    type: str = ""
-
-
-class Lease:
-    """A lease on a lane.
-
-    `handled` holds the cursors to acknowledge with the next request. `lost`: another worker may
-    hold the lane. `handling_since`: when the current record, that of `job`, was handed out."""
-
-    def __init__(self, target: str, claim: _Claim, now: float) -> None:
-        self._target = target
-        self._claim = claim
-        self.seconds = claim.lease_ttl_ms / 1000
-        self.streams = claim.streams
-        self.handled: dict[str, str] = {}
-        self.began = self.acked_at = now
-        self.handling_since: float | None = None
-        self.job: Job | None = None
-        self.lost = False
-
-    def failed_attempts(self, link: LeasedStream) -> int:
-        """Return how often the next record of a stream has failed, at all workers."""
-        failure = self._claim.failure
-        if failure is None or (failure.stream, failure.offset) != (link.path, link.acked_offset):
-            return 0
-        return failure.attempts
-
-    def ack(self, *, done: bool = False, acks: bool = True) -> HttpRequest:
-        """Return a request that advances the cursors to the handled records, and keeps or releases
-        the lease."""
-        handled = self.handled if acks else {}
-        return self._request("ack", handled, {"done": done})
-
-    def retry(self, job: Job) -> HttpRequest:
-        """Return a request that gives a job back and ends the lease."""
-        assert job.failure is not None
-        pause, error = job.failure
-        more: dict[str, Any] = {"stream": job.stream, "offset": job.offset, "error": error}
-        if pause is not None:
-            more["after_ms"] = round(pause * 1000)
-        if job.is_last_attempt and len(job.data) <= LETTER_BYTES_MAX:
-            more["record"] = (
-                msgspec.Raw(job.data)
-                if job.is_json
-                else {"base64": b64encode(job.data).decode("ascii")}
-            )
-        return self._request("retry", self.handled, more)
-
-    def _request(self, verb: str, handled: dict[str, str], more: dict[str, Any]) -> HttpRequest:
-        body = {
-            "wake_id": self._claim.wake_id,
-            "generation": self._claim.generation,
-            "acks": [{"stream": stream, "offset": offset} for stream, offset in handled.items()],
-            **more,
-        }
-        headers = {"content-type": JSON_TYPE, "authorization": f"Bearer {self._claim.token}"}
-        return HttpRequest(
-            "POST",
-            f"{self._target}/{verb}",
-            headers,
-            msgspec.json.encode(body),
-            min(self.seconds, 30.0),
-        )
-
-    def beat(self) -> Beat:
-        """Return a request that renews the lease while a record is handled, and what takes its
-        outcome."""
-        return self.ack(acks=False), self.beaten
-
-    def beaten(self, what: object) -> None:
-        """Process the response to a `beat`."""
-        if isinstance(what, HttpResponse) and what.status in (401, 404, 409):
-            self.lost = True
-
-
-class Job:
-    """A record to handle. Fetching the next job acknowledges it; `ack()` does so earlier, and
-    `retry()` gives it back."""
-
-    __slots__ = ("_turn", "attempt", "failure", "is_acked", "is_json", "record")
-
-    def __init__(
-        self, record: Record, turn: Turn, attempt: int = 1, *, is_json: bool = True
-    ) -> None:
-        self.record = record
-        self.attempt = attempt  # how often the record was given, from 1
-        self.is_json = is_json
-        self.is_acked = False
-        self.failure: tuple[float | None, str] | None = None  # the pause, and the error
-        self._turn = turn
-
-    @property
-    def is_last_attempt(self) -> bool:
-        """True if the record goes to the dead-letter stream when it fails again."""
-        limit = self._turn.max_attempts
-        return limit is not None and self.attempt >= limit
-
-    @property
-    def stream(self) -> str:
-        return self.record.stream
-
-    @property
-    def offset(self) -> str:
-        """The offset after the record."""
-        return self.record.offset
-
-    @property
-    def data(self) -> bytes:
-        return self.record.data
-
-    @property
-    def text(self) -> str:
-        return self.record.text
-
-    @property
-    def value(self) -> Json:
-        return self.record.value
-
-    def decode(self, shape: type[Any]) -> Any:
-        return self.record.decode(shape)
-
-    def ack(self) -> None:
-        """Mark the record as handled. The next cursor update, or the end of the worker, sends the
-        acknowledgement."""
-        self.is_acked, self.failure = True, None
-        self._turn.lease.handled[self.record.stream] = self.record.offset
-
-    def retry(self, *, after: float | None = None, error: str = "") -> None:
-        """Give the record back instead of acknowledging it. Fetching the next job, or the end of
-        the worker, sends that.
-
-        The lane pauses for `after` seconds, by default 1 s, doubled with each attempt up to a
-        minute. After `max_attempts` of the group the record goes to the dead-letter stream, with
-        `error`. Raises ValueError if the pause is invalid or the job was acknowledged."""
-        if self.is_acked:
-            raise ValueError("the job was acknowledged; call retry() instead of ack()")
-        if after is not None and not 0 <= after <= SUBSCRIPTION_PAUSE_MS_MAX / 1000:
-            raise ValueError(
-                f"after={after} is invalid; expected 0 to {SUBSCRIPTION_PAUSE_MS_MAX // 1000} "
-                "seconds"
-            )
-        self.failure = after, _shortened(error)
-
-    @property
-    def lease(self) -> Lease:
-        return self._turn.lease
 
 
 class Turn:
@@ -249,11 +69,7 @@ class Turn:
         self.lease = lease
         self.over = False
         self._earlier = 0  # failed attempts of the next record
-        self._given_back: _GivenBack | None = None
-
-    @property
-    def max_attempts(self) -> int | None:
-        return self._plan.max_attempts
+        self._given_back: GivenBack | None = None
 
     def work(self) -> Operation[bool]:
         """Handle the lane's pending records. Return True if more work is waiting. Raises
@@ -292,7 +108,7 @@ class Turn:
                 return
 
     def _page(self, page: Page, now: float) -> Operation[None]:
-        for record, number in _numbered(page):
+        for record, number in numbered(page):
             earlier, self._earlier = self._earlier, 0
             if self._plan.lane_of(page.stream, number) != self._lane:
                 self.lease.handled[page.stream] = record.offset or self.lease.handled.get(
@@ -304,7 +120,8 @@ class Turn:
             if pause := pause_before(attempt, self.lease.seconds):
                 yield from self._ack(done=False)  # renews the lease
                 now = (yield Pause(pause)).now
-            job = Job(record, self, max(attempt, earlier + 1), is_json=page.is_json)
+            attempt = max(attempt, earlier + 1)
+            job = Job(record, self.lease, self._plan.max_attempts, attempt, is_json=page.is_json)
             self.lease.job, self.lease.handling_since = job, now
             now = (yield Deliver(job)).now
             self.lease.job = self.lease.handling_since = None
@@ -329,13 +146,13 @@ class Turn:
             raise errors.LeaseLost(f"the lease on '{job.stream}' expired")
         try:
             self._given_back = yield from call(
-                self.lease.retry(job), self._retry, "give a job back", _given_back, repeatable=True
+                self.lease.retry(job), self._retry, "give a job back", given_back, repeatable=True
             )
         except errors.Refused as refused:
             if refused.code != "INVALID_OFFSET":
                 raise
             yield from self._ack(done=True)  # the record was trimmed, or its stream deleted
-            self._given_back = _GivenBack()
+            self._given_back = GivenBack()
 
     def _step(self, now: float) -> Operation[None]:
         """Advance the cursors if `ACK_SECONDS` have passed."""
@@ -343,12 +160,12 @@ class Turn:
             self.lease.acked_at = now
             yield from self._ack(done=False)
 
-    def _ack(self, *, done: bool) -> Operation[_Done]:
+    def _ack(self, *, done: bool) -> Operation[Done]:
         """Send the cursors. Raises `LeaseLost`."""
         told = dict(self.lease.handled)
         try:
             answer = yield from call(
-                self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True
+                self.lease.ack(done=done), self._retry, "acknowledge", done_in, repeatable=True
             )
         except errors.Refused as refused:
             if refused.code != "INVALID_OFFSET":
@@ -356,7 +173,7 @@ class Turn:
             yield from self._ack_one_by_one()
             return (
                 yield from call(
-                    self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True
+                    self.lease.ack(done=done), self._retry, "acknowledge", done_in, repeatable=True
                 )
             )
         for stream, offset in told.items():
@@ -371,7 +188,7 @@ class Turn:
             self.lease.handled = {stream: offset}
             try:
                 yield from call(
-                    self.lease.ack(), self._retry, "acknowledge", _done, repeatable=True
+                    self.lease.ack(), self._retry, "acknowledge", done_in, repeatable=True
                 )
             except errors.Refused as refused:
                 if refused.code != "INVALID_OFFSET":
@@ -491,7 +308,7 @@ class Worker:
                     request,
                     self._retry,
                     f"work for '{self._plan.group}'",
-                    _claimed,
+                    claimed,
                     repeatable=True,
                 )
             )
@@ -527,7 +344,7 @@ class Worker:
         lanes, have_changed = set(), False
         for raw in page.raws:
             try:
-                wake = msgspec.json.decode(raw, type=_Wake)
+                wake = msgspec.json.decode(raw, type=Wake)
             except UNREADABLE:
                 continue
             have_changed |= wake.type == "workers"
@@ -581,17 +398,6 @@ def disband(group: str, retry: Retry) -> Operation[int]:
     return count
 
 
-def _numbered(page: Page) -> list[tuple[Record, int]]:
-    """Pair records with their numbers. The number is 0 for foreign offsets and other content types,
-    which keeps them in their stream's lane."""
-    records = page.records
-    if not page.is_json:
-        return [(record, 0) for record in records]
-    return [
-        (record, token[0] - 1 if (token := parse_token(record.offset)) else 0) for record in records
-    ]
-
-
 def _timed(operation: Operation[Result]) -> Generator[Effect, EffectResult, tuple[Result, float]]:
     """Run an operation; return its result and the time of the last response."""
     now = 0.0
@@ -603,29 +409,3 @@ def _timed(operation: Operation[Result]) -> Generator[Effect, EffectResult, tupl
             effect = operation.send(effect_result)
         except StopIteration as stop:
             return stop.value, now
-
-
-def _claimed(answer: HttpResponse) -> _Claim:
-    return _decoded(answer, _Claim)  # type: ignore[no-any-return]
-
-
-def _given_back(answer: HttpResponse) -> _GivenBack:
-    return _decoded(answer, _GivenBack)  # type: ignore[no-any-return]
-
-
-def _shortened(error: str) -> str:
-    """Return an error as the server takes it."""
-    return error.encode("utf-8", "replace")[:SUBSCRIPTION_TEXT_BYTES_MAX].decode("utf-8", "ignore")
-
-
-def _done(answer: HttpResponse) -> _Done:
-    return _decoded(answer, _Done) if answer.body else _Done()
-
-
-def _decoded(answer: HttpResponse, shape: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(answer.body, type=shape)
-    except UNREADABLE:
-        raise errors.AnswerDamaged(
-            "the response does not describe a subscription", status=answer.status
-        ) from None

@@ -18,7 +18,7 @@ from polynya.cluster.status import KNOWS_MAPS, ClusterView, observed
 from polynya.config.core_start import CoreStart
 from polynya.jobs import Failures, Rest, repeat
 from polynya.raft import ProposalRefused
-from polynya.replica.planner import (
+from polynya.replica.placement_steps import (
     ChangeVoters,
     ClusterObservation,
     ConfirmVoters,
@@ -27,9 +27,8 @@ from polynya.replica.planner import (
     SetVoters,
     Step,
     TransferLeadership,
-    may_rest,
-    plan,
 )
+from polynya.replica.planner import may_rest, plan
 from polynya.stream.command import Command, level_of
 from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap
 from polynya.stream.features.placement.commands import (

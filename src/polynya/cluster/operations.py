@@ -16,7 +16,7 @@ from polynya.cluster.status import ClusterView, observed
 from polynya.config.cluster_settings import checked_node
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.replica import refusals
-from polynya.replica.planner import ClusterObservation
+from polynya.replica.placement_steps import ClusterObservation
 from polynya.stream.command import Command
 from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap
 from polynya.stream.features.placement.commands import (

@@ -22,7 +22,8 @@ from polynya.config.core_start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
 from polynya.replica import zones
 from polynya.replica.memory import waits
-from polynya.replica.planner import ClusterObservation, GroupView, is_at_rest
+from polynya.replica.placement_steps import ClusterObservation, GroupView
+from polynya.replica.planner import is_at_rest
 from polynya.stream.features.placement.cluster_map import META_GROUP, ClusterMap
 from polynya.stream.features.placement.commands import NodeState
 from polynya.transport import Reply, Transport

@@ -33,7 +33,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wire.pack import PackBuilder, pack_key
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 log = logging.getLogger("polynya.cold")
 

@@ -22,7 +22,7 @@ from polynya.base.names import spelled_name
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import HotPiece, ReadPlan
 from polynya.stream.state.model import ColdSlice, Stream
-from polynya.wire.slices import is_intact
+from polynya.wire.slice_building import is_intact
 
 NAMED_MAX = 20  # maximum number of streams named in one message
 PLACES_MAX = 1000  # damaged places; more are counted at their next reads alone

@@ -45,7 +45,7 @@ from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.stream.state.tails import Boundary, stable_of
 from polynya.wire.pack import PackBuilder, pack_key, pressed
-from polynya.wire.slices import build_slice
+from polynya.wire.slice_building import build_slice
 
 log = logging.getLogger("polynya.cold")
 

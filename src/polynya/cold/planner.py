@@ -12,7 +12,7 @@ import msgspec
 from polynya.cold.settings import FlushSettings
 from polynya.stream.state.model import HotBatch
 from polynya.stream.state.record_gaps import joined_until
-from polynya.wire.slices import RECORDS_MAX
+from polynya.wire.slice_format import RECORDS_MAX
 
 STREAMS_MAX = 4096  # per planning pass; the steps after it block the loop for a few milliseconds
 SLICES_MAX = 1024  # per pack; the state machine applies their publication in one step

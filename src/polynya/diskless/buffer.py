@@ -17,7 +17,9 @@ from polynya.stream.parts import COMPRESSED, Batch, Encoding
 from polynya.stream.replies import Done
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, PackEntry, pressed
-from polynya.wire.slices import RECORDS_MAX, SliceMeta, build_slice
+from polynya.wire.slice_building import build_slice
+from polynya.wire.slice_format import RECORDS_MAX
+from polynya.wire.slices import SliceMeta
 
 APPEND_COST = 256  # assumed bytes of an append in a commit, besides its name and payload
 YIELD_BATCHES = 256  # batches packed between two pauses, about 0.3 ms

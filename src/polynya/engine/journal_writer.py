@@ -193,7 +193,7 @@ class JournalWriter:
         self._flying, self._given_at = (batch, write), self._loop.time()
         if batch.durable and self._counters.traced.waiting:
             self._counters.traced.write()
-        self._writer.write(batch, self._written)
+        self._writer.write((batch, self._written))
 
     def _written(self, error: BaseException | None) -> None:
         if self._closed:

@@ -57,9 +57,6 @@ class LeadingEngine(Protocol):
     on_leadership: list[Callable[[int], None]]
 
     @property
-    def first_of(self) -> Callable[[int], int]: ...
-
-    @property
     def now_ms(self) -> Callable[[], int]: ...
 
     @property
@@ -73,11 +70,20 @@ class LeadingEngine(Protocol):
     def transfer(self, group: int, node: int) -> ProposalRefused | None: ...
 
 
+class PreferredLeaders(Protocol):
+    """Names the preferred leader of a group, by the newest placement."""
+
+    @property
+    def first_of(self) -> Callable[[int], int]: ...
+
+
 class LeaderPlacement:
     """The leadership transfers of one core, from creation to `close`."""
 
-    def __init__(self, core: LeadingEngine, writes: JournalWriter) -> None:
-        self._core, self._writes = core, writes
+    def __init__(
+        self, core: LeadingEngine, writes: JournalWriter, preferred: PreferredLeaders
+    ) -> None:
+        self._core, self._writes, self._preferred = core, writes, preferred
         self._loop = asyncio.get_running_loop()
         self._given_back: dict[int, float] = {}  # group -> last attempt
         # groups that may be led here with another preferred leader; the rest need no check
@@ -104,7 +110,7 @@ class LeaderPlacement:
         """Update the preferred leaders of these groups, some of which may not be here yet."""
         core, known = self._core, self._firsts
         self._strays.update(core.led)
-        self._firsts = {number: core.first_of(number) for number in groups}
+        self._firsts = {number: self._preferred.first_of(number) for number in groups}
         for number, first in self._firsts.items():
             if first == core.node and known.get(number, first) != first:
                 self._placed[number] = self._loop.time()
@@ -187,7 +193,10 @@ class LeaderPlacement:
                     group,
                     max(
                         stay,
-                        key=lambda node: (node == core.first_of(group), raft.peers[node].match),
+                        key=lambda node: (
+                            node == self._preferred.first_of(group),
+                            raft.peers[node].match,
+                        ),
                     ),
                 )
                 return ProposalRefused.HANDING_OVER
@@ -322,7 +331,7 @@ class LeaderPlacement:
         core = self._core
         left = 1 + len(core.members) // GIVE_BACK_PART
         for number in sorted(self._strays):
-            first = core.first_of(number)
+            first = self._preferred.first_of(number)
             if number not in core.led or first == core.node:
                 self._strays.discard(number)
                 self._stays.pop(number, None)

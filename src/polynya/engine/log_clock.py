@@ -21,9 +21,10 @@ def wall_ms() -> float:
 
 class LogClock:
     """Milliseconds since the epoch, monotonic across restarts. `floor_ms` is the largest timestamp
-    in the log."""
+    in the log. With a `loop` it is read once in a pass of it: all appends of a pass share a
+    timestamp."""
 
-    __slots__ = ("_boot", "_boot_ms", "_log_ms", "_wall")
+    __slots__ = ("_boot", "_boot_ms", "_log_ms", "_loop", "_of_pass", "_wall")
 
     def __init__(
         self,
@@ -31,9 +32,12 @@ class LogClock:
         *,
         boot: Callable[[], float] | None = None,
         wall: Callable[[], float] | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Begin at the wall clock or the floor. A simulation gives clocks of its own, in ms."""
         self._boot, self._wall = boot, wall
+        self._loop = loop
+        self._of_pass: list[int] = []  # the time that this pass of the loop has read
         self._boot_ms = boot_ms() if boot is None else boot()
         self._log_ms = max(float(floor_ms), wall_ms() if wall is None else wall())
 
@@ -43,6 +47,8 @@ class LogClock:
         self._log_ms = max(self._log_ms, float(log_ms))
 
     def now_ms(self) -> int:
+        if self._of_pass:
+            return self._of_pass[0]
         # read in place: each is called once in a pass of the loop
         boot = (
             time.clock_gettime(time.CLOCK_BOOTTIME) * 1000 if self._boot is None else self._boot()
@@ -57,18 +63,8 @@ class LogClock:
             else:
                 slew = elapsed * SLEW
                 self._log_ms += elapsed + max(-slew, min(slew, ahead))
-        return int(self._log_ms)
-
-
-def once_per_pass(now_ms: Callable[[], int], loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
-    """Return a clock that is read at most once per event-loop pass; all appends of a pass share a
-    timestamp."""
-    known: list[int] = []
-
-    def now() -> int:
-        if not known:
-            known.append(now_ms())
-            loop.call_soon(known.clear)
-        return known[0]
-
-    return now
+        now_ms = int(self._log_ms)
+        if self._loop is not None:
+            self._of_pass.append(now_ms)
+            self._loop.call_soon(self._of_pass.clear)
+        return now_ms

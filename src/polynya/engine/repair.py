@@ -19,7 +19,7 @@ from polynya.stream.parts import Batch
 from polynya.stream.state.model import HotBatch
 from polynya.transport import Reply
 from polynya.wal import Journal
-from polynya.wire.slices import is_intact
+from polynya.wire.slice_building import is_intact
 
 # other kinds: health, access, shutdown barrier, cluster view and map, leadership, object store
 KIND_BATCH = 1014

@@ -115,14 +115,9 @@ class ReplicatedEngine:
         self.peers = PeerReports(self.members, self._now_ms, self.kick)
         self._validator = EntryValidator()
         self._writes.begin(self.members.values())
-        self.leadership = LeaderPlacement(self, self._writes)
+        self.leadership = LeaderPlacement(self, self._writes, self.replicas)
         self._commit_timeouts = CommitTimeouts(self.replicas, self.answers.give_up)
         self.kick()
-
-    @property
-    def first_of(self) -> Callable[[int], int]:
-        """Return the function that names the preferred leader of a group."""
-        return self.replicas.first_of
 
     # --- proposals --------------------------------------------------------------------------------
 

@@ -210,7 +210,7 @@ class StandaloneEngine:
         traced = self.counters.traced
         if traced.waiting:
             traced.write()
-        self._writer.write(written, partial(self._written, written, entries, moves))
+        self._writer.write((written, partial(self._written, written, entries, moves)))
 
     def _written(
         self,
@@ -317,7 +317,7 @@ class StandaloneEngine:
         mark = self.journal.take_mark()
         if mark is not None:
             self._busy = True
-            self._writer.write(mark, partial(self._written, mark, [], []))
+            self._writer.write((mark, partial(self._written, mark, [], [])))
 
     # --- failures ---------------------------------------------------------------------------------
 

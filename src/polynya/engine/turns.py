@@ -27,6 +27,7 @@ MARK_SECONDS = 0.05  # delay after the last write until a mark frame records tha
 KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
 Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
 Done = Callable[[BaseException | None], None]
+WriteJob = tuple[WriteBatch, Done]
 
 
 def journal_failed() -> Unavailable:
@@ -136,9 +137,11 @@ class CoreCounters:
 
 
 class WriteExecutor(Protocol):
-    """Writes batches in call order. `done` is called on the loop with the error or None."""
+    """Writes batches in call order, and then calls their `Done` on the loop with the error or
+    None."""
 
-    def write(self, batch: WriteBatch, done: Done) -> None: ...
+    @property
+    def write(self) -> Callable[[WriteJob], None]: ...
 
     def close(self) -> None: ...
 
@@ -149,12 +152,10 @@ class WriterThread:
     def __init__(self, journal: Journal, pace: DiskPace) -> None:
         self._journal, self._pace = journal, pace
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[tuple[WriteBatch, Done] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[WriteJob | None] = queue.SimpleQueue()
+        self.write: Callable[[WriteJob], None] = self._queue.put
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
-
-    def write(self, batch: WriteBatch, done: Done) -> None:
-        self._queue.put((batch, done))
 
     def close(self) -> None:
         """Stop the thread after the queued writes."""

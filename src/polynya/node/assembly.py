@@ -28,7 +28,7 @@ from polynya.cluster.join import cluster_of, locations_of, transport_of
 from polynya.cluster.kafka_clients import KafkaClients
 from polynya.cluster.map_cache import NodeHosts
 from polynya.config.core_start import CoreStart
-from polynya.engine.log_clock import LogClock, once_per_pass, wall_ms
+from polynya.engine.log_clock import LogClock, wall_ms
 from polynya.engine.storage import Storage
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
 from polynya.front.http.api.kafka.clients import CLIENTS, ClientRoutes
@@ -268,11 +268,11 @@ def runtime_of(start: CoreStart, storage: Storage, transport: Transport | None) 
         or HOT_BYTES_PER_CORE,  # 0: no separate limit
         segment_limits=SegmentLimits(start.config.segments.records, start.config.segments.bytes),
     )
-    clock = LogClock(storage.log_ms)
+    clock = LogClock(storage.log_ms, loop=asyncio.get_running_loop())
     return CoreRuntime(
         storage,
         shape,
-        now_ms=once_per_pass(clock.now_ms, asyncio.get_running_loop()),
+        now_ms=clock.now_ms,
         transport=transport,
         fatal=fail_stop,
         cluster=cluster_of(start, transport, clock),

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from polynya.replica import zones
-from polynya.replica.planner import ClusterObservation, is_at_rest
+from polynya.replica.placement_steps import ClusterObservation
+from polynya.replica.planner import is_at_rest
 from polynya.stream.features.placement.cluster_map import (
     META_GROUP,
     META_VOTERS_MAX,

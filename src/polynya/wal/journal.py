@@ -260,7 +260,19 @@ class Journal:
         (`discard`). Any other `OSError` is fatal for this
         journal: the on-disk state is unknown until a restart.
         """
-        self._writer.write(batch)
+        self._writer.write(self._marked_batch(batch))
+
+    def _marked_batch(self, batch: WriteBatch) -> WriteBatch:
+        """Put the mark before the frames of a batch. It is packed where the batch is written, not on
+        the loop."""
+        first = batch.parts[0]
+        first.buffers[0] = pack_mark(
+            seed=self.segments.by_number[first.segment].seed,
+            segment=first.segment,
+            offset=first.offset,
+            synced=batch.named,
+        )
+        return batch
 
     def synced(self, batch: WriteBatch) -> None:
         """Record a completed `write`."""
@@ -315,7 +327,8 @@ class Journal:
         self._staged = False  # never written, so never acknowledged
         self._parts = []
         self._point_at(self.segments.by_number[self._synced >> 32])
-        return self.take_mark()
+        mark = self.take_mark()
+        return None if mark is None else self._marked_batch(mark)
 
     def _make_room(self, size: int) -> None:
         """Start the next write or the next segment, so that a frame of `size` bytes fits at
@@ -335,7 +348,7 @@ class Journal:
     def _open_write(self) -> None:
         self._staged = True
         self._begin = self._base | self._offset
-        self._buffers = [b""]  # the mark: created in `take`, when the synced position is known
+        self._buffers = [b""]  # the mark: `write` packs it
         self._offset += MARK_BYTES
 
     def _open_segment(self) -> None:
@@ -374,11 +387,6 @@ class Journal:
         )
 
     def _hand_over(self, *, durable: bool) -> WriteBatch:
-        first = self._parts[0]
-        seed = self.segments.by_number[first.segment].seed
-        first.buffers[0] = pack_mark(
-            seed=seed, segment=first.segment, offset=first.offset, synced=self._synced
-        )
         end = self._base | self._offset
         batch = WriteBatch(self._parts, self._begin, end, self._synced, durable)
         self._inflight = batch

@@ -9,7 +9,8 @@ from __future__ import annotations
 from polynya.stream.features.markers.control_batch import of_inline_entry, stored
 from polynya.stream.parts import ColdSlice, Encoding
 from polynya.stream.state.model import HotBatch
-from polynya.wire.slices import Slice, build_slice, built_slice
+from polynya.wire.slice_building import build_slice
+from polynya.wire.slices import Slice, built_slice
 
 
 def slice_of(cold: ColdSlice) -> Slice:

@@ -17,7 +17,8 @@ from polynya.base.msgpack import UNREADABLE
 from polynya.stream.parts import COMPRESSED, Encoding
 from polynya.stream.state.model import ColdSlice
 from polynya.wire.payloads import SAVED_PER_BYTE, ZSTD, compressed
-from polynya.wire.slices import COMPRESSION_AT, HEADER_BYTES, SliceMeta, batch_lengths_in
+from polynya.wire.slice_format import COMPRESSION_AT, HEADER_BYTES
+from polynya.wire.slices import SliceMeta, batch_lengths_in
 
 MAGIC = b"PLYNPAK1"
 VERSION = 1

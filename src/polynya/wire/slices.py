@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, reduce
-from itertools import accumulate, compress, count, repeat
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from itertools import accumulate, compress, count
 from operator import ge, lt
-from struct import Struct, unpack
-from typing import Any, cast
+from typing import Any
 
 import google_crc32c
 import msgspec
-from msgspec import structs
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import COMPRESSED_PAYLOAD_BYTES_MAX
@@ -23,31 +21,21 @@ from polynya.stream.parts import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.payloads import RAW, ZSTD, decompressed
 from polynya.wire.slice_batches import GappedBatches, SliceBatches
-
-VERSION = 1
-# of a slice whose batches are undivided: they may have many records, and no record lengths
-KAFKA_VERSION = 2
-GAP_VERSION = 3  # of a slice with missing record numbers or stream positions
-RECORDS_MAX = 2**32 - 1  # of a slice
-_SLICE_MAGIC = b"PLS1"
-_HEADER = Struct("<4sBBBxIII4xQQqqQ")
-HEADER_BYTES = _HEADER.size
-COMPRESSION_AT = 6  # of the byte in the header
-_BATCH_BYTES = 32  # column bytes per batch
-# columns with one number per batch, in order
-_FIXED = (
-    ("append_times_ms", "q"),
-    ("record_times_ms", "q"),
-    ("batch_records", "I"),
-    ("batch_lengths", "I"),
-    ("batch_crcs", "I"),
-    ("batch_flags", "I"),
+from polynya.wire.slice_format import (
+    BATCH_BYTES,
+    COMPRESSION_AT,
+    FIXED,
+    GAP_VERSION,
+    HEADER,
+    KAFKA_VERSION,
+    RECORDS_MAX,
+    SLICE_MAGIC,
+    SPAN_BYTES,
+    SPANS,
+    VERSION,
+    dated,
+    version_of,
 )
-# further columns of `GAP_VERSION`; in other slices they are those of the records and bytes
-_SPANS = (("record_spans", "I"), ("byte_spans", "I"))
-_SPAN_BYTES = 8
-_ZEROS = bytes(8)
-_PIECE_BYTES = 16 << 10  # payloads of this mean size are written from where they are
 
 Producers = dict[int, tuple[Any, ...]]  # by the batch's number
 
@@ -70,197 +58,18 @@ class SliceMeta(msgspec.Struct, frozen=True, gc=False):
     missing_bytes: int = 0
 
 
-def build_slice(
-    encoding: int, base_record: int, base_byte: int, batches: Sequence[HotBatch]
-) -> tuple[SliceMeta, list[bytes]]:
-    """Build the slice of contiguous batches, as parts to be written in order.
-
-    Raises CorruptData if the CRC of a payload is wrong. Raises ValueError for batches of another
-    encoding, or for a record count that does not match the lengths.
-    """
-    if not batches:
-        raise ValueError("a slice has at least one batch")
-    # One tuple per field, so that the following loops run in C.
-    _, _, records, payloads, lengths, crcs, times, record_times, encodings, _, producers, flags = (
-        zip(*map(msgspec.structs.astuple, batches), strict=True)
-    )
-    if encodings.count(encoding) != len(encodings):
-        raise ValueError(f"a slice has one encoding: not all batches are of {encoding}")
-    if encoding == Encoding.KAFKA:
-        _check_undivided(records, lengths)
-    elif records.count(1) != len(records) or any(lengths):
-        _check_lengths(records, lengths)
-    if crcs != tuple(map(google_crc32c.value, payloads)):
-        raise CorruptData(f"a batch after record {base_record} has a wrong checksum")
-    columns = _Columns(
-        batches=len(batches),
-        records=sum(records),
-        fixed=_fixed((times, record_times, records, map(len, payloads), crcs, flags)),
-        lengths=b"" if encoding == Encoding.KAFKA else _record_lengths(records, lengths, payloads),
-        producers=_producers_of(producers),
-        append_time_ms_max=max(times),
-        record_time_ms_max=max(map(_dated, record_times, times)),
-        flags=_any_of(flags),
-    )
-    return _assemble(encoding, (base_record, base_byte), columns, _pieces(payloads))
-
-
-def is_intact(batch: HotBatch) -> bool:
-    """Return whether the batch's payload and record lengths match its checksum and size."""
-    if google_crc32c.value(batch.payload) != batch.crc:
-        return False
-    if not batch.lengths:
-        return batch.records == 1 or batch.encoding == Encoding.KAFKA
-    sizes = len(batch.lengths) // 4
-    return len(batch.lengths) == 4 * batch.records and sum(
-        unpack(f"<{sizes}I", batch.lengths)
-    ) == len(batch.payload)
-
-
-def merge_slices(
-    base_record: int, base_byte: int, slices: Sequence[Slice]
-) -> tuple[SliceMeta, list[bytes]]:
-    """Merge adjacent slices of one stream. The result equals `build_slice` of all their batches,
-    mostly without a loop over them. For what is missing between them there are `gap`s.
-
-    Raises ValueError for slices with different encodings, CorruptData if producers cannot be
-    decoded.
-    """
-    encoding = slices[0].encoding
-    if any(each.encoding != encoding for each in slices):
-        raise ValueError("a slice has one encoding")
-    has_gaps = any(each.has_gaps for each in slices)
-    records = sum(each.records for each in slices)
-    columns = _Columns(
-        batches=sum(each.batches for each in slices),
-        records=records,
-        fixed=b"".join(
-            _joined(code, [getattr(each, name) for each in slices])
-            for name, code in (_FIXED + _SPANS if has_gaps else _FIXED)
-        ),
-        lengths=b"",
-        producers=_encode_producers(_all_producers(slices)),
-        append_time_ms_max=max(max(each.append_times_ms) for each in slices),
-        record_time_ms_max=max((each.newest_ms() for each in slices if each.records), default=0),
-        flags=_any_of(flags for each in slices for flags in set(each.batch_flags)),
-    )
-    if has_gaps:
-        length = sum(each.payload.nbytes for each in slices)
-        spans = [each.span for each in slices]
-        columns.missing = (
-            sum(span[0] for span in spans) - records,
-            sum(span[1] for span in spans) - length,
-        )
-    if any(each.record_lengths is not None for each in slices):
-        columns.lengths = _joined(
-            "I",
-            [
-                each.batch_lengths if each.record_lengths is None else each.record_lengths
-                for each in slices
-            ],
-        )
-    return _assemble(
-        encoding, (base_record, base_byte), columns, (b"".join([each.payload for each in slices]),)
-    )
-
-
-def gap(encoding: int, time_ms: int, records: int, length: int) -> Slice:
-    """Return what stands for missing numbers and positions behind batches of this append time: a
-    batch without records."""
-    columns = [
-        memoryview(array(code, [value]))
-        for (_, code), value in zip(
-            _FIXED + _SPANS, (time_ms, 0, 0, 0, 0, 0, records, length), strict=True
-        )
-    ]
-    lengths = None if encoding == Encoding.KAFKA else memoryview(array("I"))
-    return Slice(encoding, (-1, -1), columns, lengths, memoryview(b""), dict)
-
-
-class _Columns(msgspec.Struct):
-    """The encoded parts of a slice except the payload."""
-
-    batches: int
-    records: int
-    fixed: bytes  # `_BATCH_BYTES` per batch
-    lengths: bytes
-    producers: bytes
-    append_time_ms_max: int
-    record_time_ms_max: int
-    flags: int
-    missing: tuple[int, int] | None = None  # numbers and positions; None: not of `GAP_VERSION`
-
-
-def _dated(own_ms: int, appended_ms: int) -> int:
-    return own_ms or appended_ms
-
-
-def _any_of(flags: Iterable[int]) -> int:
-    """Return the flags that any of the batches has."""
-    found = 0
-    for each in set(flags):
-        found |= each
-    return found
-
-
-def _pieces(payloads: Sequence[bytes]) -> Sequence[bytes]:
-    """Return payloads in order, large ones as they are: page faults of a copy cost ten times it."""
-    large = sum(map(len, payloads)) >= _PIECE_BYTES * len(payloads)
-    return payloads if large else (b"".join(payloads),)
-
-
-def _assemble(
-    encoding: int, base: tuple[int, int], columns: _Columns, payload: Sequence[bytes]
-) -> tuple[SliceMeta, list[bytes]]:
-    length = sum(map(len, payload))
-    body = columns.fixed + columns.lengths + columns.producers
-    body += _ZEROS[: -len(body) % 8]
-    begin = _HEADER.size + len(body)
-    header = _HEADER.pack(
-        _SLICE_MAGIC,
-        _version_of(encoding) if columns.missing is None else GAP_VERSION,
-        encoding,
-        RAW,
-        columns.batches,
-        len(columns.lengths) // 4,
-        len(columns.producers),
-        columns.records,
-        length,
-        *base,
-        begin,
-    )
-    front = header + body
-    meta = SliceMeta(
-        records=columns.records,
-        length=length,
-        stored=begin + length,
-        append_time_ms_max=columns.append_time_ms_max,
-        record_time_ms_max=columns.record_time_ms_max,
-        crc=reduce(google_crc32c.extend, payload, google_crc32c.value(front)),
-        encoding=encoding,
-        base_record=base[0],
-        base_byte=base[1],
-        flags=columns.flags,
-        batches=columns.batches,
-    )
-    if columns.missing is not None:
-        records, missing_bytes = columns.missing
-        meta = structs.replace(meta, missing_records=records, missing_bytes=missing_bytes)
-    return meta, [front, *payload]
-
-
 def batch_lengths_in(front: bytes, batches: int) -> memoryview[int]:
     """Return the payload bytes of each batch, from the header and columns of a slice."""
-    begin = _HEADER.size + batches * (8 + 8 + 4)
+    begin = HEADER.size + batches * (8 + 8 + 4)
     return _view(memoryview(front)[begin : begin + 4 * batches], "I")
 
 
 def unpacked_bytes(data: bytes) -> int:
     """Return how many bytes of payload `parse_slice` would decompress; 0 for none, also of damaged
     data."""
-    if len(data) < _HEADER.size or data[COMPRESSION_AT] == RAW:
+    if len(data) < HEADER.size or data[COMPRESSION_AT] == RAW:
         return 0
-    return min(_Header(*_HEADER.unpack_from(data)).length, COMPRESSED_PAYLOAD_BYTES_MAX)
+    return min(_Header(*HEADER.unpack_from(data)).length, COMPRESSED_PAYLOAD_BYTES_MAX)
 
 
 def parse_slice(data: bytes, crc: int) -> Slice:
@@ -277,12 +86,12 @@ def built_slice(parts: Sequence[bytes]) -> Slice:
 
 
 def _parse(data: bytes) -> Slice:
-    if len(data) < _HEADER.size:
+    if len(data) < HEADER.size:
         raise CorruptData("a pack slice is shorter than its header")
-    header = _Header(*_HEADER.unpack_from(data))
+    header = _Header(*HEADER.unpack_from(data))
     version, length = header.version, header.length
     if (
-        header.magic != _SLICE_MAGIC
+        header.magic != SLICE_MAGIC
         or version not in (VERSION, KAFKA_VERSION, GAP_VERSION)
         or header.compression not in (RAW, ZSTD)
     ):
@@ -295,7 +104,7 @@ def _parse(data: bytes) -> Slice:
         header.begin != end + -end % 8
         or (stored != length if header.compression == RAW else stored < 0)
         or header.lengths not in (0, header.records)
-        or (version != _version_of(header.encoding) and version != GAP_VERSION)
+        or (version != version_of(header.encoding) and version != GAP_VERSION)
     ):
         raise CorruptData("a pack slice's header does not match its length")
     found = _whole(data, header)
@@ -336,7 +145,7 @@ def parse_run(data: bytes, entry: ColdSlice) -> Slice:
 
 
 class _Header(msgspec.Struct, frozen=True, gc=False):
-    """The fields of `_HEADER`, in order."""
+    """The fields of `HEADER`, in order."""
 
     magic: bytes
     version: int
@@ -354,20 +163,20 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         """Return the names and types of the columns with one number per batch."""
-        return _FIXED + _SPANS if self.version == GAP_VERSION else _FIXED
+        return FIXED + SPANS if self.version == GAP_VERSION else FIXED
 
     @property
     def columns_end(self) -> int:
         """Return where the last column ends, before the padding."""
-        per_batch = _BATCH_BYTES + _SPAN_BYTES * (self.version == GAP_VERSION)
-        return _HEADER.size + per_batch * self.batches + 4 * self.lengths + self.producers
+        per_batch = BATCH_BYTES + SPAN_BYTES * (self.version == GAP_VERSION)
+        return HEADER.size + per_batch * self.batches + 4 * self.lengths + self.producers
 
 
 def _whole(data: bytes, header: _Header) -> Slice:
     """Return the slice of these stored bytes, with its payload as stored. A compressed payload is
     not kept for the sake of the columns before it."""
     view = memoryview(data if header.compression == RAW else data[: header.begin])
-    columns, at = [], _HEADER.size
+    columns, at = [], HEADER.size
     for _, code in header.columns:
         size = header.batches * (8 if code == "q" else 4)
         columns.append(_view(view[at : at + size], code))
@@ -411,7 +220,7 @@ class Slice:
         payload: memoryview,
         producers: Callable[[], Producers],
     ) -> None:
-        """`columns`: in the order of `_FIXED` and, with gaps, `_SPANS`; `producers` decodes them
+        """`columns`: in the order of `FIXED` and, with gaps, `SPANS`; `producers` decodes them
         when they are needed."""
         self.encoding = encoding
         self.undivided = encoding == Encoding.KAFKA
@@ -423,10 +232,10 @@ class Slice:
             self.batch_lengths,
             self.batch_crcs,
             self.batch_flags,
-        ) = columns[: len(_FIXED)]
-        self.has_gaps = len(columns) > len(_FIXED)
+        ) = columns[: len(FIXED)]
+        self.has_gaps = len(columns) > len(FIXED)
         self.record_spans, self.byte_spans = (
-            columns[len(_FIXED) :] if self.has_gaps else (self.batch_records, self.batch_lengths)
+            columns[len(FIXED) :] if self.has_gaps else (self.batch_records, self.batch_lengths)
         )
         self.record_lengths = record_lengths
         self.payload = payload
@@ -443,7 +252,7 @@ class Slice:
     def size(self) -> int:
         """Return the bytes of its columns and payload."""
         lengths = 0 if self.record_lengths is None else self.record_lengths.nbytes
-        per_batch = _BATCH_BYTES + _SPAN_BYTES * self.has_gaps
+        per_batch = BATCH_BYTES + SPAN_BYTES * self.has_gaps
         return per_batch * self.batches + lengths + self.payload.nbytes
 
     @property
@@ -505,7 +314,7 @@ class Slice:
             base,
             [
                 getattr(self, name)[begin:end]
-                for name, _ in (_FIXED + _SPANS if self.has_gaps else _FIXED)
+                for name, _ in (FIXED + SPANS if self.has_gaps else FIXED)
             ],
             lengths,
             self.payload[places[begin] : places[end]],
@@ -547,7 +356,7 @@ class Slice:
 
     def newest_ms(self) -> int:
         """Return the largest time of its records, of which it has at least one."""
-        times = map(_dated, self.record_times_ms, self.append_times_ms)
+        times = map(dated, self.record_times_ms, self.append_times_ms)
         return max(compress(times, self.batch_records) if self.has_gaps else times)
 
     @cached_property
@@ -563,7 +372,7 @@ class Slice:
         """Return the largest record time of these batches; 0: they have no times of their own."""
         if end == begin + 1 or not self._is_dated:
             return self.record_times_ms[begin]
-        return max(map(_dated, self.record_times_ms[begin:end], self.append_times_ms[begin:end]))
+        return max(map(dated, self.record_times_ms[begin:end], self.append_times_ms[begin:end]))
 
     def cut(self, begin: int, end: int) -> memoryview:
         """Return the payload of the records in [`begin`, `end`), counted from the slice's first."""
@@ -597,90 +406,6 @@ class Slice:
 
 def _begins(sizes: Iterable[int]) -> array[int]:
     return array("Q", accumulate(sizes, initial=0))
-
-
-def _fixed(columns: Sequence[Iterable[int]]) -> bytes:
-    """Encode the numbers of each batch, in the order of `_FIXED`."""
-    return b"".join(
-        [
-            _bytes(array(code, list(column)))
-            for (_, code), column in zip(_FIXED, columns, strict=True)
-        ]
-    )
-
-
-def _check_lengths(records: Sequence[int], lengths: Sequence[bytes]) -> None:
-    for number, each in zip(records, lengths, strict=True):
-        if len(each) != 4 * number and (each or number != 1):
-            raise ValueError(f"a batch of {number} records has {len(each)} bytes of lengths")
-
-
-def _check_undivided(records: Sequence[int], lengths: Sequence[bytes]) -> None:
-    if any(lengths) or min(records) < 1:
-        raise ValueError("a Kafka batch has record lengths or no records")
-    if sum(records) > RECORDS_MAX:
-        raise ValueError(f"a slice has {sum(records)} records; expected at most {RECORDS_MAX}")
-
-
-def _version_of(encoding: int) -> int:
-    return KAFKA_VERSION if encoding == Encoding.KAFKA else VERSION
-
-
-def _record_lengths(
-    records: Sequence[int], lengths: Sequence[bytes], payloads: Sequence[bytes]
-) -> bytes:
-    if records.count(1) == len(records):
-        return b""
-    return b"".join(
-        [
-            each or len(payload).to_bytes(4, "little")
-            for each, payload in zip(lengths, payloads, strict=True)
-        ]
-    )
-
-
-def _producers_of(batches: Sequence[tuple[Any, ...] | None]) -> bytes:
-    """Encode producers, without a loop in the common case that one producer wrote the whole
-    slice."""
-    if None not in batches:
-        ids, *numbers = zip(*cast("Sequence[tuple[Any, ...]]", batches), strict=True)
-        if ids.count(ids[0]) == len(ids):
-            return msgspec.msgpack.encode(
-                [ids[:1], list(zip(range(len(ids)), repeat(0), *numbers))]
-            )  # noqa: B905 (repeat has no end)
-    return _encode_producers(
-        (number, producer) for number, producer in enumerate(batches) if producer is not None
-    )
-
-
-def _encode_producers(producers: Iterable[tuple[int, tuple[Any, ...]]]) -> bytes:
-    """Encode (batch number, producer) pairs, in order."""
-    known: dict[str, int] = {}
-    rows = []
-    for number, (identity, *rest) in producers:
-        rows.append([number, known.setdefault(identity, len(known)), *rest])
-    return msgspec.msgpack.encode([list(known), rows]) if rows else b""
-
-
-def _all_producers(slices: Sequence[Slice]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    begin = 0
-    for each in slices:
-        for number, producer in each.producers.items():
-            yield begin + number, producer
-        begin += each.batches
-
-
-def _joined(code: Any, columns: Sequence[memoryview]) -> bytes:
-    numbers = array(code)
-    for column in columns:
-        numbers.frombytes(column.cast("B"))
-    return _bytes(numbers)
-
-
-def _bytes(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
 
 
 def _view(data: memoryview, code: Any) -> memoryview:

@@ -6,13 +6,14 @@ import contextlib
 import io
 import random
 import typing
+from pathlib import Path
 
 import pytest
 from kio.serial import entity_writer
 from wire.kafka.kio_values import as_ours, kio_class, random_kio
 
 from polynya.wire.kafka import messages
-from polynya.wire.kafka.generated import api_versions, metadata, produce
+from polynya.wire.kafka.generated import api_versions, index, metadata, produce
 from polynya.wire.kafka.messages import APIS, Api, Header, decode_request, encode_response
 from polynya.wire.kafka.primitives import Malformed
 
@@ -66,6 +67,12 @@ def test_cut_and_changed_requests_are_malformed_or_decoded(api: Api, version: in
         changed[rng.randrange(len(changed))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
         with contextlib.suppress(Malformed):  # any other error would break the connection's loop
             assert decode_request(api, memoryview(changed), header) is not None
+
+
+def test_the_index_lists_each_generated_module() -> None:
+    modules = {path.stem for path in Path(index.__file__).parent.glob("*.py")}
+    listed = [module.__name__.rpartition(".")[2] for module in index.MODULES]
+    assert listed == sorted(modules - {"__init__", "index"})
 
 
 def test_a_header_has_tags_only_in_flexible_versions() -> None:

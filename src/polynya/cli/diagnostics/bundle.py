@@ -157,7 +157,7 @@ class _Gathered:
             yield name, scrub(text)
 
     def _settings(self) -> Iterator[tuple[str, str]]:
-        from polynya.config.model import show, value_of
+        from polynya.config.loading import show, value_of
         from polynya.config.setting import PREFIX
         from polynya.config.settings import SETTINGS
 

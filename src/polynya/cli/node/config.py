@@ -45,7 +45,7 @@ def config_show_command(
     polynya config show --origin
     polynya config show --changed --config /etc/polynya.toml
     """
-    from polynya.config.model import show
+    from polynya.config.loading import show
 
     rows = [row for row in show(loaded_config(file, values)) if row[2] != "default" or not changed]
     if as_json:

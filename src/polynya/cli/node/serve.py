@@ -26,7 +26,7 @@ def serve_command(file: str | None, show_config: bool, as_json: bool, **values: 
     """
     loaded = loaded_config(file, values)
     if show_config:
-        from polynya.config.model import show
+        from polynya.config.loading import show
 
         rows = show(loaded)
         if as_json:

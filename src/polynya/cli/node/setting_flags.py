@@ -10,7 +10,7 @@ import click
 
 from polynya.base.errors import ConfigError
 from polynya.cli.terminal import exits, options
-from polynya.config.model import Loaded, inspect, load
+from polynya.config.loading import Loaded, inspect, load
 from polynya.config.setting import Setting, parse_seconds, parse_switch
 from polynya.config.settings import SETTINGS
 

@@ -420,7 +420,7 @@ def _data_folder(data: str | None, file: str | None) -> Path:
     it."""
     if data:
         return Path(data).expanduser().absolute()
-    from polynya.config.model import load
+    from polynya.config.loading import load
 
     try:
         folder = Path(load({}, environ=os.environ, path=file).config.data)

@@ -43,7 +43,7 @@ def is_file(place: str) -> bool:
 def store_settings(url: str, file: str | None) -> StoreSettings:
     """Return the settings of `s3://BUCKET/PREFIX` or a folder, with the endpoint and credentials of
     'polynya serve'. Raises `exits.Misused`."""
-    from polynya.config.model import load
+    from polynya.config.loading import load
     from polynya.objectstore import StoreSettings
 
     if not url.startswith("s3://"):

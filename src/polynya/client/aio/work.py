@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from polynya.client.aio.driver import AsyncDriver
 from polynya.client.handles import Membership
+from polynya.client.leases import Job
 from polynya.client.live.feeds import AsyncFeed
-from polynya.client.workers import Job, Worker
+from polynya.client.workers import Worker
 
 if TYPE_CHECKING:
     from polynya.client.aio.wire import AsyncWire

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from polynya.client.blocking.generated.driver import Driver
 from polynya.client.handles import Membership
+from polynya.client.leases import Job
 from polynya.client.live.feeds import Feed
-from polynya.client.workers import Job, Worker
+from polynya.client.workers import Worker
 
 if TYPE_CHECKING:
     from polynya.client.blocking.generated.wire import Wire

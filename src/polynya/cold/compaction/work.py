@@ -16,7 +16,9 @@ from polynya.wire.kafka.records import UnreadableBatch
 from polynya.wire.kafka.sparse_batches import Row, is_abort_marker, keyed_batch, without
 from polynya.wire.pack import pressed
 from polynya.wire.slice_batches import decided_flags
-from polynya.wire.slices import RECORDS_MAX, Slice, SliceMeta, gap, merge_slices, parse_slice
+from polynya.wire.slice_building import gap, merge_slices
+from polynya.wire.slice_format import RECORDS_MAX
+from polynya.wire.slices import Slice, SliceMeta, parse_slice
 
 _COLUMNS = "qqIIIIII"  # the types of the columns of a slice with gaps, in order
 

@@ -24,8 +24,8 @@ from time import monotonic
 import msgspec
 
 from polynya.base import limits
-from polynya.base.errors import CorruptData
 from polynya.cold.compaction.in_hand import InHand
+from polynya.cold.fetches import Place
 from polynya.cold.groups import Groups, survey
 from polynya.cold.pager import Pager
 from polynya.cold.planner import SLICES_MAX
@@ -39,6 +39,7 @@ from polynya.cold.rewriting.merge_planner import (
     plan_packs,
     plan_runs,
 )
+from polynya.cold.rewriting.merged_slices import MergeSource, build_merged
 from polynya.cold.settings import EvictSettings, MergeSettings
 from polynya.cold.sparse_packs import (
     HiddenPacks,
@@ -49,21 +50,18 @@ from polynya.cold.sparse_packs import (
     packs_of,
     runs_in,
 )
-from polynya.cold.steps import FAULTS, Steps, entries_for, let_the_loop_run, zstd_levels
+from polynya.cold.steps import FAULTS, Steps, entries_for, zstd_levels
 from polynya.jobs import Failures, Rest, pause_after, repeat
 from polynya.objectstore.api import NotFound, ObjectStore
 from polynya.stream.features.packs.commands import ReplaceSlices
 from polynya.stream.machine import Machine
-from polynya.stream.parts import UNDECIDED, ColdSlice
+from polynya.stream.parts import ColdSlice
 from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.aborted import aborted_of
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import is_stable, stable_of
-from polynya.wire.inline_markers import slice_of
-from polynya.wire.pack import PackBuilder, pack_key, pressed
-from polynya.wire.slice_batches import decided_flags
-from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
+from polynya.wire.pack import pack_key
 
 log = logging.getLogger("polynya.cold")
 
@@ -79,8 +77,6 @@ GATHER_SECONDS = 10.0  # between two looks for small packs: they read all indexe
 EVICTION = EvictSettings()
 _WORTH = attrgetter("worth")
 
-Place = tuple[str, int]  # (object key, offset)
-
 
 class MergeCounters(msgspec.Struct):
     """Counters for metrics; they only grow."""
@@ -91,19 +87,6 @@ class MergeCounters(msgspec.Struct):
     stored_bytes: int = 0  # of the new slices in the store
     failures: int = 0  # packs abandoned, and slices that could not be read
     refused: int = 0  # runs that a group refused because the stream had changed
-
-
-class MergeSource(msgspec.Struct, gc=False):
-    """A run as read just before the merge."""
-
-    run: MergeRun
-    entries: list[ColdSlice]
-    path: str  # "" except for the first slice of a stream
-    content_type: str
-    aborted: bytes = b""  # transactions whose batches the slices may not mark
-    bounds: list[
-        int
-    ] = []  # set by `build_merged`: first records of entries that join no earlier one
 
 
 class Merger:
@@ -482,68 +465,6 @@ async def rewrite(merger: Merger, runs: Sequence[MergeRun]) -> int:
     return sum([await merger._merge(some) for some in plan_packs(sound, merger._settings)])
 
 
-def build_merged(
-    sources: Sequence[MergeSource],
-    data: dict[Place, memoryview],
-    key: str,
-    now_ms: int,
-    levels: Mapping[int, int],
-) -> tuple[list[bytes], list[ColdSlice | None]]:
-    """Return the object's parts, and for each source its index entry. `levels` of zstd are by
-    group.
-
-    The entry is None if a slice is missing or damaged, or if the run has `bounds`. Runs in a
-    thread. Removes the data that it has read from `data`.
-    """
-    builder = PackBuilder()
-    made: list[ColdSlice | None] = []
-    uses = Counter(_place_of(cold) for source in sources for cold in source.entries)
-    for source in sources:
-        run, head = source.run, source.entries[0]
-        try:
-            parsed = _parsed(source.entries, data)
-        except (KeyError, CorruptData):
-            made.append(None)
-            continue
-        finally:
-            _drop(source.entries, data, uses)
-        source.bounds = bounds_in(source.entries, parsed)
-        for cold, each in zip(source.entries, parsed, strict=True):
-            if cold.flags & UNDECIDED:  # what a run has is decided: it ends before the open ones
-                each.batch_flags = decided_flags(each, cold.record, source.aborted)
-        try:
-            merged = (
-                None
-                if source.bounds
-                else merge_slices(head.record, head.byte, _with_gaps(source.entries, parsed))
-            )
-        except CorruptData:
-            merged = None
-        if merged is None:
-            made.append(None)
-            continue
-        entry = builder.add(
-            run.uid,
-            run.group,
-            pressed(merged, levels.get(run.group, 0)),
-            path=source.path,
-            content_type=source.content_type,
-        )
-        behind = _missing_behind(source.entries[-1], parsed[-1])
-        made.append(
-            entry.at(
-                key,
-                head.record,
-                head.byte,
-                missing_records=behind[0],
-                missing_bytes=behind[1],
-            )
-        )
-        let_the_loop_run()
-    parts, _ = builder.finish(owner_group=sources[0].run.group, created_ms=now_ms)
-    return parts, made
-
-
 async def _each_stream(
     machines: Iterable[tuple[int, Machine]],
 ) -> AsyncIterator[tuple[int, Machine, Stream]]:
@@ -553,68 +474,6 @@ async def _each_stream(
             for stream in streams:
                 if stream.cold:
                     yield group, machine, stream
-
-
-def _parsed(entries: Sequence[ColdSlice], data: Mapping[Place, memoryview]) -> list[Slice]:
-    """Return the slices of these entries, or the parts of slices that they name. Raises KeyError,
-    CorruptData."""
-    slices: dict[Place, Slice] = {}
-    for cold in entries:
-        place = _place_of(cold)
-        if place not in slices and not cold.is_inline:
-            slices[place] = parse_slice(bytes(data[place]), cold.crc)
-    return [
-        slice_of(cold) if cold.is_inline else slices[_place_of(cold)].run(cold) for cold in entries
-    ]
-
-
-def _drop(
-    entries: Sequence[ColdSlice], data: dict[Place, memoryview], uses: Counter[Place]
-) -> None:
-    """Remove the data that no later entry needs. Parts of one slice may be in several runs."""
-    for cold in entries:
-        place = _place_of(cold)
-        uses[place] -= 1
-        if not uses[place]:
-            data.pop(place, None)
-
-
-def _place_of(cold: ColdSlice) -> Place:
-    return cold.pack, cold.offset
-
-
-def _with_gaps(entries: Sequence[ColdSlice], parsed: Sequence[Slice]) -> list[Slice]:
-    """Return the slices with gaps for what is missing between them."""
-    found: list[Slice] = []
-    for cold, each in zip(entries, parsed, strict=True):
-        found.append(each)
-        missing = _missing_behind(cold, each)
-        if any(missing) and cold is not entries[-1]:
-            found.append(gap(each.encoding, each.append_times_ms[-1], *missing))
-    return found
-
-
-def _missing_behind(cold: ColdSlice, found: Slice) -> tuple[int, int]:
-    """Return the numbers and positions of an entry's span that lie behind its slice."""
-    records, length = found.span
-    return cold.records - records, cold.length - length
-
-
-def bounds_in(entries: Sequence[ColdSlice], parsed: Sequence[Slice]) -> list[int]:
-    """Return the first records of the entries that cannot be in one slice with those before."""
-    bounds: list[int] = []
-    begin = entries[0].record
-    for at in range(1, len(entries)):
-        cold = entries[at]
-        if (
-            parsed[at].encoding != parsed[at - 1].encoding
-            or cold.record + cold.records - begin > RECORDS_MAX
-            or cold.record != entries[at - 1].record + entries[at - 1].records
-            or cold.byte != entries[at - 1].byte + entries[at - 1].length
-        ):
-            bounds.append(cold.record)
-            begin = cold.record
-    return bounds
 
 
 def _within(runs: Iterable[MergeRun]) -> Iterator[MergeRun]:

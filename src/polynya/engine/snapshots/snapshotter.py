@@ -25,7 +25,7 @@ from polynya.stream.state.model import HotBatch
 from polynya.wal import Journal
 from polynya.wal.errors import DiskFull
 from polynya.wal.snapshots import SnapshotLink, SnapshotStore
-from polynya.wire.slices import is_intact
+from polynya.wire.slice_building import is_intact
 
 PACE_SECONDS = 0.02  # between two groups
 # of journal: older hot batches are copied forward, so that they do not pin old segments

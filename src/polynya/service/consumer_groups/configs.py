@@ -7,11 +7,10 @@ to have some. A coordinator reads them at most once a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 
-from polynya.base.errors import PolynyaError, Unavailable
+from polynya.base.errors import PolynyaError
 from polynya.base.limits import (
     GROUP_CONFIGS_MAX,
     GROUP_HEARTBEAT_MS_MIN,
@@ -19,17 +18,11 @@ from polynya.base.limits import (
     GROUP_SESSION_MS_MIN,
 )
 from polynya.service.bucket_profiles import MetaSettings
+from polynya.service.named_configs import Configs, Limit, NamedConfigs
 from polynya.stream.features.consumer_groups.modern import HEARTBEAT_MS, SESSION_MS
-from polynya.stream.features.settings.commands import MetaChange
-from polynya.stream.features.settings.rules import values_of, version_of
-from polynya.stream.replies import Code
 
 SCOPE = "kafka-group-configs"
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-_FRESH_SECONDS = 1.0
-_READ_SECONDS = 2.0  # a member does not wait longer for a meta group without a leader
-_ATTEMPTS = 5
-Configs = dict[str, str]
 
 
 class GroupConfig(msgspec.Struct, frozen=True, gc=False):
@@ -90,21 +83,29 @@ class GroupConfigs:
     """The configs of groups, as one core knows them."""
 
     def __init__(self, meta_group: MetaSettings) -> None:
-        self._meta_group = meta_group
-        self._known: dict[str, Configs] = {}
-        self._read_at = float("-inf")
+        self._stored = NamedConfigs(
+            meta_group,
+            SCOPE,
+            checked=checked,
+            limit=Limit(
+                GROUP_CONFIGS_MAX,
+                InvalidGroupConfig,
+                f"{GROUP_CONFIGS_MAX} groups have configs, which is the limit: delete some",
+            ),
+            what="the configs of groups",
+        )
+        self.all, self.alter = self._stored.all, self._stored.alter
         self._reading: asyncio.Task[None] | None = None
 
     def timeouts(self, group: str) -> tuple[int, int]:
         """Return the timeouts of a group, as last read."""
-        return timeouts_of(self._known.get(group, {}))
+        return timeouts_of(self._stored.known.get(group, {}))
 
     async def refresh(self, *, waits: bool) -> None:
         """Read the configs unless they are of the last second. `waits`: until they are read, if the
         meta group answers."""
-        now = asyncio.get_running_loop().time()
-        if self._reading is None and now - self._read_at >= _FRESH_SECONDS:
-            self._reading = asyncio.get_running_loop().create_task(self._try_to_read())
+        if self._reading is None and not self._stored.reads.is_fresh:
+            self._reading = asyncio.get_running_loop().create_task(self._stored.reads.refresh())
             self._reading.add_done_callback(self._is_read)
         if waits and self._reading is not None:
             await asyncio.wait([self._reading])
@@ -113,50 +114,7 @@ class GroupConfigs:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def all(self) -> dict[str, Configs]:
-        """Return the configs of each group that has some. Raises Unavailable."""
-        await self._read()
-        return self._known
-
-    async def alter(self, group: str, change: Callable[[Configs], Configs]) -> None:
-        """Change the configs of a group. `change` gets the present ones. Raises Unavailable,
-        InvalidGroupConfig."""
-        for _ in range(_ATTEMPTS):
-            version = await self._read()
-            before = self._known.get(group, {})
-            after = checked(change(dict(before)))
-            if after == before:
-                return
-            if not before and len(self._known) >= GROUP_CONFIGS_MAX:
-                raise InvalidGroupConfig(
-                    f"{GROUP_CONFIGS_MAX} groups have configs, which is the limit: delete some"
-                )
-            value = msgspec.json.encode(after) if after else None
-            # the key is in hexadecimal digits: a group's id may have any character
-            changes = [(group.encode().hex(), value)]
-            reply = await self._meta_group.call(MetaChange(SCOPE, version, changes))
-            if reply.code == Code.OK:
-                return
-        raise Unavailable("concurrent changes to the configs of groups; retry")
-
-    async def _try_to_read(self) -> None:
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                await self._read()
-        except (PolynyaError, TimeoutError):
-            self._read_at = asyncio.get_running_loop().time()
-
     def _is_read(self, task: asyncio.Task[None]) -> None:
         self._reading = None
         if not task.cancelled():
             task.result()
-
-    async def _read(self) -> int:
-        """Read the configs; return the number of their last change."""
-        meta = await self._meta_group.entries(SCOPE)
-        self._known = {
-            bytes.fromhex(key).decode(): msgspec.json.decode(value, type=Configs)
-            for key, value in values_of(meta, SCOPE).items()
-        }
-        self._read_at = asyncio.get_running_loop().time()
-        return version_of(meta, SCOPE)

@@ -58,11 +58,7 @@ from polynya.stream.features.consumer_groups.commands import (
 from polynya.stream.features.consumer_groups.modern import ModernGroup, described_modern
 from polynya.stream.features.consumer_groups.modern_members import JOIN_EPOCH
 from polynya.stream.features.consumer_groups.rules import old_offsets
-from polynya.stream.features.consumer_groups.state import (
-    CONSUMER,
-    ConsumerGroup,
-    unpacked_place,
-)
+from polynya.stream.features.consumer_groups.state import CONSUMER, ConsumerGroup, unpacked_place
 from polynya.stream.features.consumer_groups.subscription import topics_of
 from polynya.stream.features.consumer_groups.topic_view import TopicView
 from polynya.stream.machine import Machine
@@ -539,12 +535,8 @@ async def _drop_offsets(led: _Led, call: DropPlaces) -> Answer:
     reply = await _logged(led, DropOffsets(call.group, free))
     if reply.code == Code.NOT_FOUND:
         return Outcomes([GroupError.GROUP_ID_NOT_FOUND])
-    return Outcomes(
-        [
-            0,
-            *(GroupError.GROUP_SUBSCRIBED_TO_TOPIC * (name in read) for name, *_ in call.places),
-        ]
-    )
+    held = (GroupError.GROUP_SUBSCRIBED_TO_TOPIC * (name in read) for name, *_ in call.places)
+    return Outcomes([0, *held])
 
 
 async def _logged(led: _Led, command: Command) -> Reply:

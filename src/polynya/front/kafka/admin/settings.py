@@ -13,9 +13,10 @@ from polynya.access.grants import Verb
 from polynya.access.kafka_acls import Operation
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka import configs as known
-from polynya.front.kafka.admin import client_metrics, group_configs
 from polynya.front.kafka.admin.broker_configs import broker_configs, broker_name, refusal_of
+from polynya.front.kafka.admin.client_metrics import CLIENT_METRICS_CONFIGS
 from polynya.front.kafka.admin.config_texts import documentation_of
+from polynya.front.kafka.admin.group_configs import GROUP_CONFIGS, configured
 from polynya.front.kafka.admin.topics import DEFAULT_CONFIG, TOPIC_CONFIG
 from polynya.front.kafka.call import Call, count, in_turns
 from polynya.front.kafka.configs import (
@@ -55,8 +56,7 @@ from polynya.wire.kafka.generated.list_config_resources import (
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = RESOURCES = (2, 4, 8, 16, 32)  # kinds of resources
 STATIC_CONFIG = 4  # a source of a value: the configuration file
 SET, DELETE, APPEND, SUBTRACT = range(4)
-_REPLACE = {GROUP: group_configs.replace, CLIENT_METRICS: client_metrics.replace}
-_STEP = {GROUP: group_configs.step, CLIENT_METRICS: client_metrics.step}
+_NAMED = {GROUP: GROUP_CONFIGS, CLIENT_METRICS: CLIENT_METRICS_CONFIGS}
 _Found = tuple[Error, str | None]
 _TWICE: _Found = (Error.INVALID_REQUEST, "the request names the resource twice; name it once")
 
@@ -96,12 +96,8 @@ async def _describe(
         topic = await _topic(call, asked.resource_name, result)
         if topic is not None:
             listed = list(_of_topic(topic.settings, synonyms=request.include_synonyms))
-    elif kind == GROUP:
-        result.error_code, listed = await group_configs.described(
-            call, asked.resource_name, synonyms=request.include_synonyms
-        )
-    elif kind == CLIENT_METRICS:
-        result.error_code, listed = await client_metrics.described(
+    elif kind in _NAMED:
+        result.error_code, listed = await _NAMED[kind].described(
             call, asked.resource_name, synonyms=request.include_synonyms
         )
     elif kind == BROKER and not call.caller.may_administer(Operation.DESCRIBE_CONFIGS):
@@ -194,7 +190,7 @@ async def list_config_resources(
                 subscribed = await context.telemetry.subscriptions.all()
                 named += [(name, CLIENT_METRICS) for name in subscribed]
             if GROUP in wanted:
-                named += [(name, GROUP) for name in await group_configs.configured(call)]
+                named += [(name, GROUP) for name in await configured(call)]
         except PolynyaError as fault:
             return ListConfigResourcesResponse(error_code=error_of_fault(fault))
     response = ListConfigResourcesResponse()
@@ -218,8 +214,10 @@ async def alter_configs(
         found = (
             _TWICE
             if times[resource] > 1
-            else await _REPLACE[resource[0]](call, resource[1], pairs, dry=request.validate_only)
-            if resource[0] in _REPLACE
+            else await _NAMED[resource[0]].replace(
+                call, resource[1], pairs, dry=request.validate_only
+            )
+            if resource[0] in _NAMED
             else await _alter(
                 call,
                 resource,
@@ -245,10 +243,10 @@ async def incremental_alter_configs(
         found = (
             _TWICE
             if times[resource] > 1
-            else await _STEP[resource[0]](
+            else await _NAMED[resource[0]].step(
                 call, resource[1], asked.configs, dry=request.validate_only
             )
-            if resource[0] in _STEP
+            if resource[0] in _NAMED
             else await _alter(
                 call,
                 resource,

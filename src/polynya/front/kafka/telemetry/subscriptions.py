@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from polynya.base.errors import PolynyaError, Unavailable
+from polynya.base.errors import PolynyaError
 from polynya.base.limits import (
     CLIENT_LABEL_CHARACTERS_MAX,
     CLIENT_METRICS_INTERVAL_MS_MAX,
@@ -21,21 +21,16 @@ from polynya.base.limits import (
     CLIENT_METRICS_VALUE_CHARACTERS_MAX,
 )
 from polynya.front.kafka.configs import INT, LIST, list_of
-from polynya.routing.fresh_reads import FreshReads
 from polynya.service.bucket_profiles import MetaSettings
+from polynya.service.named_configs import Configs, Limit, NamedConfigs
 from polynya.stream.features.consumer_groups.patterns import InvalidPattern, Pattern
-from polynya.stream.features.settings.commands import MetaChange
-from polynya.stream.features.settings.rules import values_of, version_of
-from polynya.stream.replies import Code
 
 SCOPE = "kafka-client-metrics"
 METRICS, INTERVAL, MATCH = "metrics", "interval.ms", "match"
 INTERVAL_MS = 300_000  # without a subscription, as Kafka's
 EVERY_METRIC = "*"
-_ATTEMPTS = 5
 _NAME_CHARACTERS_MAX = 249  # as of a topic
 _LETTERS = frozenset(map(chr, range(32, 256)))  # of the ids of clients
-Configs = dict[str, str]
 
 
 class ClientMetricsConfig(msgspec.Struct, frozen=True, gc=False):
@@ -155,17 +150,27 @@ class ClientMetricsSubscriptions:
     """The subscriptions, as one core knows them."""
 
     def __init__(self, meta_group: MetaSettings) -> None:
-        self._meta_group = meta_group
-        self._known: dict[str, Configs] = {}
         self._compiled: list[Subscription] = []
         self._unions: dict[Wanted, Wanted] = {}
-        self._reads = FreshReads(self._read)
         self.version = -1  # the number of their last change
+        self._stored = NamedConfigs(
+            meta_group,
+            SCOPE,
+            checked=checked,
+            limit=Limit(
+                CLIENT_METRICS_MAX,
+                InvalidClientMetrics,
+                f"there are {CLIENT_METRICS_MAX} subscriptions, which is the limit: delete some",
+            ),
+            what="the subscriptions of client metrics",
+            on_read=self._compile,
+        )
+        self.all = self._stored.all
 
     async def refresh(self) -> None:
         """Read the subscriptions unless they are of the last second. While the meta group does not
         answer, the last ones stay in use."""
-        await self._reads.refresh()
+        await self._stored.reads.refresh()
 
     def wanted(self, client: Client) -> Wanted:
         """Return the union of the subscriptions that match a client, at the shortest interval."""
@@ -179,45 +184,17 @@ class ClientMetricsSubscriptions:
             self._unions.clear()
         return self._unions.setdefault(wanted, wanted)  # clients share it
 
-    async def all(self) -> dict[str, Configs]:
-        """Return the configs of each subscription. Raises Unavailable."""
-        await self._reads.now()
-        return self._known
-
     async def alter(self, name: str, change: Callable[[Configs], Configs]) -> None:
         """Change a subscription, which ends with its last config. `change` gets the present
         configs. Raises Unavailable, InvalidClientMetrics."""
-        for _ in range(_ATTEMPTS):
-            version = await self._reads.now()
-            before = self._known.get(name, {})
-            after = checked(change(dict(before)))
-            if after == before:
-                return
-            if not before and len(self._known) >= CLIENT_METRICS_MAX:
-                raise InvalidClientMetrics(
-                    f"there are {CLIENT_METRICS_MAX} subscriptions, which is the limit: delete some"
-                )
-            value = msgspec.json.encode(after) if after else None
-            # the key is in hexadecimal digits: a name may have any character
-            changes = [(name.encode().hex(), value)]
-            reply = await self._meta_group.call(MetaChange(SCOPE, version, changes))
-            if reply.code == Code.OK:
-                await self._reads.now()
-                return
-        raise Unavailable("concurrent changes to the subscriptions of client metrics; retry")
+        if await self._stored.alter(name, change):
+            await self._stored.reads.now()
 
-    async def _read(self) -> int:
-        meta = await self._meta_group.entries(SCOPE)
-        version = version_of(meta, SCOPE)
+    def _compile(self, version: int) -> None:
         if version != self.version:
-            self._known = {
-                bytes.fromhex(key).decode(): msgspec.json.decode(value, type=Configs)
-                for key, value in values_of(meta, SCOPE).items()
-            }
-            self._compiled = _compiled(self._known.values())
+            self._compiled = _compiled(self._stored.known.values())
             self._unions.clear()
             self.version = version
-        return version
 
 
 def _compiled(known: Iterable[Configs]) -> list[Subscription]:

@@ -1,1 +1,1 @@
-"""The codecs that `scripts/kafka_codec.py` generates: see `polynya.wire.kafka`."""
+"""The codecs that `scripts/kafka_codec.py` generates; `index.py` lists them."""
