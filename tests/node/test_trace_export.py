@@ -10,11 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from missing import needed_module
 from otlp_collector import Collector, collector
 from polling import wait_until
 from product import running_node
+from worlds.dev_cluster import dev_cluster
 
 from polynya.base.spans import Span
 from polynya.client import Client
@@ -214,3 +216,49 @@ def test_a_client_finds_its_append_in_its_own_trace(tmp_path: Path) -> None:
     assert attributes_of(root)["polynya.stream"] == "default/orders"
     assert root.start_time_unix_nano <= fsync.start_time_unix_nano
     assert fsync.end_time_unix_nano <= commit.end_time_unix_nano <= root.end_time_unix_nano
+
+
+@pytest.mark.process
+def test_the_trace_of_an_append_goes_on_at_the_node_that_leads_its_group(tmp_path: Path) -> None:
+    needed_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    with collector() as kept:
+        variables = {ENDPOINT: kept.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        variables["OTEL_METRICS_EXPORTER"] = "none"
+        with dev_cluster(tmp_path / "c", **variables) as cluster:
+            with Client(cluster.urls[0]) as client:
+                client.stream("orders").create()
+            for node, url in enumerate(cluster.urls, 1):
+                # not by the client, which asks the leader itself
+                parent = {"traceparent": f"00-{node:032x}-{PARENT_ID}-01"}
+                path = f"{url}/v1/stream/orders"
+                httpx.post(path, json={"id": node}, headers=parent, timeout=60).raise_for_status()
+            wait_until(lambda: len(whole(kept)) == 3, what="the three traces")
+    leaders = {spans["fsync"] for spans in whole(kept).values()}
+    assert len(leaders) == 1, "all commit at one leader"
+    fronts = {spans["POST /v1/stream/{name}"] for spans in whole(kept).values()}
+    assert len(fronts) == 3
+    for spans in whole(kept).values():
+        forwarded = {"forward", "propose"} & {*spans}
+        is_led_here = {spans["POST /v1/stream/{name}"]} == leaders
+        assert len(forwarded) == (0 if is_led_here else 2), spans
+        assert is_led_here or {spans["propose"]} == leaders
+
+
+def whole(kept: Collector) -> dict[str, dict[str, str]]:
+    """The traces in which each parent is known, with a write: the node of each span, by their ids."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    found: dict[str, list[tuple[Any, str]]] = {}
+    for path, _, body in [*kept.received]:
+        assert path == "/v1/traces"
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            node = attributes_of(resource.resource)["service.instance.id"]
+            for span in (each for scope in resource.scope_spans for each in scope.spans):
+                found.setdefault(span.trace_id.hex(), []).append((span, node))
+    traces = {}
+    for trace, spans in found.items():
+        known = {span.span_id for span, _ in spans}
+        above = {span.parent_span_id.hex() for span, _ in spans if span.parent_span_id not in known}
+        if above == {PARENT_ID} and "fsync" in {span.name for span, _ in spans}:
+            traces[trace] = {span.name: node for span, node in spans}
+    return traces

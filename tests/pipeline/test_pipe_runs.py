@@ -1,5 +1,5 @@
-"""A sync that the node itself runs in Spark, asked for over HTTP: its progress and its rows, and that a node
-that is killed leaves no process of a run."""
+"""Runs of a table that the node itself has in Spark, asked for over HTTP: their progress and rows, a
+cancelled one, a rebuild, and that a node that is killed leaves no process of a run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,30 @@ def newest(world: PipeWorld) -> dict[str, Any]:
     return found
 
 
+def asked(world: PipeWorld, verb: str, body: dict[str, Any] | None = None) -> str:
+    """Ask for a run, and return its id."""
+    answer = world.http.post(f"{world.node.url}/v1/tables/rides/{verb}", json=body)
+    assert answer.status_code == 202, answer.text
+    run: str = answer.json()["run"]["id"]
+    return run
+
+
+def ended(world: PipeWorld) -> dict[str, Any]:
+    """The newest run, once it has ended."""
+    wait_until(
+        lambda: newest(world)["state"] not in ("queued", "running"), what="the end", seconds=400
+    )
+    return newest(world)
+
+
 def test_a_sync_on_the_node_fills_the_table_and_a_killed_node_leaves_none(
     world: PipeWorld,
 ) -> None:
     world.start("--lake-master", "local[1]")
     assert world.run("table", "create", "rides", "--prefix", "rides/").code == 0
     world.append("rides/a", {"fare": 1}, {"fare": 2})
-    asked = world.http.post(f"{world.node.url}/v1/tables/rides/sync")
-    assert asked.status_code == 202, asked.text
-    wait_until(
-        lambda: newest(world)["state"] not in ("queued", "running"), what="the end", seconds=400
-    )
-    run = newest(world)
+    asked(world, "sync")
+    run = ended(world)
     assert (run["state"], run["message"]) == ("done", "rides: job 1 added 2 rows"), run
     assert any("planned" in line for line in run["log"]), run
     world.check_exactly_once("rides")
@@ -42,19 +54,52 @@ def test_a_sync_on_the_node_fills_the_table_and_a_killed_node_leaves_none(
     assert listed.code == 0 and "job 1 added 2 rows" in listed.out, listed
 
     world.append("rides/a", {"fare": 3})
-    world.http.post(f"{world.node.url}/v1/tables/rides/sync")
+    asked(world, "sync")
     wait_until(lambda: newest(world)["log"], what="its first line", seconds=400)
-    assert _has_run(world)
+    assert _has(world, "table sync")
     world.node.kill()
     wait_until(
         lambda: not processes_with(TAG, world.tag), what="the end of all processes", seconds=60
     )
 
 
-def _has_run(world: PipeWorld) -> bool:
-    """Report whether a process of a run lives."""
+def test_a_cancelled_run_leaves_no_jvm_and_a_whole_table_that_a_rebuild_replaces(
+    world: PipeWorld,
+) -> None:
+    world.start("--lake-master", "local[1]")
+    assert world.run("table", "create", "rides", "--prefix", "rides/").code == 0
+    for name in "abc":
+        world.append(f"rides/{name}", *({"fare": number} for number in range(300)))
+    run = asked(world, "sync")
+    wait_until(lambda: _has(world, "java"), what="Spark", seconds=400, pause=0.01)
+    answer = world.http.post(f"{world.node.url}/v1/tables/rides/cancel", json={"run": run})
+    assert answer.status_code == 200, answer.text
+    cancelled = ended(world)
+    assert (cancelled["id"], cancelled["state"]) == (run, "cancelled"), cancelled
+    wait_until(lambda: not _has(world, "java"), what="the end of Spark", seconds=60)
+    assert not _has(world, "table sync")
+
+    asked(world, "sync")
+    first = ended(world)
+    assert first["state"] == "done" and "added 900 rows" in first["message"], first
+    world.check_exactly_once("rides")
+    before = world.tables()["rides"]
+
+    asked(world, "rebuild", {"columns": {"fare": "double"}, "partitions": ["stream"]})
+    rebuilt = ended(world)
+    assert (rebuilt["verb"], rebuilt["state"]) == ("rebuild", "done"), rebuilt
+    world.check_exactly_once("rides")
+    table = world.tables()["rides"]
+    assert table["partitions"] == ["stream"] and table["location"] != before["location"]
+    schema = world.http.get(f"{world.node.url}/v1/tables/rides/schema").json()
+    assert {column["name"]: column["type"] for column in schema["columns"]}["fare"] == "double"
+    wait_until(lambda: not _has(world, "java"), what="the end of Spark", seconds=60)
+
+
+def _has(world: PipeWorld, words: str) -> bool:
+    """Report whether a process with these words in its command line lives."""
     for process in processes_with(TAG, world.tag):
         with contextlib.suppress(psutil.Error):
-            if "table sync" in " ".join(process.cmdline()):
+            if words in " ".join(process.cmdline()):
                 return True
     return False

@@ -16,8 +16,9 @@ from worlds.two_nodes import answer_of, each_loop, two_nodes  # noqa: F401 a fix
 from polynya.base.spans import Span, Tracer, active, within
 from polynya.replica.log import encode_command
 from polynya.routing import messages
-from polynya.routing.bundles import TRACE_PROTOCOL, Bundles
+from polynya.routing.bundles import Bundles
 from polynya.routing.proposals import ReceivedProposals
+from polynya.routing.requests import TRACE_PROTOCOL, Received
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code, Done, Reply
@@ -54,7 +55,7 @@ def lead(transport: Transport, tracer: Tracer) -> None:
     named: Any = SimpleNamespace(
         on=lambda kind, handler: kind == messages.TRACED and transport.on(kind, handler)
     )
-    ReceivedProposals(local, directory, named, lambda *came: None, lambda: tracer)
+    ReceivedProposals(local, directory, Received(named, lambda: tracer), lambda *came: None)
 
 
 async def appended(bundles: Bundles, span: Span, count: int) -> None:

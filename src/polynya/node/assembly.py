@@ -119,7 +119,7 @@ class Assembly:
         self._listeners = self._listeners_of(behind)
         self._cluster.follow_traffic(self._listeners, self._costs.history)
         self._listeners.trace(self._traces.tracer)
-        self.service.proposals.tracer = self._traces.tracer
+        self.service.trace(self._traces.tracer)
         await self._listeners.open()
         self._spawn([watcher.run(), reducers.run(), self._otlp.run(), self._traces.run()])
         await self._subscriptions.start(lost_task)

@@ -21,9 +21,10 @@ from polynya.base.errors import NotLeader, OutcomeUnknown
 from polynya.base.histogram import Histogram
 from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
-from polynya.base.spans import ACTIVE, CLIENT, Span, active
+from polynya.base.spans import ACTIVE, Span
 from polynya.replica.log import check_proposal
-from polynya.routing import messages, send
+from polynya.routing import messages, requests, send
+from polynya.routing.requests import Answer
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import (
     APPEND_BASES,
@@ -35,12 +36,9 @@ from polynya.stream.features.appends.commands import (
 )
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
-from polynya.transport.handshake import node_of
 
 BUNDLE_BYTES_MAX = 1 * MIB  # a bundle is sent once it exceeds this; a larger append travels alone
 PROTOCOL = 2  # peer protocol version that introduced PROPOSE_ALL
-TRACE_PROTOCOL = 5  # peer protocol version that introduced TRACED between nodes
-Answer = Callable[[bytes | BaseException], None]
 
 
 class BundleTransport(Protocol):
@@ -136,8 +134,9 @@ class Bundles:
         bundle = self.open.pop(group, None)
         if bundle is not None:
             self._send(bundle)
-        span = None if ACTIVE.get() is None else _forwarded(target, group)
-        self._ask(
+        span = None if ACTIVE.get() is None else requests.span_of("forward", target, group)
+        requests.ask(
+            self._transport,
             target,
             group,
             messages.PROPOSE,
@@ -166,7 +165,9 @@ class Bundles:
         bundle.commands.append(command)
         bundle.bodies.append(body)
         bundle.dones.append(done)
-        if ACTIVE.get() is not None and (span := _forwarded(bundle.target, bundle.group)):
+        if ACTIVE.get() is not None and (
+            span := requests.span_of("forward", bundle.target, bundle.group)
+        ):
             bundle.traced.append(span)
         bundle.size += len(body)
         if bundle.size > BUNDLE_BYTES_MAX or bundle.group not in self.open:
@@ -192,20 +193,7 @@ class Bundles:
             kind = messages.PROPOSE_ALL
             body = b"".join((group, array_head(len(bodies)), *bodies))
         span = bundle.traced[0] if bundle.traced else None
-        self._ask(bundle.target, bundle.group, kind, body, come, span)
-
-    def _ask(  # noqa: PLR0913
-        self, target: int, group: int, kind: int, body: bytes, come: Answer, span: Span | None
-    ) -> None:
-        """Send a request, with its span unless the core may not know that: one of an older release,
-        or one that is reached through another."""
-        if (
-            span is not None
-            and target < send.THROUGH
-            and self._transport.protocol(target) >= TRACE_PROTOCOL
-        ):
-            kind, body = messages.TRACED, messages.traced(span, kind, body)
-        send.ask(self._transport, target, group, kind, body, come)
+        requests.ask(self._transport, bundle.target, bundle.group, kind, body, come, span)
 
     def _on_one_response(
         self, done: Done, sent: float, span: Span | None, body: bytes | BaseException
@@ -230,26 +218,8 @@ class Bundles:
 
     def _arrived(self, span: Span, seconds: float, body: bytes | BaseException) -> None:
         """End the span of a request that was answered."""
-        span.end(type(body).__name__ if isinstance(body, BaseException) else "")
+        requests.end(span, body)
         self.seconds.remember(seconds, "trace_id", span.trace_id)
-
-
-def _forwarded(target: int, group: int) -> Span | None:
-    """Begin the span of a traced request to another core."""
-    above = active()
-    if above is None:
-        return None
-    place = target % send.THROUGH
-    return above.child(
-        "forward",
-        {
-            "polynya.group": group,
-            "polynya.core": place & 0xFF,
-            "polynya.node": node_of(place),  # 0: this one
-            "polynya.relayed": target >= send.THROUGH,
-        },
-        CLIENT,
-    )
 
 
 def _hand_out(bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:

@@ -19,12 +19,13 @@ from polynya.local.api import AppendTo
 from polynya.local.appends import Appender
 from polynya.local.local import LocalGroups
 from polynya.replica.log import encode_command
-from polynya.routing import messages, send
+from polynya.routing import messages
 from polynya.routing.bundles import AppendBundle, Bundles, BundleTransport
 from polynya.routing.directory import Directory, LeaderExchange, LeaderRpc, LocalReplicas
 from polynya.routing.diskless import DisklessRoutes
 from polynya.routing.group_locations import CoreAddress, GroupLocations
 from polynya.routing.in_flight import Attempt, InFlight, WaitingAttempts
+from polynya.routing.requests import Relay
 from polynya.routing.send import THROUGH, Target, Targets, TargetTransport
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import APPEND_BASES, Append, Produce
@@ -81,8 +82,8 @@ class Forwarding:
             suspect=self._in_flight.suspect,
             retry=self.attempts.retry,
         )
-        relay = send.handler_of(transport, self.targets.leader_at, replicas.leader_of)
-        transport.on(messages.PASS_ON, relay)
+        self.relay = Relay(transport, self.targets.leader_at, replicas.leader_of)
+        transport.on(messages.PASS_ON, self.relay.handle)
 
     def start(self) -> None:
         """Send the known leaders to the other cores of this node, now and from time to time."""

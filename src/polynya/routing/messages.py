@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import InvalidMessage
-from polynya.base.spans import Span
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.local.reads.pieces import PlannedPage, PlannedSpans
 from polynya.stream.features.tables.rules import Lag
@@ -37,7 +36,8 @@ TOPICS = 16
 CONSUMER_GROUPS = 17
 EPOCH_END = 18
 LEADERS_OF = 19
-TRACED = 20  # to another node only by the peer protocol 5: `polynya.routing.bundles`
+TRACED = 20  # to another node only by the peer protocol 5: `polynya.routing.requests`
+PROPOSALS = (PROPOSE, PROPOSE_ALL)
 _TRACE = struct.Struct("<16sQH")  # trace, span, kind of the request behind it
 
 
@@ -118,9 +118,9 @@ def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
-def traced(span: Span, kind: int, body: bytes) -> bytes:
+def traced(trace: int, span: int, kind: int, body: bytes) -> bytes:
     """Return the body of TRACED: a request that is a part of a span's work."""
-    return _TRACE.pack(span.trace.to_bytes(16, "big"), span.id, kind) + body
+    return _TRACE.pack(trace.to_bytes(16, "big"), span, kind) + body
 
 
 def untraced(body: bytes) -> tuple[int, int, int, bytes]:

@@ -8,19 +8,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from polynya.base.errors import InvalidMessage, NotLeader
+from polynya.base.errors import NotLeader
 from polynya.base.futures import settle
 from polynya.base.histogram import Histogram
 from polynya.base.names import group_of
-from polynya.base.spans import Span, Tracer, within
+from polynya.base.spans import Tracer
 from polynya.local.api import AppendTo
 from polynya.local.appends import Appender
 from polynya.local.local import LocalGroups
 from polynya.replica.log import check_proposal, decode_command, encode_command
 from polynya.routing import messages
-from polynya.routing.bundles import Answer, AppendBundle, Bundles, handler_of
+from polynya.routing.bundles import AppendBundle, Bundles, handler_of
 from polynya.routing.directory import Leaders, SoleDirectory
 from polynya.routing.diskless import DisklessRoutes, DisklessWriter
+from polynya.routing.requests import Received
 from polynya.routing.rpc import CoreTransport
 from polynya.routing.send import SoleTargets
 from polynya.stream.command import Command
@@ -29,7 +30,6 @@ from polynya.stream.replies import Code, Done, Reply
 from polynya.wal import DiskFull
 
 _NAMES_MAX = 65_536
-Handler = Callable[[bytes, Answer, int], None]
 _APPENDS = (Append, Produce)  # `Append | Produce` would be built at each check
 
 
@@ -185,38 +185,18 @@ class ReceivedProposals:
         self,
         local: LocalGroups,
         directory: Leaders,
-        transport: CoreTransport,
+        received: Received,
         came: Callable[[int, int, int], None],
-        tracer: Callable[[], Tracer | None],
     ) -> None:
-        """Take proposals. `came` counts the appends of a group by the core that sent them, and
-        `tracer` returns that of this core."""
-        self._tracer = tracer
+        """Take proposals. `came` counts the appends of a group by the core that sent them."""
         self._local = local
         self._directory = directory
         self._came = came
-        self._handlers: dict[int, Handler] = {
-            messages.PROPOSE: self._propose,
-            messages.PROPOSE_ALL: handler_of(
-                directory.leads, directory.leader_here, local.propose, local.now_ms, came
-            ),
-        }
-        for kind, handler in self._handlers.items():
-            transport.on(kind, handler)
-        transport.on(messages.TRACED, self._trace)
-
-    def _trace(self, body: bytes, reply: Answer, peer: int) -> None:
-        """Take a traced request of another core, of this node or another."""
-        trace, parent, kind, body = messages.untraced(body)
-        handler = self._handlers.get(kind)
-        if handler is None:
-            raise InvalidMessage(f"a traced request of kind {kind} is no proposal")
-        tracer = self._tracer()
-        if tracer is None:
-            handler(body, reply, peer)
-            return
-        span = tracer.resume("propose", trace, parent)
-        within(span, partial(handler, body, partial(_end, span, reply), peer))
+        received.on(messages.PROPOSE, self._propose)
+        received.on(
+            messages.PROPOSE_ALL,
+            handler_of(directory.leads, directory.leader_here, local.propose, local.now_ms, came),
+        )
 
     def _propose(
         self, body: bytes, reply: Callable[[bytes | BaseException], None], peer: int
@@ -234,9 +214,3 @@ class ReceivedProposals:
         command = self._local.stamped(decode_command(body[2:]))
         check_proposal(command)  # the engine trusts appends
         self._local.propose(group, command, done)
-
-
-def _end(span: Span, reply: Answer, answer: bytes | BaseException) -> None:
-    """Reply, and end the span of the request."""
-    span.end(type(answer).__name__ if isinstance(answer, BaseException) else "")
-    reply(answer)

@@ -13,15 +13,15 @@ import msgspec
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.local.local import LocalGroups
-from polynya.routing import messages, send
+from polynya.routing import messages, requests
 from polynya.routing.directory import Directory, SoleDirectory
 from polynya.routing.in_flight import LOOK_SECONDS, PATIENCE_SECONDS
+from polynya.routing.requests import Answer, Received
 from polynya.routing.send import SoleTargets, Targets
 from polynya.routing.tails import RemoteTail, TailPush, TailTransport
 
 HERE = -1
 Result = TypeVar("Result")
-Answer = Callable[[bytes | BaseException], None]
 
 
 class CoreTransport(TailTransport, Protocol):
@@ -72,6 +72,7 @@ class Rpc:
         directory: Directory | SoleDirectory,
         targets: Targets | SoleTargets,
         transport: CoreTransport,
+        received: Received,
         *,
         core: int,
         cores: int,
@@ -81,7 +82,7 @@ class Rpc:
         self.home_of = targets.home
         self._cores = cores
         self._local, self._directory, self._targets = local, directory, targets
-        self._transport = transport
+        self._transport, self._received = transport, received
 
     # --- cores ------------------------------------------------------------------------------------
 
@@ -99,12 +100,15 @@ class Rpc:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answered(body: bytes | BaseException) -> None:
+            if span is not None:
+                requests.end(span, body)
             if isinstance(body, OutcomeUnknown) and not changes:
                 # the request has no effect, so a retry is safe
                 body = Unavailable(f"{body}; retry")
             settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
-        send.ask(self._transport, core_id, group, kind, messages.encode(question), answered)
+        body, span = messages.encode(question), requests.span_of("ask", core_id, group)
+        requests.ask(self._transport, core_id, group, kind, body, answered, span)
         return await future
 
     def serve(
@@ -134,7 +138,7 @@ class Rpc:
             running.add(task)
             task.add_done_callback(running.discard)
 
-        self._transport.on(kind, handler)
+        self._received.on(kind, handler)
 
     # --- the core that acts for a group -----------------------------------------------------------
 

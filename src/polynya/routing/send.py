@@ -4,65 +4,18 @@ A request for a leader that this node cannot reach is relayed through another no
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from polynya.base.errors import InvalidMessage, NotLeader
-from polynya.routing import messages
+from polynya.base.errors import NotLeader
 from polynya.routing.directory import Directory
 from polynya.routing.group_locations import CoreAddress
-from polynya.transport.handshake import address, node_of
+from polynya.transport.handshake import address
 
 # added to a core's transport number: the core relays the request to the leader of the group
 THROUGH = 1 << 16
 RELAY_PROTOCOL = 3  # peer protocol version that introduced PASS_ON
-Answer = Callable[[bytes | BaseException], None]
-_HEAD = struct.Struct("<HH")  # kind, group
 Target = tuple[int, bool]  # transport number, -1 for none; whether that core is known to lead
-
-
-class RelayTransport(Protocol):
-    """The part of `polynya.transport` that a relay needs."""
-
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None: ...
-
-
-def ask(  # noqa: PLR0913
-    transport: RelayTransport, core_id: int, group: int, kind: int, body: bytes, done: Answer
-) -> None:
-    """Send a request to a core, or through it to the leader of the group."""
-    if core_id < THROUGH:
-        transport.call_nowait(core_id, kind, body, done)
-    else:
-        body = _HEAD.pack(kind, group) + body
-        transport.call_nowait(core_id - THROUGH, messages.PASS_ON, body, done)
-
-
-def handler_of(
-    transport: RelayTransport, leader_at: Callable[[int], int], leader_here: Callable[[int], int]
-) -> Callable[[bytes, Answer, int], None]:
-    """Return the handler of PASS_ON, which forwards a request to the leader and returns its
-    response.
-
-    `leader_at` returns the reachable core of another node that leads a group, or -1. A relayed
-    request is not relayed again. Without a leader to call, the response is NotLeader with
-    `leader_here`."""
-
-    def handle(body: bytes, reply: Answer, sender: int) -> None:
-        if len(body) < _HEAD.size:
-            raise InvalidMessage("a relayed request (PASS_ON) is too short for its head")
-        kind, group = _HEAD.unpack_from(body)
-        core_id = leader_at(group)
-        if core_id < 0 or node_of(core_id) == node_of(sender) or kind == messages.PASS_ON:
-            reply(NotLeader(leader_here(group)))
-        else:
-            transport.call_nowait(core_id, kind, body[_HEAD.size :], reply)
-
-    return handle
-
-
-# --- the choice ---------------------------------------------------------------------------------
 
 
 class TargetTransport(Protocol):

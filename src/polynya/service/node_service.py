@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
+from polynya.base.spans import Tracer
 from polynya.local.api import (
     Page,
     ReadQuery,
@@ -24,6 +25,7 @@ from polynya.routing.answers import ForkSources, LocalAnswers, MetaGroup
 from polynya.routing.forwarding import Forwarding
 from polynya.routing.handle import StreamHandle, StreamReads
 from polynya.routing.proposals import Proposals, ReceivedProposals, SoleRouter, StreamGroups
+from polynya.routing.requests import Received
 from polynya.routing.rpc import CoreTransport, NoTransport, Rpc
 from polynya.routing.tails import serve_tails
 from polynya.service.bucket_profiles import BucketProfiles
@@ -62,7 +64,11 @@ class NodeService:
         self.directory = directory = routes.directory
         stream_groups = StreamGroups(groups)
         self.proposals = Proposals(routes, stream_groups)
-        self.rpc = rpc = Rpc(local, directory, routes.targets, transport, core=core, cores=cores)
+        received = Received(transport, lambda: self.proposals.tracer)
+        self.rpc = rpc = Rpc(
+            local, directory, routes.targets, transport, received, core=core, cores=cores
+        )
+        ReceivedProposals(local, directory, received, routes.came)
         answers = LocalAnswers(local, directory)
         self.reads = StreamReads(local, rpc, answers, transport)
         self.meta_group = MetaGroup(rpc, answers, self.proposals.call)
@@ -79,13 +85,16 @@ class NodeService:
         # returns the URL of the node to use for a stream in a zone, unless it is this one
         self.hint: Callable[[str, str], str] | None = None
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
-        self._serve(transport, routes.came)
+        self._serve(transport)
 
-    def _serve(self, transport: CoreTransport, came: Callable[[int, int, int], None]) -> None:
+    def trace(self, tracer: Tracer | None) -> None:
+        """Trace the requests of other cores that are parts of traced ones."""
+        self.proposals.tracer = tracer
+        if self.forwarding is not None:
+            self.forwarding.relay.tracer = tracer
+
+    def _serve(self, transport: CoreTransport) -> None:
         """Answer the requests of other cores."""
-        ReceivedProposals(
-            self.local, self.directory, transport, came, lambda: self.proposals.tracer
-        )
         serve_tails(transport, self.local, self.rpc.payload)
         self._answers.serve(self.rpc)
         self.rpc.register(
