@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from polynya.base.callbacks import completion_of
 from polynya.base.levels import ATTRIBUTES_LEVEL
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
@@ -118,19 +118,8 @@ async def _set(exchange: Exchange, value: bytes | None, asked: AttributeConditio
     service, name = exchange.context.service, exchange.route.name
     if service.level < ATTRIBUTES_LEVEL:
         raise Failure("UPGRADE_PENDING")
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def done(reply: Reply | BaseException) -> None:
-        if future.done():
-            return
-        if isinstance(reply, BaseException):
-            future.set_exception(reply)
-        else:
-            future.set_result(reply)
-
     command = SetAttributes(name, value, service.now_ms(), asked.incarnation, asked.revision)
-    exchange.stream.propose(command, done)
-    return await future
+    return await completion_of(partial(exchange.stream.propose, command))
 
 
 def _condition(exchange: Exchange) -> AttributeCondition:

@@ -8,8 +8,8 @@ from functools import partial
 
 import msgspec
 
+from polynya.base.callbacks import completion_of
 from polynya.base.errors import PolynyaError
-from polynya.base.futures import settle
 from polynya.base.limits import KIB
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import DISKLESS, LEASED, REPLICATED, BadName, canonical_name
@@ -103,9 +103,7 @@ class Topics:
         create = Create(
             stream.name, now_ms, _JSON, Encoding.JSON, segments=segments, profile=profile
         )
-        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        stream.propose(create, partial(settle, answered))
-        reply = await answered
+        reply = await completion_of(partial(stream.propose, create))
         # perhaps with a retention: what matters is the type
         if reply.code == Code.EXISTS_DIFFERENT:
             info = await stream.info()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from hashlib import sha256
 
 from google_crc32c import value as crc32c
 
-from polynya.base.futures import settle
+from polynya.base.callbacks import completion_of
 from polynya.base.names import INTERNAL
 from polynya.local.api import Page, ReadQuery, Refusal
 from polynya.service.api import Service
@@ -48,6 +47,4 @@ async def module_of(service: Service, digest: str) -> bytes | None:
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    service.propose(name, command, partial(settle, future))
-    return await future
+    return await completion_of(partial(service.propose, name, command))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import msgspec
 
-from polynya.base.futures import settle
+from polynya.base.callbacks import completion_of
 from polynya.base.levels import ATOMIC_LEVEL
 from polynya.base.limits import MIB
 from polynya.base.offsets import format_token
@@ -71,9 +70,7 @@ async def _applied(exchange: Exchange, items: list[Item]) -> Reply:
     if len({service.group_of(item.name) for item in items}) > 1:
         assert across is not None
         return await across.append(parts)
-    replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    service.propose(items[0].name, AppendAll(parts), partial(settle, replied))
-    return await replied
+    return await completion_of(partial(service.propose, items[0].name, AppendAll(parts)))
 
 
 def _size(item: Item) -> int:

@@ -3,12 +3,13 @@ STREAM/retention/OFFSET)."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from polynya.base.callbacks import completion_of
 from polynya.base.levels import COMPACTION_LEVEL
 from polynya.base.limits import (
     RETENTION_BYTES_MAX,
@@ -152,18 +153,7 @@ def _compacted(compact: bool) -> dict[str, Any]:
 
 async def _proposed(exchange: Exchange, command: SetRetention | SetCompaction) -> Reply:
     """Propose a command of the stream, and return the reply. Raises the fault."""
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def done(reply: Reply | BaseException) -> None:
-        if future.done():
-            return
-        if isinstance(reply, BaseException):
-            future.set_exception(reply)
-        else:
-            future.set_result(reply)
-
-    exchange.stream.propose(command, done)
-    return await future
+    return await completion_of(partial(exchange.stream.propose, command))
 
 
 def trim_stream(exchange: Exchange) -> None:

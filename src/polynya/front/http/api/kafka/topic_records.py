@@ -3,12 +3,13 @@ HTTP alone, such as the web console."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from polynya.base.callbacks import completion_of
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, read_json
 from polynya.front.kafka.configs import rules_of
@@ -101,20 +102,10 @@ def _partition(topic: Topic, wanted: int | None, records: list[_Record]) -> int:
 
 async def _appended(service: TopicService, name: str, batch: Batch) -> Reply:
     """Append to a partition, and wait for the outcome. Raises `Failure` and faults."""
-    outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def done(reply: Reply | BaseException) -> None:
-        if outcome.done():  # the client is gone
-            return
-        if isinstance(reply, BaseException):
-            outcome.set_exception(reply)
-        else:
-            outcome.set_result(reply)
-
     stream = service.open(name)
     info = await stream.info()
     if isinstance(info, Refusal):
         raise Failure(REFUSALS.get(info.code, "INTERNAL"))
     assert isinstance(info, StreamInfo)
-    stream.append(Produce(name, service.now_ms(), batch, None), done)
-    return await outcome
+    command = Produce(name, service.now_ms(), batch, None)
+    return await completion_of(partial(stream.append, command))
