@@ -12,11 +12,11 @@ from functools import partial
 import msgspec
 from google_crc32c import value as crc32c
 
-from polynya.base.callbacks import completion_of
 from polynya.base.errors import CorruptData
 from polynya.base.limits import SNAPSHOTS_KEPT_MIN
 from polynya.base.names import bucket_of, companion_of, spelled_name
 from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.service.reducers.registry import Reducers
 from polynya.stream.command import Command
@@ -211,7 +211,7 @@ async def rule_of(
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:
-    return await completion_of(partial(service.propose, name, command))
+    return await reply_to(partial(service.propose, name, command))
 
 
 async def touch(service: Service, info: StreamInfo) -> None:

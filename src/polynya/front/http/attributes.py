@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from polynya.base.callbacks import completion_of
 from polynya.base.levels import ATTRIBUTES_LEVEL
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
@@ -15,6 +14,7 @@ from polynya.front.http.routes.conditions import is_other_incarnation, refuse_co
 from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.attributes.commands import SetAttributes
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, none_match, parse_incarnation
@@ -119,7 +119,7 @@ async def _set(exchange: Exchange, value: bytes | None, asked: AttributeConditio
     if service.level < ATTRIBUTES_LEVEL:
         raise Failure("UPGRADE_PENDING")
     command = SetAttributes(name, value, service.now_ms(), asked.incarnation, asked.revision)
-    return await completion_of(partial(exchange.stream.propose, command))
+    return await reply_to(partial(exchange.stream.propose, command))
 
 
 def _condition(exchange: Exchange) -> AttributeCondition:

@@ -7,9 +7,9 @@ from hashlib import sha256
 
 from google_crc32c import value as crc32c
 
-from polynya.base.callbacks import completion_of
 from polynya.base.names import INTERNAL
 from polynya.local.api import Page, ReadQuery, Refusal
+from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
@@ -47,4 +47,4 @@ async def module_of(service: Service, digest: str) -> bytes | None:
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:
-    return await completion_of(partial(service.propose, name, command))
+    return await reply_to(partial(service.propose, name, command))

@@ -10,7 +10,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 from polynya.front.http.routes.retention import read_retention, shown
 from polynya.service.api import Service
-from polynya.service.bucket_profiles import TooManyBuckets
+from polynya.service.settings.bucket_profiles import TooManyBuckets
 
 PATH = "/v1/buckets"
 RETENTION, PROFILE = "retention", "profile"  # the last segment

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from polynya.access.grants import Verb
-from polynya.base.callbacks import completion_of
 from polynya.base.names import (
     DISKLESS,
     LEASED,
@@ -20,6 +19,7 @@ from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 from polynya.front.http.protocol.named import stream_to_see_or_change
 from polynya.local.api import Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.stream.features.profiles.commands import Profile, SetProfile
 from polynya.stream.replies import Code
@@ -67,7 +67,7 @@ class ProfileRoute:
             )
         number = Profile.DISKLESS if profile == DISKLESS else Profile.REPLICATED
         command = SetProfile(name, number, self._service.now_ms())
-        reply = await completion_of(partial(self._service.propose, name, command))
+        reply = await reply_to(partial(self._service.propose, name, command))
         if reply.code == Code.NOT_YET:
             raise Failure(
                 "UNAVAILABLE",

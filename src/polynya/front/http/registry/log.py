@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from google_crc32c import value as crc32c
 
-from polynya.base.callbacks import completion_of
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable, UpgradePending
 from polynya.base.levels import CONDITIONS_LEVEL
 from polynya.base.limits import REGISTRY_BYTES_MAX, REGISTRY_VERSIONS_MAX
@@ -27,6 +26,7 @@ from polynya.registry.records import TOPIC, Record
 from polynya.registry.refused import BadSchema, Refused
 from polynya.registry.view import View
 from polynya.routing.handle import StreamHandle
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.appends.commands import AppendIf
 from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code
@@ -231,7 +231,7 @@ class RegistryLog:
             record=tail,
         )
         try:
-            reply = await completion_of(partial(handle.append, command))
+            reply = await reply_to(partial(handle.append, command))
         except OutcomeUnknown:
             return False  # what was decided is decided again: the view tells whether it is there
         if reply.code in (Code.PRECONDITION, Code.UNSTABLE, Code.INCARNATION, *_MISSING):

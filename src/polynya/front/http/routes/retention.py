@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from polynya.base.callbacks import completion_of
 from polynya.base.levels import COMPACTION_LEVEL
 from polynya.base.limits import (
     RETENTION_BYTES_MAX,
@@ -27,6 +26,7 @@ from polynya.front.http.routes.conditions import is_other_incarnation, refuse_co
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.compaction.commands import SetCompaction
 from polynya.stream.features.retention.commands import SetRetention
 from polynya.stream.parts import Retention, SnapshotRule
@@ -153,7 +153,7 @@ def _compacted(compact: bool) -> dict[str, Any]:
 
 async def _proposed(exchange: Exchange, command: SetRetention | SetCompaction) -> Reply:
     """Propose a command of the stream, and return the reply. Raises the fault."""
-    return await completion_of(partial(exchange.stream.propose, command))
+    return await reply_to(partial(exchange.stream.propose, command))
 
 
 def trim_stream(exchange: Exchange) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.callbacks import completion_of
 from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, read_json
 from polynya.front.kafka.configs import rules_of
 from polynya.front.kafka.topics.steps import TopicService
 from polynya.local.api import Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.topics.state import Topic
 from polynya.stream.parts import Batch
@@ -108,4 +108,4 @@ async def _appended(service: TopicService, name: str, batch: Batch) -> Reply:
         raise Failure(REFUSALS.get(info.code, "INTERNAL"))
     assert isinstance(info, StreamInfo)
     command = Produce(name, service.now_ms(), batch, None)
-    return await completion_of(partial(stream.append, command))
+    return await reply_to(partial(stream.append, command))
