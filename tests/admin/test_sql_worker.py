@@ -19,7 +19,7 @@ from polynya.base.limits import SQL_QUESTIONS_PER_CORE_MAX
 from polynya.config.model import Config
 from polynya.config.sections import ColdConfig, SqlConfig
 from polynya.front.http.api.schemas import columns_of, type_name
-from polynya.front.http.api.sql import SqlRoute
+from polynya.front.http.api.sql import SqlQuery, SqlRoute
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 
@@ -51,18 +51,20 @@ async def until_asked(count: int) -> None:
 @pytest.mark.process
 def test_a_question_is_answered() -> None:
     async def story(asker: SqlWorker) -> None:
-        assert await asker.ask("select 1 as one, 'x' as x", 10, []) == {
+        assert await asker.ask(SqlQuery("select 1 as one, 'x' as x", 10), []) == {
             "columns": [{"name": "one", "type": "INTEGER"}, {"name": "x", "type": "VARCHAR"}],
             "rows": [[1, "x"]],
             "truncated": False,
         }
         assert asker.asked == 1
         assert children() == []
-        plan = await asker.ask("select i from range(7) t(i) where i > 5;", 10, [], explain=True)
+        plan = await asker.ask(
+            SqlQuery("select i from range(7) t(i) where i > 5;", 10, explain=True), []
+        )
         assert [column["name"] for column in plan["columns"]] == ["explain_key", "explain_value"]
         assert "RANGE" in plan["rows"][0][1]
         with pytest.raises(Failure, match="syntax error"):
-            await asker.ask("analyze select 1", 10, [], explain=True)
+            await asker.ask(SqlQuery("analyze select 1", 10, explain=True), [])
 
     play(story)
 
@@ -81,7 +83,7 @@ def test_a_question_is_answered() -> None:
 def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
     async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure) as told:
-            await asker.ask(sql, 10, [])
+            await asker.ask(SqlQuery(sql, 10), [])
         assert told.value.code == code
 
     play(story)
@@ -91,7 +93,7 @@ def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
 def test_its_time_is_bounded() -> None:
     async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure, match=r"its limit of 0\.5 s") as told:
-            await asker.ask(LONG, 10, [])
+            await asker.ask(SqlQuery(LONG, 10), [])
         assert told.value.code == "SQL_TOO_LARGE"
         assert children() == []
 
@@ -109,13 +111,15 @@ def test_an_end_while_it_writes_is_told_as_its_time(out: bytes, code: int) -> No
 @pytest.mark.process
 def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
     async def story(asker: SqlWorker) -> None:
-        task = asyncio.create_task(asker.ask(LONG, 10, []))
+        task = asyncio.create_task(asker.ask(SqlQuery(LONG, 10), []))
         await until_asked(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert children() == []
-        assert (await asker.ask("select 1", 1, []))["rows"] == [[1]], "its place is free again"
+        assert (await asker.ask(SqlQuery("select 1", 1), []))["rows"] == [[1]], (
+            "its place is free again"
+        )
 
     play(story)
 
@@ -124,11 +128,12 @@ def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
 def test_only_so_many_are_answered_at_once() -> None:
     async def story(asker: SqlWorker) -> None:
         tasks = [
-            asyncio.create_task(asker.ask(LONG, 10, [])) for _ in range(SQL_QUESTIONS_PER_CORE_MAX)
+            asyncio.create_task(asker.ask(SqlQuery(LONG, 10), []))
+            for _ in range(SQL_QUESTIONS_PER_CORE_MAX)
         ]
         await until_asked(SQL_QUESTIONS_PER_CORE_MAX)
         with pytest.raises(Failure) as told:
-            await asker.ask("select 1", 1, [])
+            await asker.ask(SqlQuery("select 1", 1), [])
         assert told.value.code == "SQL_BUSY"
         for task in tasks:
             task.cancel()
@@ -140,7 +145,7 @@ def test_only_so_many_are_answered_at_once() -> None:
 def test_it_may_be_switched_off() -> None:
     async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure, match=r"sql\.enabled") as told:
-            await asker.ask("select 1", 1, [])
+            await asker.ask(SqlQuery("select 1", 1), [])
         assert told.value.code == "NO_SQL"
 
     play(story, enabled=False)
@@ -152,11 +157,13 @@ def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     monkeypatch.setenv("SECRET_OF_THE_SERVER", "x")
     config = Config(cold=ColdConfig(backend="s3", s3_bucket="b", s3_secret_access_key="s"))
-    told = json.loads(SqlWorker(config)._question("select 1", 1, []))
+    told = json.loads(SqlWorker(config)._question(SqlQuery("select 1", 1), []))
     assert told["environment"]["AWS_REGION"] == "eu-north-1"
     assert told["environment"]["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"] == "s"
     assert "SECRET_OF_THE_SERVER" not in told["environment"]
-    assert json.loads(SqlWorker(Config())._question("select 1", 1, []))["environment"] == {}
+    assert (
+        json.loads(SqlWorker(Config())._question(SqlQuery("select 1", 1), []))["environment"] == {}
+    )
     assert not {
         name
         for name in sql_worker.KEPT
@@ -174,7 +181,7 @@ def test_a_server_without_the_extra_says_what_to_install(
 
     async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure, match=r"\.\[lake\]") as told:
-            await asker.ask("select 1", 1, [])
+            await asker.ask(SqlQuery("select 1", 1), [])
         assert told.value.code == "NO_SQL"
 
     play(story)
@@ -193,16 +200,8 @@ class FakeTables:
 
 
 class FakeAnswerer:
-    async def ask(
-        self,
-        sql: str,
-        rows: int,
-        tables: list[dict[str, Any]],
-        *,
-        explain: bool = False,
-        as_of: str = "",
-    ) -> dict[str, Any]:
-        told = [sql, rows, len(tables), explain, as_of]
+    async def ask(self, query: SqlQuery, tables: list[dict[str, Any]]) -> dict[str, Any]:
+        told = [query.sql, query.rows, len(tables), query.explain, query.as_of]
         return {"columns": [], "rows": [told], "truncated": False}
 
 

@@ -11,8 +11,8 @@ from sim.loop import run_simulated
 
 from polynya.base.errors import Unavailable
 from polynya.routing import fresh_reads
-from polynya.service import bucket_profiles
-from polynya.service.bucket_profiles import SCOPE, BucketProfiles, TooManyBuckets
+from polynya.service.settings import bucket_profiles
+from polynya.service.settings.bucket_profiles import SCOPE, BucketProfiles, TooManyBuckets
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.machine import Machine

@@ -24,7 +24,13 @@ from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.auth.authorization import RECENT
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import ADMIN_BODY_BYTES_MAX, Handler, Request, Response
+from polynya.front.http.protocol.extension import (
+    ADMIN_BODY_BYTES_MAX,
+    NO_STORE,
+    Handler,
+    Request,
+    Response,
+)
 from polynya.observability import open_metrics
 from polynya.service.node_service import NodeService
 from polynya.service.table_jobs import TableJobs
@@ -113,7 +119,7 @@ def admin_handler(
         if first == "audit" and not rest and request.method in ("GET", "HEAD"):
             lines = await asyncio.to_thread(audit.last, _audit_limit(request))
             body = msgspec.json.encode({"acts": lines})
-            return Response(200, body, headers=(("Cache-Control", "no-store"),))
+            return Response(200, body, headers=NO_STORE)
         if first == "flush" and not rest and request.method == "POST":
             await service.flush(request.query.get("prefix", ""))
             return Response(200, b"{}")
@@ -217,7 +223,7 @@ def health_handlers(
 
     async def recent(request: Request) -> Response:
         body = await health.recent.answer()
-        return Response(200, body, headers=(("Cache-Control", "no-store"),))
+        return Response(200, body, headers=NO_STORE)
 
     return {
         RECENT: recent,
@@ -236,12 +242,10 @@ def debug_handlers(figures: NodeFigures) -> dict[str, Handler]:
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
         body = msgspec.json.encode(await figures.state())
-        return Response(200, body, headers=(("Cache-Control", "no-store"),))
+        return Response(200, body, headers=NO_STORE)
 
     return {DEBUG_STATE: state}
 
 
 def _found(answer: HealthResponse) -> Response:
-    return Response(
-        answer.status, answer.body, answer.content_type, (("Cache-Control", "no-store"),)
-    )
+    return Response(answer.status, answer.body, answer.content_type, NO_STORE)

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
+
+from polynya.base.msgpack import UNREADABLE
 from polynya.client import errors
 from polynya.client.messages import (
     Backoff,
@@ -22,6 +25,7 @@ from polynya.client.messages import (
 )
 
 Result = TypeVar("Result")
+Shape = TypeVar("Shape")
 
 LATER = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses of transient failures
 REFUSED_BY_STATUS = frozenset((425, 429))  # statuses that imply that nothing was applied
@@ -138,6 +142,17 @@ def header(answer: HttpResponse, name: str, what: str) -> str:
             status=answer.status,
         )
     return value
+
+
+def decoded(answer: HttpResponse, shape: type[Shape], what: str, complaint: str = "") -> Shape:
+    """Decode the body of a response to `what`. Raises `AnswerDamaged`, with the complaint or the
+    reason."""
+    try:
+        return msgspec.json.decode(answer.body, type=shape)
+    except UNREADABLE as error:
+        raise errors.AnswerDamaged(
+            f"{what}: {complaint or f'the response is malformed: {error}'}", status=answer.status
+        ) from None
 
 
 def is_true(answer: HttpResponse, name: str) -> bool:

@@ -8,9 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from polynya.base.msgpack import UNREADABLE
-from polynya.client.calls import call
-from polynya.client.errors import AnswerDamaged
+from polynya.client.calls import call, decoded
 from polynya.client.messages import HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.values import JSON_TYPE
 
@@ -111,12 +109,7 @@ def _ask(method: str, path: str, body: Any, shape: type[Shape], retry: Retry) ->
     )
 
     def take(answer: HttpResponse) -> Shape:
-        try:
-            return msgspec.json.decode(answer.body, type=shape)
-        except UNREADABLE as error:
-            raise AnswerDamaged(
-                f"{method} {path}: the response is malformed: {error}", status=answer.status
-            ) from None
+        return decoded(answer, shape, f"{method} {path}")
 
     return (yield from call(request, retry, f"{method} {path}", take, repeatable=True))
 

@@ -7,10 +7,9 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import LEASED, PROFILES
 from polynya.client import errors
-from polynya.client.calls import call, header, is_true, stream_target
+from polynya.client.calls import call, decoded, header, is_true, stream_target
 from polynya.client.messages import Deliver, HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.values import (
     JSON_TYPE,
@@ -223,12 +222,7 @@ def trim_body(**choices: str | int | None) -> dict[str, str | int]:
 
 
 def _trimmed(answer: HttpResponse) -> Trimming:
-    try:
-        return msgspec.json.decode(answer.body, type=Trimming)
-    except UNREADABLE:
-        raise errors.AnswerDamaged(
-            "trim: the response does not report what was trimmed", status=answer.status
-        ) from None
+    return decoded(answer, Trimming, "trim", "the response does not report what was trimmed")
 
 
 def head(name: str, retry: Retry, *, local: bool = False) -> Operation[Facts]:
@@ -291,9 +285,4 @@ def listing(prefix: str, retry: Retry, *, local: bool = False) -> Operation[None
 
 
 def _rows(answer: HttpResponse) -> _Listing:
-    try:
-        return msgspec.json.decode(answer.body, type=_Listing)
-    except UNREADABLE:
-        raise errors.AnswerDamaged(
-            "list: the response is not a list of streams", status=answer.status
-        ) from None
+    return decoded(answer, _Listing, "list", "the response is not a list of streams")

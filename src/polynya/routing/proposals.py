@@ -33,6 +33,14 @@ _NAMES_MAX = 65_536
 _APPENDS = (Append, Produce)  # `Append | Produce` would be built at each check
 
 
+async def reply_to(propose: Callable[[Done], object]) -> Reply:
+    """Propose a command by a call that gets its `done`, and wait for the reply. Raises the fault
+    that `done` gets instead."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    propose(partial(settle, future))
+    return await future
+
+
 class StreamGroups:
     """The `count` groups of streams, as one core computes them. `known` is the cache: a hot path
     looks there before it calls `of`."""
@@ -170,9 +178,7 @@ class Proposals:
     async def call(self, group: int, command: Command) -> Reply:
         """Propose a command as one step of a larger operation. Raise the fault that `done` would
         receive, and DiskFull, so that a failed step is not mistaken for a completed one."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.propose_to(group, command, partial(settle, future))
-        reply = await future
+        reply = await reply_to(partial(self.propose_to, group, command))
         if reply.code == Code.DISK_FULL:
             raise DiskFull("the journal's disk is full; nothing was applied")
         return reply

@@ -15,8 +15,8 @@ from polynya.local.api import (
     TrimQuery,
 )
 from polynya.routing.handle import StreamHandle
-from polynya.service.bucket_profiles import BucketProfiles
 from polynya.service.reducers.registry import Reducers
+from polynya.service.settings.bucket_profiles import BucketProfiles
 from polynya.stream.command import Command
 from polynya.stream.parts import Retention
 from polynya.stream.replies import Reply

@@ -28,8 +28,8 @@ from polynya.routing.proposals import Proposals, ReceivedProposals, SoleRouter, 
 from polynya.routing.requests import Received
 from polynya.routing.rpc import CoreTransport, NoTransport, Rpc
 from polynya.routing.tails import serve_tails
-from polynya.service.bucket_profiles import BucketProfiles
 from polynya.service.reducers.registry import Reducers
+from polynya.service.settings.bucket_profiles import BucketProfiles
 from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.tables.rules import Lag

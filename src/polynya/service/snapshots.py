@@ -6,7 +6,6 @@ that dies in between leaves a record that a later publish trims.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,10 +13,10 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
-from polynya.base.futures import settle
 from polynya.base.limits import SNAPSHOTS_KEPT_MIN
 from polynya.base.names import bucket_of, companion_of, spelled_name
 from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.service.reducers.registry import Reducers
 from polynya.stream.command import Command
@@ -212,9 +211,7 @@ async def rule_of(
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    service.propose(name, command, partial(settle, future))
-    return await future
+    return await reply_to(partial(service.propose, name, command))
 
 
 async def touch(service: Service, info: StreamInfo) -> None:

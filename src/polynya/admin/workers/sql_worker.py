@@ -20,6 +20,7 @@ from polynya.admin.workers.lake_worker import lake_environment
 from polynya.base.limits import SQL_ANSWER_BYTES_MAX, SQL_QUESTIONS_PER_CORE_MAX
 from polynya.base.msgpack import UNREADABLE
 from polynya.config.model import Config
+from polynya.front.http.api.sql import SqlQuery
 from polynya.front.http.protocol.errors import Failure
 
 MODULE = "polynya.lakehouse.sql.process"
@@ -39,15 +40,7 @@ class SqlWorker:
         self._running = 0
         self.asked = 0
 
-    async def ask(
-        self,
-        sql: str,
-        rows: int,
-        tables: list[dict[str, Any]],
-        *,
-        explain: bool = False,
-        as_of: str = "",
-    ) -> dict[str, Any]:
+    async def ask(self, query: SqlQuery, tables: list[dict[str, Any]]) -> dict[str, Any]:
         if not self._config.sql.enabled:
             raise Failure("NO_SQL", "SQL queries are disabled on this server (sql.enabled)")
         if self._running >= SQL_QUESTIONS_PER_CORE_MAX:
@@ -55,29 +48,17 @@ class SqlWorker:
         self.asked += 1
         self._running += 1
         try:
-            question = self._question(sql, rows, tables, explain=explain, as_of=as_of)
-            return self._settled(*await self._run(question))
+            return self._settled(*await self._run(self._question(query, tables)))
         finally:
             self._running -= 1
 
-    def _question(
-        self,
-        sql: str,
-        rows: int,
-        tables: list[dict[str, Any]],
-        *,
-        explain: bool = False,
-        as_of: str = "",
-    ) -> bytes:
+    def _question(self, query: SqlQuery, tables: list[dict[str, Any]]) -> bytes:
         limits = self._config.sql
         return msgspec.json.encode(
             {
-                "sql": sql,
+                **msgspec.structs.asdict(query),
                 "tables": tables,
                 "environment": self._environment(),
-                "rows": rows,
-                "explain": explain,
-                "as_of": as_of,
                 "answer_bytes": SQL_ANSWER_BYTES_MAX,
                 "memory_bytes": limits.memory,
                 "seconds": limits.timeout,

@@ -8,9 +8,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.msgpack import UNREADABLE
-from polynya.client import errors
-from polynya.client.calls import call, header, stream_target
+from polynya.client.calls import call, decoded, header, stream_target
 from polynya.client.messages import HttpRequest, HttpResponse, Operation
 from polynya.client.streams import Subject
 from polynya.client.values import JSON_TYPE, encode
@@ -28,12 +26,7 @@ def attributes(stream: Subject) -> Operation[Attributes]:
     what = f"attributes of '{stream.name}'"
 
     def take(answer: HttpResponse) -> Attributes:
-        try:
-            values = msgspec.json.decode(answer.body, type=dict[str, Any])
-        except UNREADABLE:
-            raise errors.AnswerDamaged(
-                f"{what}: the response is no JSON object", status=answer.status
-            ) from None
+        values = decoded(answer, dict[str, Any], what, "the response is no JSON object")
         return Attributes(values, header(answer, "etag", what))
 
     request = HttpRequest("GET", _target(stream))

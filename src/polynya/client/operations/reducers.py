@@ -7,9 +7,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from polynya.base.msgpack import UNREADABLE
 from polynya.client import errors
-from polynya.client.calls import call, header, stream_target
+from polynya.client.calls import call, decoded, header, stream_target
 from polynya.client.messages import HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.streams import Subject
 from polynya.client.values import JSON_TYPE, is_json
@@ -90,12 +89,7 @@ def state(stream: Subject, *, key: str | None = None, reducer: str | None = None
 def _decoded(answer: HttpResponse, what: str) -> Any:
     if not is_json(header(answer, "content-type", what)):
         return answer.body
-    try:
-        return msgspec.json.decode(answer.body)
-    except UNREADABLE:
-        raise errors.AnswerDamaged(
-            f"{what}: the response is no JSON", status=answer.status
-        ) from None
+    return decoded(answer, Any, what, "the response is no JSON")
 
 
 def listing(retry: Retry) -> Operation[list[ReducerInfo]]:
@@ -103,7 +97,7 @@ def listing(retry: Retry) -> Operation[list[ReducerInfo]]:
     what = f"GET {PATH}"
 
     def take(answer: HttpResponse) -> list[ReducerInfo]:
-        return _parsed(answer, what, _Listed).reducers  # type: ignore[no-any-return]
+        return decoded(answer, _Listed, what).reducers
 
     return (yield from call(HttpRequest("GET", PATH), retry, what, take, repeatable=True))
 
@@ -119,7 +113,7 @@ def put(name: str, wanted: Wanted, retry: Retry) -> Operation[ReducerInfo]:
     what = f"set the reducer '{name}'"
 
     def take(answer: HttpResponse) -> ReducerInfo:
-        return _parsed(answer, what, ReducerInfo)  # type: ignore[no-any-return]
+        return decoded(answer, ReducerInfo, what)
 
     return (yield from call(request, retry, what, take, repeatable=True))
 
@@ -135,15 +129,6 @@ def remove(name: str, retry: Retry) -> Operation[bool]:
             return False
         raise
     return True
-
-
-def _parsed(answer: HttpResponse, what: str, shape: Any) -> Any:
-    try:
-        return msgspec.json.decode(answer.body, type=shape)
-    except UNREADABLE as error:
-        raise errors.AnswerDamaged(
-            f"{what}: the response is malformed: {error}", status=answer.status
-        ) from None
 
 
 def _target(name: str) -> str:

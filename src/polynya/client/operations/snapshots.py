@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.msgpack import UNREADABLE
 from polynya.client import errors
-from polynya.client.calls import call, header, is_true, stream_target
+from polynya.client.calls import call, decoded, header, is_true, stream_target
 from polynya.client.messages import HttpRequest, HttpResponse, Operation
 from polynya.client.streams import Subject
 from polynya.client.values import JSON_TYPE, Json, encode, is_json, split_array, to_bytes
@@ -91,12 +90,7 @@ def snapshots(stream: Subject) -> Operation[list[SnapshotInfo]]:
     what = f"snapshots of '{stream.name}'"
 
     def take(answer: HttpResponse) -> list[SnapshotInfo]:
-        try:
-            return msgspec.json.decode(answer.body, type=_Listed).snapshots
-        except UNREADABLE:
-            raise errors.AnswerDamaged(
-                f"{what}: the response is no list of snapshots", status=answer.status
-            ) from None
+        return decoded(answer, _Listed, what, "the response is no list of snapshots").snapshots
 
     request = HttpRequest("GET", f"{stream_target(stream.name)}/snapshots")
     return (yield from call(request, stream._retry, what, take, repeatable=True))

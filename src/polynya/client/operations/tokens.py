@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.base.msgpack import UNREADABLE
-from polynya.client.calls import call
-from polynya.client.errors import AnswerDamaged
+from polynya.client.calls import call, decoded
 from polynya.client.messages import HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.values import JSON_TYPE
 
@@ -39,11 +37,6 @@ def mint(wanted: Wanted, retry: Retry) -> Operation[ShortToken]:
     request = HttpRequest("POST", PATH, {"content-type": JSON_TYPE}, msgspec.json.encode(wanted))
 
     def take(answer: HttpResponse) -> ShortToken:
-        try:
-            return msgspec.json.decode(answer.body, type=ShortToken)
-        except UNREADABLE as error:
-            raise AnswerDamaged(
-                f"POST {PATH}: the response is malformed: {error}", status=answer.status
-            ) from None
+        return decoded(answer, ShortToken, f"POST {PATH}")
 
     return (yield from call(request, retry, f"POST {PATH}", take, repeatable=True))

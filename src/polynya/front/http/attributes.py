@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from polynya.front.http.routes.conditions import is_other_incarnation, refuse_co
 from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.attributes.commands import SetAttributes
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, none_match, parse_incarnation
@@ -118,19 +118,8 @@ async def _set(exchange: Exchange, value: bytes | None, asked: AttributeConditio
     service, name = exchange.context.service, exchange.route.name
     if service.level < ATTRIBUTES_LEVEL:
         raise Failure("UPGRADE_PENDING")
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def done(reply: Reply | BaseException) -> None:
-        if future.done():
-            return
-        if isinstance(reply, BaseException):
-            future.set_exception(reply)
-        else:
-            future.set_result(reply)
-
     command = SetAttributes(name, value, service.now_ms(), asked.incarnation, asked.revision)
-    exchange.stream.propose(command, done)
-    return await future
+    return await reply_to(partial(exchange.stream.propose, command))
 
 
 def _condition(exchange: Exchange) -> AttributeCondition:

@@ -9,7 +9,7 @@ import msgspec
 from polynya.access.grants import Verb
 from polynya.base.names import spelled_name
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import NO_STORE, Request, Response
 from polynya.front.http.protocol.named import stream_to_see_or_change
 from polynya.local.api import Refusal
 from polynya.service.stream_compaction import CompactionFinder, StreamCompaction
@@ -41,7 +41,7 @@ class CompactionRoute:
             )
         body = msgspec.json.encode({"name": spelled_name(name), **shown(found)})
         status = 202 if request.method == "POST" else 200
-        return Response(status, body, headers=(("Cache-Control", "no-store"),))
+        return Response(status, body, headers=NO_STORE)
 
 
 def shown(found: StreamCompaction) -> dict[str, Any]:

@@ -8,17 +8,16 @@ the cursor has moved. A group whose nodes are not all upgraded keeps the old str
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.base.futures import settle
 from polynya.base.limits import KIB
 from polynya.base.names import FORMER_CURSORS, INTERNAL
 from polynya.local.api import Position, Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
@@ -107,9 +106,7 @@ class Cursors:
         await self._call(name, Create(name, now_ms, _JSON, Encoding.JSON, retention=retention))
 
     async def _call(self, name: str, command: Command) -> Reply:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._service.propose(name, command, partial(settle, future))
-        return await future
+        return await reply_to(partial(self._service.propose, name, command))
 
 
 def _cursor(stream: str, info: StreamInfo, former: int = 0) -> Cursor:

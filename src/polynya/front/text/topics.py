@@ -9,7 +9,6 @@ from functools import partial
 import msgspec
 
 from polynya.base.errors import PolynyaError
-from polynya.base.futures import settle
 from polynya.base.limits import KIB
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import DISKLESS, LEASED, REPLICATED, BadName, canonical_name
@@ -17,6 +16,7 @@ from polynya.front.text.cursors import CursorRefused, Cursors, json_batch
 from polynya.front.text.protocol import TextCommand
 from polynya.local.api import Page, Position, ReadQuery, Refusal
 from polynya.routing.handle import StreamHandle
+from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.service.stream_segments import LeasedSegments
 from polynya.stream.features.appends.commands import Append
@@ -103,9 +103,7 @@ class Topics:
         create = Create(
             stream.name, now_ms, _JSON, Encoding.JSON, segments=segments, profile=profile
         )
-        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        stream.propose(create, partial(settle, answered))
-        reply = await answered
+        reply = await reply_to(partial(stream.propose, create))
         # perhaps with a retention: what matters is the type
         if reply.code == Code.EXISTS_DIFFERENT:
             info = await stream.info()

@@ -17,8 +17,8 @@ from polynya.base.limits import (
     GROUP_SESSION_MS_MAX,
     GROUP_SESSION_MS_MIN,
 )
-from polynya.service.bucket_profiles import MetaSettings
-from polynya.service.named_configs import Configs, Limit, NamedConfigs
+from polynya.service.settings.bucket_profiles import MetaSettings
+from polynya.service.settings.named_configs import Configs, Limit, NamedConfigs
 from polynya.stream.features.consumer_groups.modern import HEARTBEAT_MS, SESSION_MS
 
 SCOPE = "kafka-group-configs"

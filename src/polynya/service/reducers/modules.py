@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from hashlib import sha256
 
 from google_crc32c import value as crc32c
 
-from polynya.base.futures import settle
 from polynya.base.names import INTERNAL
 from polynya.local.api import Page, ReadQuery, Refusal
+from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append
@@ -48,6 +47,4 @@ async def module_of(service: Service, digest: str) -> bytes | None:
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    service.propose(name, command, partial(settle, future))
-    return await future
+    return await reply_to(partial(service.propose, name, command))

@@ -3,20 +3,17 @@ streams of a bucket, and the default profile of new ones."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from polynya.base.names import BUCKET_RULE, DISKLESS, REPLICATED, is_bucket
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 from polynya.front.http.routes.retention import read_retention, shown
 from polynya.service.api import Service
-from polynya.service.bucket_profiles import TooManyBuckets
+from polynya.service.settings.bucket_profiles import TooManyBuckets
 
 PATH = "/v1/buckets"
 RETENTION, PROFILE = "retention", "profile"  # the last segment
-_NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,7 +41,7 @@ class BucketRoutes:
             | ({"profile": profiles[name]} if name in profiles else {})
             for name in sorted({*retentions, *profiles})
         ]
-        return _json({"buckets": listed})
+        return json_response({"buckets": listed})
 
     async def handle(self, request: Request) -> Response:
         """Get, set or delete a bucket's retention or default profile. Raises `Failure`."""
@@ -62,12 +59,12 @@ class BucketRoutes:
         if request.method == "PUT":
             retention = read_retention(request.body)
             await self._service.set_bucket(bucket, retention)
-            return _json({**shown(retention), "from": "bucket"})
+            return json_response({**shown(retention), "from": "bucket"})
         if request.method == "DELETE":
             await self._service.set_bucket(bucket, None)
             return Response(204)
         found = (await self._service.buckets()).get(bucket)
-        return _json({**shown(found), "from": None if found is None else "bucket"})
+        return json_response({**shown(found), "from": None if found is None else "bucket"})
 
     async def _profile(self, bucket: str, request: Request) -> Response:
         profiles = self._service.bucket_profiles
@@ -80,8 +77,8 @@ class BucketRoutes:
                 await profiles.set(bucket, profile)
             except TooManyBuckets as full:
                 raise Failure("PROFILE_CONFLICT", str(full)) from None
-            return _json({"name": bucket, "profile": profile})
-        return _json({"name": bucket, "profile": (await profiles.all()).get(bucket)})
+            return json_response({"name": bucket, "profile": profile})
+        return json_response({"name": bucket, "profile": (await profiles.all()).get(bucket)})
 
     def _checked(self, profile: str) -> str:
         if profile not in (REPLICATED, DISKLESS):
@@ -96,7 +93,3 @@ class BucketRoutes:
                 "diskless streams need an object store, and this node has none: set cold.backend",
             )
         return profile
-
-
-def _json(value: Any) -> Response:
-    return Response(200, msgspec.json.encode(value), headers=_NO_STORE)

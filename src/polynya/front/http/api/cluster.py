@@ -7,12 +7,17 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import (
+    NO_STORE,
+    Request,
+    Response,
+    json_response,
+    read_json,
+)
 
 PATH = "/v1/cluster"
 NODE_ACTS = ("cordon", "uncordon", "drain", "remove", "promote")
 GROUP_ACTS = ("move", "transfer")
-_NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class NewNode(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,7 +107,7 @@ class ClusterRoutes:
         """Show the cluster. Raises `Failure`."""
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
-        return _json(await self._acts.look())
+        return json_response(await self._acts.look())
 
     async def health(self, request: Request) -> Response:
         """Return 200 or 503 with the problems, without authentication. Raises `Failure`."""
@@ -132,7 +137,7 @@ class ClusterRoutes:
                 "cluster operations need Content-Type: application/json and a body, at least {}",
             )
         try:
-            return _json(await self._act(request))
+            return json_response(await self._act(request))
         except ClusterRefused as refused:
             raise Failure(refused.code, str(refused)) from None
 
@@ -174,8 +179,4 @@ def act_of(segments: tuple[str, ...]) -> str:
 
 
 def _health(found: dict[str, Any]) -> Response:
-    return Response(200 if found["healthy"] else 503, msgspec.json.encode(found), headers=_NO_STORE)
-
-
-def _json(value: Any) -> Response:
-    return Response(200, msgspec.json.encode(value), headers=_NO_STORE)
+    return Response(200 if found["healthy"] else 503, msgspec.json.encode(found), headers=NO_STORE)

@@ -10,7 +10,7 @@ import msgspec
 
 from polynya.cost import HOURS_MAX, CostReport, bill_of, default_prices
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import Request, Response, json_response
 
 PATH = "/v1/cost"
 HOURS_DEFAULT = 24
@@ -36,7 +36,7 @@ class CostRoute:
         report = await self._costs.report(_hours(request))
         bill = await asyncio.to_thread(bill_of, report, self._prices)
         body = {**msgspec.to_builtins(report), "bill": msgspec.to_builtins(bill)}
-        return Response(200, msgspec.json.encode(body), headers=(("Cache-Control", "no-store"),))
+        return json_response(body)
 
 
 def _hours(request: Request) -> int:

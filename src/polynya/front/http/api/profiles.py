@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from polynya.access.grants import Verb
-from polynya.base.futures import settle
 from polynya.base.names import (
     DISKLESS,
     LEASED,
@@ -18,15 +16,15 @@ from polynya.base.names import (
     spelled_name,
 )
 from polynya.front.http.protocol.errors import REFUSALS, Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 from polynya.front.http.protocol.named import stream_to_see_or_change
 from polynya.local.api import Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.stream.features.profiles.commands import Profile, SetProfile
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code
 
 PREFIX = "/v1/profile/"
-_NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,7 +46,7 @@ class ProfileRoute:
         info = await self._service.info(name)
         if isinstance(info, Refusal):
             raise Failure(REFUSALS.get(info.code, "NOT_FOUND"))
-        return Response(200, msgspec.json.encode(_shown(info)), headers=_NO_STORE)
+        return json_response(_shown(info))
 
     async def _change(self, name: str, profile: str) -> None:
         if profile not in (REPLICATED, DISKLESS):
@@ -68,10 +66,8 @@ class ProfileRoute:
                 "topic, as with 'polynya topic alter'",
             )
         number = Profile.DISKLESS if profile == DISKLESS else Profile.REPLICATED
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         command = SetProfile(name, number, self._service.now_ms())
-        self._service.propose(name, command, partial(settle, future))
-        reply = await future
+        reply = await reply_to(partial(self._service.propose, name, command))
         if reply.code == Code.NOT_YET:
             raise Failure(
                 "UNAVAILABLE",

@@ -15,7 +15,7 @@ from polynya.base.limits import RANGES_STREAMS_MAX
 from polynya.base.names import BadName, canonical_name, spelled_name
 from polynya.front.http.api.tables import part_of
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import NO_STORE, Request, Response, read_json
 from polynya.service.stream_slices import SliceFinder, StreamSlices, members_of
 from polynya.wire.tables import StoreRef
 
@@ -59,7 +59,7 @@ class RangeRoute:
             for name, each in zip(names, found, strict=True)
         ]
         body = msgspec.json.encode({"store": self._store, "streams": streams})
-        return Response(200, body, headers=(("Cache-Control", "no-store"),))
+        return Response(200, body, headers=NO_STORE)
 
 
 def _common(first: str, last: str) -> str:

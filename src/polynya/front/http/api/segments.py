@@ -9,7 +9,7 @@ from polynya.access.grants import Verb
 from polynya.base.names import LEASED, spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import NO_STORE, Request, Response
 from polynya.front.http.protocol.named import stream_to_see_or_change
 from polynya.service.stream_segments import LeasedSegments, SegmentFinder
 from polynya.wire.headers import format_instant
@@ -37,7 +37,7 @@ class SegmentRoute:
                 "NOT_FOUND", f"{spelled_name(name)} is no leased stream, so it has no segments"
             )
         body = msgspec.json.encode(_shown(name, found) | more)
-        return Response(200, body, headers=(("Cache-Control", "no-store"),))
+        return Response(200, body, headers=NO_STORE)
 
 
 def _epoch(request: Request) -> int:

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import time
 
-import msgspec
-
 from polynya.access import BadScope, Principal
 from polynya.access.authenticator import AccessCounters
 from polynya.access.short_tokens import Wanted, claims_of, excess, sign
 from polynya.access.token_file import split_token
 from polynya.base.names import spelled_name
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 
 PATH = "/v1/tokens/short"
 
@@ -45,7 +43,7 @@ def _mint(request: Request) -> Response:
         where = spelled_name(claims.at) if claims.exact else f"all streams under {claims.at}"
         raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {where}")
     answer = {"token": sign(claims, text), "expires_ms": claims.expires_ms}
-    return Response(201, msgspec.json.encode(answer), headers=(("Cache-Control", "no-store"),))
+    return json_response(answer, 201)
 
 
 def _minter(request: Request) -> tuple[Principal, str]:

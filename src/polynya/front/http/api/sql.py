@@ -17,7 +17,7 @@ from polynya.base.limits import SQL_BODY_BYTES_MAX, SQL_ROWS_DEFAULT, SQL_ROWS_M
 from polynya.base.msgpack import UNREADABLE
 from polynya.front.http.api.tables import TableRoutes
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import Request, Response, json_response
 
 PATH = "/v1/sql"
 AS_OF_CHARACTERS_MAX = 64
@@ -26,23 +26,16 @@ AS_OF_CHARACTERS_MAX = 64
 class Answerer(Protocol):
     """The executor of queries, in bounded time and memory, outside the core's loop."""
 
-    async def ask(
-        self,
-        sql: str,
-        rows: int,
-        tables: list[dict[str, Any]],
-        *,
-        explain: bool = False,
-        as_of: str = "",
-    ) -> dict[str, Any]:
-        """Run a query, or return its plan (`explain`). The tables are as they were `as_of` a time, a
-        snapshot or a tag. `tables` holds the references that the
-        caller may read, as `GET /v1/tables` lists them. The result has `columns`, `rows` and
-        `truncated`. Raises `Failure`."""
+    async def ask(self, query: SqlQuery, tables: list[dict[str, Any]]) -> dict[str, Any]:
+        """Run a query. `tables` holds the references that the caller may read, as `GET /v1/tables`
+        lists them. The result has `columns`, `rows` and `truncated`. Raises `Failure`."""
         ...
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class SqlQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A query, or a request for its plan (`explain`). The tables are as they were `as_of` a time, a
+    snapshot or a tag."""
+
     sql: str
     rows: int = SQL_ROWS_DEFAULT
     explain: bool = False
@@ -62,13 +55,7 @@ class SqlRoute:
         asked = _read(request.body)
         begun = time.perf_counter()
         principal = request.principal
-        answer = await self._answerer.ask(
-            asked.sql,
-            asked.rows,
-            await self._tables.references(principal),
-            explain=asked.explain,
-            as_of=asked.as_of,
-        )
+        answer = await self._answerer.ask(asked, await self._tables.references(principal))
         words = set(re.findall(r"\w+", asked.sql.casefold()))
         answer["seconds"] = round(time.perf_counter() - begun, 3)
 
@@ -76,14 +63,14 @@ class SqlRoute:
             return not words.isdisjoint((name.casefold(), f"{name.casefold()}__dlq"))
 
         answer["tables"] = await self._tables.freshness(principal, named)
-        return Response(200, msgspec.json.encode(answer), headers=(("Cache-Control", "no-store"),))
+        return json_response(answer)
 
 
-def _read(body: bytes) -> _Asked:
+def _read(body: bytes) -> SqlQuery:
     if len(body) > SQL_BODY_BYTES_MAX:
         raise Failure("BODY_TOO_LARGE", f"a query has at most {SQL_BODY_BYTES_MAX} bytes")
     try:
-        asked = msgspec.json.decode(body, type=_Asked)
+        asked = msgspec.json.decode(body, type=SqlQuery)
     except UNREADABLE as error:
         raise Failure(
             "INVALID_REQUEST",

@@ -23,7 +23,7 @@ from polynya.base.limits import (
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
 from polynya.base.offsets import parse_token
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import NO_STORE, Request, Response
 from polynya.stream.features.subscriptions.commands import SubscriptionConfig
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
 from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK
@@ -155,7 +155,7 @@ class SubscriptionRoutes:
                 headers=(*allowed, ("Cache-Control", "no-store")),
             )
         body = b"" if answer.value is None else _ENCODER.encode(answer.value)
-        return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
+        return Response(answer.status, body, headers=NO_STORE)
 
     async def _operate(self, request: Request) -> OperationResult:
         operation = _operation(request, self._subscriptions.now_ms())

@@ -10,17 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from polynya.access import Access, BadScope, Denied, Principal
 from polynya.access.revocations import RevokedJwt, UnwantedJwt
 from polynya.access.token_file import AtRest, NoToken, TokenRecord, Wanted
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 
 Made = TypeVar("Made")
-_NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class Tokens(Protocol):
@@ -56,13 +53,13 @@ class TokenRoutes:
             if not segments and method == "GET":
                 found = await self._tokens.load()
                 tokens = [shown(record) for record in found.tokens]
-                return _json(200, {"tokens": tokens, "acls": list(map(str, found.kafka.acls))})
+                return json_response({"tokens": tokens, "acls": list(map(str, found.kafka.acls))})
             if not segments and method == "POST":
                 return await self._create(request)
             if len(segments) == 1 and method == "DELETE":
                 record = await self._tokens.revoke(segments[0], _now_ms())
                 self._changed()
-                return _json(200, {"token": shown(record)})
+                return json_response({"token": shown(record)})
         except BadScope as bad:
             raise Failure("INVALID_REQUEST", str(bad)) from None
         except NoToken as none:
@@ -83,7 +80,7 @@ class TokenRoutes:
         try:
             if request.method == "GET":
                 found = await self._tokens.load()
-                return _json(200, {"revoked": shown_jwts(found)})
+                return json_response({"revoked": shown_jwts(found)})
             unwanted = read_json(request.body, UnwantedJwt)
             entry = await self._tokens.revoke_jwt(unwanted, _now_ms())
         except BadScope as bad:
@@ -91,7 +88,7 @@ class TokenRoutes:
         except ConfigError as error:
             raise Unavailable(str(error)) from None
         self._changed()
-        return _json(200, {"revoked": entry})
+        return json_response({"revoked": entry})
 
     def admin_of(self, request: Request) -> Principal:
         """Return the caller if it is an admin. Raises `Failure`."""
@@ -124,7 +121,7 @@ class TokenRoutes:
         wanted = read_json(request.body, Wanted)
         record, text = await self._tokens.add(wanted, _now_ms())
         self._changed()
-        return _json(201, {"token": {**shown(record), "secret": text}})
+        return json_response({"token": {**shown(record), "secret": text}}, 201)
 
     def _changed(self) -> None:
         """Refresh this core at once; the other cores follow within a quarter of a second."""
@@ -153,7 +150,3 @@ def shown_jwts(found: AtRest) -> list[RevokedJwt]:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def _json(status: int, value: Any) -> Response:
-    return Response(status, msgspec.json.encode(value), headers=_NO_STORE)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import msgspec
 
-from polynya.base.futures import settle
 from polynya.base.levels import ATOMIC_LEVEL
 from polynya.base.limits import MIB
 from polynya.base.offsets import format_token
@@ -23,6 +21,7 @@ from polynya.front.http.batches.lines import (
 from polynya.front.http.protocol.errors import ERRORS, Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.conditions import refuse_conditions
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.appends.commands import BUNDLE_COMMANDS_MAX, AppendAll
 from polynya.stream.replies import Code, Reply
 
@@ -71,9 +70,7 @@ async def _applied(exchange: Exchange, items: list[Item]) -> Reply:
     if len({service.group_of(item.name) for item in items}) > 1:
         assert across is not None
         return await across.append(parts)
-    replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    service.propose(items[0].name, AppendAll(parts), partial(settle, replied))
-    return await replied
+    return await reply_to(partial(service.propose, items[0].name, AppendAll(parts)))
 
 
 def _size(item: Item) -> int:

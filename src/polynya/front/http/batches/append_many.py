@@ -9,13 +9,13 @@ from time import perf_counter
 
 import msgspec
 
-from polynya.base.futures import settle
 from polynya.base.limits import APPENDS_PER_REQUEST_MAX
 from polynya.base.offsets import format_token
 from polynya.front.http.batches.lines import Item, check_right, command_of, read_items, why_refused
 from polynya.front.http.protocol.errors import ERRORS, REFUSED, Failure, expected_failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.conditions import refuse_conditions
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.replies import Code, Reply
 
@@ -94,9 +94,7 @@ async def _proposed(exchange: Exchange, item: Item, command: Append) -> Reply:
     counters, since = exchange.context.counters, perf_counter()
     counters.appends += 1
     counters.bytes_in += 0 if item.batch is None else len(item.batch.payload)
-    replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    exchange.context.service.open(item.name).append(command, partial(settle, replied))
-    reply = await replied
+    reply = await reply_to(partial(exchange.context.service.open(item.name).append, command))
     counters.append_seconds.observe(perf_counter() - since)
     return reply
 

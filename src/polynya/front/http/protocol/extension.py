@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from polynya.base.msgpack import UNREADABLE
 from polynya.front.http.protocol.errors import Failure
 
 Shape = TypeVar("Shape")
+NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class Request(msgspec.Struct, gc=False):
@@ -45,6 +46,11 @@ class Response(msgspec.Struct, gc=False):
     body: bytes = b""
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return a JSON response that is not cached."""
+    return Response(status, msgspec.json.encode(value), headers=NO_STORE)
 
 
 ADMIN_BODY_BYTES_MAX = 4 * MIB

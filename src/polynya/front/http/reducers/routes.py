@@ -13,7 +13,7 @@ from polynya.base.limits import MODULE_BYTES_MAX
 from polynya.base.names import BadName, canonical_name, spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import REFUSALS, Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 from polynya.local.api import Refusal
 from polynya.reducers.bindings import NAME, NAME_RULE, Wanted, check
 from polynya.reducers.reducer import ReducerFault
@@ -33,7 +33,6 @@ DUE = "due"  # instead of a name
 FAULT, MODULE, VERIFY = "fault", "module", "verify"  # below a name
 _RETRY_MS, _RETRY_MS_MAX = 60_000, 3_600_000
 _NOTED_MAX = 16  # faults that one look at what is due notes
-_NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class _FaultBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,7 +55,7 @@ class ReducerRoutes:
         """List the reducers. Raises `Failure`."""
         _allow(request, "GET", "HEAD")
         known = await self._service.reducers.current()
-        return _json({"reducers": [self._shown(each) for each in known.values()]})
+        return json_response({"reducers": [self._shown(each) for each in known.values()]})
 
     async def modules(self, request: Request) -> Response:
         """Store a module. Raises `Failure`."""
@@ -77,7 +76,7 @@ class ReducerRoutes:
         if isinstance(stored, Reply):
             raise Failure(REFUSALS.get(stored.code, "INTERNAL"))
         digest, is_new = stored
-        return _json({"sha256": digest, "bytes": len(data)}, 201 if is_new else 200)
+        return json_response({"sha256": digest, "bytes": len(data)}, 201 if is_new else 200)
 
     async def handle(self, request: Request) -> Response:
         """Get, set or remove a reducer, and what is below its name. Raises `Failure`."""
@@ -105,7 +104,7 @@ class ReducerRoutes:
             if not await reducers.remove(name):
                 raise no_reducer(name)
             return Response(204)
-        return _json(self._shown(await self._found(name)))
+        return json_response(self._shown(await self._found(name)))
 
     async def _put(self, name: str, request: Request) -> Response:
         self._needs_level()
@@ -126,7 +125,7 @@ class ReducerRoutes:
             _, is_new = await self._service.reducers.put(name, wanted)
         except TooManyReducers as full:
             raise Failure("REDUCERS_FULL", str(full)) from None
-        return _json(self._shown(await self._found(name)), 201 if is_new else 200)
+        return json_response(self._shown(await self._found(name)), 201 if is_new else 200)
 
     async def _due(self, request: Request) -> Response:
         _allow(request, "GET", "HEAD")
@@ -138,7 +137,7 @@ class ReducerRoutes:
         for name, stream in page.unfit[:_NOTED_MAX]:
             await self._note_unfit(known[name], stream)
         rows = [structs.asdict(each) | {"stream": spelled_name(each.stream)} for each in page.due]
-        return _json({"due": rows, "after": page.after})
+        return json_response({"due": rows, "after": page.after})
 
     async def _note_unfit(self, bound: Bound, stream: str) -> None:
         """Note that a reducer cannot be computed on a stream, unless it is noted."""
@@ -183,7 +182,7 @@ class ReducerRoutes:
             await self._service.reducers.set_fault(name, stream, fault)
         except TooManyReducers as full:
             raise Failure("REDUCERS_FULL", str(full)) from None
-        return _json({"retry_after_seconds": wait_ms // 1000})
+        return json_response({"retry_after_seconds": wait_ms // 1000})
 
     async def _module(self, name: str, request: Request) -> Response:
         _allow(request, "GET", "HEAD")
@@ -228,7 +227,7 @@ class ReducerRoutes:
                 f"{found.record} is another one when it is computed again"
             )
             await self._service.reducers.stop(name, bound.binding.revision, reason)
-        return _json(
+        return json_response(
             {
                 "stream": spelled_name(stream),
                 "offset": format_token(found.record, found.byte),
@@ -291,7 +290,3 @@ def revision_differs(found: Bound, revision: int) -> Failure:
 def _allow(request: Request, *methods: str) -> None:
     if request.method not in methods:
         raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", ", ".join(methods)),))
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(status, msgspec.json.encode(value), headers=_NO_STORE)

@@ -8,13 +8,12 @@ import msgspec
 
 from polynya.base.limits import SCHEMA_BYTES_MAX
 from polynya.base.msgpack import UNREADABLE
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import NO_STORE, Request, Response
 from polynya.registry import refused
 from polynya.registry.records import AVRO
 from polynya.registry.refused import Refused
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-_NO_STORE = (("Cache-Control", "no-store"),)
 _BAD_BODY = 422
 Shape = TypeVar("Shape")
 Item = TypeVar("Item")
@@ -129,15 +128,15 @@ def _number(request: Request, name: str, default: int) -> int:
 
 def shown(value: Any) -> Response:
     """Return a response with JSON."""
-    return Response(200, msgspec.json.encode(value), CONTENT_TYPE, _NO_STORE)
+    return Response(200, msgspec.json.encode(value), CONTENT_TYPE, NO_STORE)
 
 
 def shown_text(text: str) -> Response:
     """Return a response with the bare text of a schema."""
-    return Response(200, text.encode(), CONTENT_TYPE, _NO_STORE)
+    return Response(200, text.encode(), CONTENT_TYPE, NO_STORE)
 
 
 def refusal(failed: Refused) -> Response:
     """Return the response to a refusal."""
     body = msgspec.json.encode({"error_code": failed.code, "message": failed.message})
-    return Response(failed.status, body, CONTENT_TYPE, _NO_STORE)
+    return Response(failed.status, body, CONTENT_TYPE, NO_STORE)

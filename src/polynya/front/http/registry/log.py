@@ -26,9 +26,10 @@ from polynya.registry.records import TOPIC, Record
 from polynya.registry.refused import BadSchema, Refused
 from polynya.registry.view import View
 from polynya.routing.handle import StreamHandle
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.appends.commands import AppendIf
 from polynya.stream.parts import Batch, Encoding
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code
 from polynya.wire.kafka import batches
 from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches
 
@@ -230,7 +231,7 @@ class RegistryLog:
             record=tail,
         )
         try:
-            reply = await _outcome(handle, command)
+            reply = await reply_to(partial(handle.append, command))
         except OutcomeUnknown:
             return False  # what was decided is decided again: the view tells whether it is there
         if reply.code in (Code.PRECONDITION, Code.UNSTABLE, Code.INCARNATION, *_MISSING):
@@ -238,21 +239,6 @@ class RegistryLog:
         if reply.code != Code.OK:
             raise Failure(REFUSALS.get(reply.code, "INTERNAL"))
         return True
-
-
-async def _outcome(handle: StreamHandle, command: AppendIf) -> Reply:
-    outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    handle.append(command, partial(_done, outcome))
-    return await outcome
-
-
-def _done(outcome: asyncio.Future[Reply], reply: Reply | BaseException) -> None:
-    if outcome.done():  # the client is gone
-        return
-    if isinstance(reply, BaseException):
-        outcome.set_exception(reply)
-    else:
-        outcome.set_result(reply)
 
 
 def _batch(records: Sequence[Record], now_ms: int) -> Batch:

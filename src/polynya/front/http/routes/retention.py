@@ -3,8 +3,8 @@ STREAM/retention/OFFSET)."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -26,6 +26,7 @@ from polynya.front.http.routes.conditions import is_other_incarnation, refuse_co
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.local.api import Position, Refusal, StreamInfo, Trimmed, TrimQuery
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.compaction.commands import SetCompaction
 from polynya.stream.features.retention.commands import SetRetention
 from polynya.stream.parts import Retention, SnapshotRule
@@ -152,18 +153,7 @@ def _compacted(compact: bool) -> dict[str, Any]:
 
 async def _proposed(exchange: Exchange, command: SetRetention | SetCompaction) -> Reply:
     """Propose a command of the stream, and return the reply. Raises the fault."""
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def done(reply: Reply | BaseException) -> None:
-        if future.done():
-            return
-        if isinstance(reply, BaseException):
-            future.set_exception(reply)
-        else:
-            future.set_result(reply)
-
-    exchange.stream.propose(command, done)
-    return await future
+    return await reply_to(partial(exchange.stream.propose, command))
 
 
 def trim_stream(exchange: Exchange) -> None:

@@ -12,7 +12,7 @@ from polynya.front.kafka.admin.topics import DEFAULT_CONFIG
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.configs import LIST, list_of
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.service.named_configs import Configs
+from polynya.service.settings.named_configs import Configs
 from polynya.wire.kafka.generated.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsSynonym,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polynya.front.kafka.telemetry.instances import ClientInstances
 from polynya.front.kafka.telemetry.subscriptions import ClientMetricsSubscriptions
-from polynya.service.bucket_profiles import MetaSettings
+from polynya.service.settings.bucket_profiles import MetaSettings
 
 
 class Telemetry:

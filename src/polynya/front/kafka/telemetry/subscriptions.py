@@ -21,8 +21,8 @@ from polynya.base.limits import (
     CLIENT_METRICS_VALUE_CHARACTERS_MAX,
 )
 from polynya.front.kafka.configs import INT, LIST, list_of
-from polynya.service.bucket_profiles import MetaSettings
-from polynya.service.named_configs import Configs, Limit, NamedConfigs
+from polynya.service.settings.bucket_profiles import MetaSettings
+from polynya.service.settings.named_configs import Configs, Limit, NamedConfigs
 from polynya.stream.features.consumer_groups.patterns import InvalidPattern, Pattern
 
 SCOPE = "kafka-client-metrics"

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import NO_STORE, Request, Response
 
 CLIENTS = "/v1/kafka/clients"
 LISTED_MAX = 1000  # clients of one response
@@ -62,4 +62,4 @@ class ClientRoutes:
         rows = await self._clients.listed(query)
         following = rows[-1].client_instance_id if len(rows) == LISTED_MAX else None
         body = msgspec.json.encode({"clients": rows, "next": following})
-        return Response(200, body, headers=(("Cache-Control", "no-store"),))
+        return Response(200, body, headers=NO_STORE)

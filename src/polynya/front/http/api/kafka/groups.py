@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -13,7 +12,13 @@ from polynya.access.grants import Verb
 from polynya.base.limits import GROUP_OFFSETS_MAX
 from polynya.base.names import consumer_group_folder, topic_folder
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import (
+    NO_STORE,
+    Request,
+    Response,
+    json_response,
+    read_json,
+)
 from polynya.service.consumer_groups.admin import (
     KINDS,
     GroupAdmin,
@@ -28,7 +33,6 @@ from polynya.wire.headers import BadField, parse_instant_ms
 GROUPS = "/v1/groups"
 OFFSET_MAX = 2**62
 LISTED_MAX = 1000  # groups of one response
-_NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class _Reset(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,10 +109,10 @@ class GroupRoutes:
                     return await self._list(request)
                 case ("GET" | "HEAD", id_):
                     details = await self._admin.describe(id_, sees=_seen_by(request.principal))
-                    return _json({**msgspec.to_builtins(details), "lag": details.lag})
+                    return json_response({**msgspec.to_builtins(details), "lag": details.lag})
                 case ("DELETE", id_):
                     await self._admin.delete(id_)
-                    return Response(204, headers=_NO_STORE)
+                    return Response(204, headers=NO_STORE)
                 case ("POST", id_, "offsets"):
                     return await self._reset(id_, request)
         except GroupRefused as refused:
@@ -134,7 +138,9 @@ class GroupRoutes:
             }
             for each in page
         ]
-        return _json({"groups": shown, "next": page[-1].group if len(page) == LISTED_MAX else None})
+        return json_response(
+            {"groups": shown, "next": page[-1].group if len(page) == LISTED_MAX else None}
+        )
 
     async def _reset(self, id_: str, request: Request) -> Response:
         asked = read_json(request.body, _Reset)
@@ -149,7 +155,7 @@ class GroupRoutes:
             )
         except ResetRefused as refused:
             raise Failure("INVALID_REQUEST", str(refused)) from None
-        return _json({"group": id_, "offsets": msgspec.to_builtins(rows)})
+        return json_response({"group": id_, "offsets": msgspec.to_builtins(rows)})
 
 
 def _may_use(group: str, principal: Principal | None) -> bool:
@@ -171,7 +177,3 @@ def _failure(error: GroupError) -> Failure:
     if error in (GroupError.NOT_COORDINATOR, GroupError.COORDINATOR_NOT_AVAILABLE):
         return Failure("UNAVAILABLE")
     return Failure("INVALID_REQUEST", f"the group's coordinator refused: {error.name}")
-
-
-def _json(value: Any) -> Response:
-    return Response(200, msgspec.json.encode(value), headers=_NO_STORE)

@@ -16,7 +16,7 @@ from polynya.base.limits import KIB, MIRROR_BATCHES_MAX, TIME_MS_MAX
 from polynya.base.names import REPLICATED
 from polynya.front.http.api.kafka.topics import prefix_of
 from polynya.front.http.protocol.errors import REFUSALS, Failure
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import Request, Response, json_response
 from polynya.front.kafka.configs import MIRROR_FROM, PROFILE
 from polynya.front.kafka.topics.catalog import NAME_RULE, OpenTopic, TopicCatalog, is_topic_name
 from polynya.local.api import Refusal, StreamInfo, TrimQuery
@@ -36,7 +36,6 @@ from polynya.wire.kafka.primitives import Malformed
 PREFIX = "/v1/mirror/"
 _AT_ONCE_BYTES = 256 * KIB  # a larger body is checked in a thread
 _OFFSET_MAX = 2**62
-_NO_STORE = (("Cache-Control", "no-store"),)
 _DIFFERS = (Code.OFFSET_BEYOND_TAIL, Code.PRECONDITION)
 # batches as they are stored, the CRCs of all their bytes, and their headers as sent
 Checked = list[tuple[bytes, int, BatchHeader]]
@@ -102,7 +101,7 @@ class MirrorRoutes:
             "next_offset": info.record,
             MIRROR_FROM: topic.rules.mirror_from or None,
         }
-        return Response(200, msgspec.json.encode(told), headers=_NO_STORE)
+        return json_response(told)
 
     async def _append(self, stream: StreamHandle, wanted: _Range, batches: Checked) -> None:
         """Append the batches in order, then the gap behind them; and let the start follow that of

@@ -3,8 +3,8 @@ HTTP alone, such as the web console."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from polynya.front.http.protocol.extension import Request, read_json
 from polynya.front.kafka.configs import rules_of
 from polynya.front.kafka.topics.steps import TopicService
 from polynya.local.api import Refusal, StreamInfo
+from polynya.routing.proposals import reply_to
 from polynya.stream.features.appends.commands import Produce
 from polynya.stream.features.topics.state import Topic
 from polynya.stream.parts import Batch
@@ -101,20 +102,10 @@ def _partition(topic: Topic, wanted: int | None, records: list[_Record]) -> int:
 
 async def _appended(service: TopicService, name: str, batch: Batch) -> Reply:
     """Append to a partition, and wait for the outcome. Raises `Failure` and faults."""
-    outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def done(reply: Reply | BaseException) -> None:
-        if outcome.done():  # the client is gone
-            return
-        if isinstance(reply, BaseException):
-            outcome.set_exception(reply)
-        else:
-            outcome.set_result(reply)
-
     stream = service.open(name)
     info = await stream.info()
     if isinstance(info, Refusal):
         raise Failure(REFUSALS.get(info.code, "INTERNAL"))
     assert isinstance(info, StreamInfo)
-    stream.append(Produce(name, service.now_ms(), batch, None), done)
-    return await outcome
+    command = Produce(name, service.now_ms(), batch, None)
+    return await reply_to(partial(stream.append, command))

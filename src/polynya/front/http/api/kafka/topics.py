@@ -14,7 +14,7 @@ from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_
 from polynya.front.http.api.kafka.topic_records import produce
 from polynya.front.http.compaction import shown as shown_compaction
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response, read_json
+from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 from polynya.front.kafka.configs import (
     CONTENT_TYPE,
     MIRROR_FROM,
@@ -46,7 +46,6 @@ PATH = "/v1/topics"
 RECORDS = "records"  # below a topic: POST produces
 PARTITIONS_SHOWN_MAX = 1000  # in the facts of one topic: each costs a look at its stream
 _ADOPTING = (Verb.READ, Verb.APPEND, Verb.DELETE)  # verbs that a topic's users get by adoption
-_NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,7 +90,7 @@ class TopicRoutes:
         await self.topics.refresh()
         names = [name for name in sorted(self.topics.names) if _may_read(name, request.principal)]
         known = [topic for name in names if (topic := self.topics.known(name)) is not None]
-        return _json({"topics": [self._shown(topic) for topic in known]})
+        return json_response({"topics": [self._shown(topic) for topic in known]})
 
     async def handle(self, request: Request) -> Response:
         """Get, create, change or delete a topic. Raises `Failure`."""
@@ -116,7 +115,7 @@ class TopicRoutes:
                     await self.topics.drop(await self._found(name))
                     return Response(204)
                 case "GET" | "HEAD":
-                    return _json(await self._described(await self._found(name)))
+                    return json_response(await self._described(await self._found(name)))
         except InvalidConfig as invalid:
             raise Failure("TOPIC_INVALID", str(invalid)) from None
         except TopicRefused as refused:
@@ -128,7 +127,7 @@ class TopicRoutes:
         if request.method != "POST":
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "POST"),))
         topic = await self._found(request.segments[0])
-        return _json(await produce(self._service, topic, request))
+        return json_response(await produce(self._service, topic, request))
 
     async def _check_name(self, name: str) -> None:
         """Check that a topic has this name, or may get it. Raises InvalidConfig."""
@@ -167,7 +166,7 @@ class TopicRoutes:
                 f"{_spelled(topic.settings)}; {partitions} partitions and "
                 f"{_spelled(configs)} were requested"
             )
-        return _json(self._shown(topic), 201 if code == Code.CREATED else 200)
+        return json_response(self._shown(topic), 201 if code == Code.CREATED else 200)
 
     async def _adopt(self, name: str, wanted: _Wanted, principal: Principal | None) -> Response:
         streams = _named(wanted.streams)
@@ -194,7 +193,7 @@ class TopicRoutes:
         if code != Code.CREATED and topic.streams != streams:
             held = ", ".join(map(spelled_name, topic.streams)) or "streams of its own"
             raise TopicRefused(f"topic '{name}' exists, with {held}")
-        return _json(self._shown(topic), 201 if code == Code.CREATED else 200)
+        return json_response(self._shown(topic), 201 if code == Code.CREATED else 200)
 
     async def _change(self, name: str, wanted: _Wanted) -> Response:
         if wanted.streams:
@@ -211,7 +210,7 @@ class TopicRoutes:
             await self.topics.alter(name, change)
         if wanted.partitions is not None and wanted.partitions != topic.partitions:
             await self.topics.grow(name, _counted(wanted.partitions))
-        return _json(self._shown(await self._found(name)))
+        return json_response(self._shown(await self._found(name)))
 
     async def _described(self, topic: Topic) -> dict[str, Any]:
         partitions = []
@@ -296,7 +295,3 @@ def _spelled(configs: dict[str, str]) -> str:
 
 def _may_read(name: str, principal: Principal | None) -> bool:
     return principal is None or principal.may(Verb.READ, prefix_of(name))
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(status, msgspec.json.encode(value), headers=_NO_STORE)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.names import partition_of, spelled_name, transactional_id_folder
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.extension import Request, Response, json_response
 from polynya.service.transactions.calls import (
     STATE_NAMES,
     STATES,
@@ -24,7 +22,6 @@ from polynya.stream.replies import Code
 
 TRANSACTIONS = "/v1/transactions"
 LISTED_MAX = 1000  # ids of one response
-_NO_STORE = (("Cache-Control", "no-store"),)
 _NUMBER_DIGITS = 19
 
 
@@ -47,11 +44,11 @@ class TransactionRoutes:
                     found = (await self._transactions.describe([id_])).get(id_)
                     if found is None:
                         raise Failure("TRANSACTION_NOT_FOUND")
-                    return _json(self._shown(found, whole=True))
+                    return json_response(self._shown(found, whole=True))
                 case ("POST", id_, "abort"):
                     was = self._shown(await self._transactions.abort(id_), whole=True)
                     state = STATE_NAMES[TransactionState.PREPARE_ABORT]
-                    return _json({**was, "state": state})
+                    return json_response({**was, "state": state})
         except TransactionRefused as refused:
             is_unknown = refused.code == Code.NOT_FOUND
             code = "TRANSACTION_NOT_FOUND" if is_unknown else "TRANSACTION_NOT_OPEN"
@@ -78,7 +75,7 @@ class TransactionRoutes:
         )
         page = list(islice(named, LISTED_MAX))
         rows = [self._shown(each, whole=False) for each in page]
-        return _json(
+        return json_response(
             {"transactions": rows, "next": page[-1].id if len(page) == LISTED_MAX else None}
         )
 
@@ -123,7 +120,3 @@ def _number(name: str, text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < _NUMBER_DIGITS:
         return int(text)
     raise Failure("INVALID_REQUEST", f"'{name}' is '{text[:64]}'; expected a whole number")
-
-
-def _json(value: Any) -> Response:
-    return Response(200, msgspec.json.encode(value), headers=_NO_STORE)

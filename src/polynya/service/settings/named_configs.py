@@ -10,7 +10,7 @@ import msgspec
 
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.routing.fresh_reads import FreshReads
-from polynya.service.bucket_profiles import MetaSettings
+from polynya.service.settings.bucket_profiles import MetaSettings
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code
