@@ -71,7 +71,8 @@ def behind(table: dict[str, Any]) -> str:
     if not records:
         return f"up to date{lacks}"
     age = "" if seconds is None else f" ({seconds:,.0f} s)"
-    return f"{output.counted(records, 'record')}{age} behind{lacks}"
+    kind = "row" if table.get("source") else "record"
+    return f"{output.counted(records, kind)}{age} behind{lacks}"
 
 
 def streams_of(prefix: str) -> str:

@@ -161,6 +161,8 @@ export function open(place, shell) {
     put(
       places,
       where("Prefix", visible(table.prefix) || "every stream"),
+      table.source ? h("div", {}, h("dt", {}, "Derived from"), h("dd", {}, tableLink(table.source))) : "",
+      table.derived?.length ? h("div", {}, h("dt", {}, "Derived tables"), h("dd", {}, table.derived.map((each) => [tableLink(each), " "]))) : "",
       where("Iceberg", visible(table.iceberg)),
       where("Delta", visible(table.delta)),
       where("Store", visible(`${table.store.kind} ${table.store.bucket} ${table.store.root}`)),
@@ -201,6 +203,10 @@ export function open(place, shell) {
       clearTimeout(timer);
     },
   };
+}
+
+function tableLink(name) {
+  return h("a", { class: "name", href: `#/table/${encodeURIComponent(name)}` }, visible(name));
 }
 
 function jobRow(job) {
