@@ -153,6 +153,7 @@ export function open(place, shell) {
       number("Ranges set aside", count(table.ranges_aside)),
       number("Files", table.files === null ? "unknown" : count(table.files)),
       number("Fields without a column", table.fields_without_column === null ? "unknown" : count(table.fields_without_column.length)),
+      table.unframed_values ? number("Values without a frame", count(table.unframed_values)) : "",
       number("Jobs", count(table.job)),
       number("Last job", table.committed_ms ? instant(table.committed_ms) : "never"),
       number("Last job took", table.job_seconds === null ? "unknown" : duration(table.job_seconds)),

@@ -132,6 +132,7 @@ class Result(msgspec.Struct, frozen=True):
     watermark_us: int | None = None  # of a derived table: later jobs take no rows of earlier times
     late_rows: int = 0  # rows that were late, until now
     source: SourcePlace | None = None  # of a table that is derived from another one
+    unframed: int = 0  # values without a schema's id, until now
 
 
 Progress = Callable[[str, str], None]
@@ -220,6 +221,7 @@ def result_of(
         merges=previous.merges if previous else 0,
         files_merged=previous.files_merged if previous else 0,
         unmerged=files + (previous.unmerged if previous else 0),
+        unframed=previous.unframed if previous else 0,
     )
 
 

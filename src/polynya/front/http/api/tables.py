@@ -456,6 +456,7 @@ class TableRoutes:
             "job_seconds": None if info is None else info.job_seconds,
             "merges": None if info is None else info.merges,
             "files_merged": None if info is None else info.files_merged,
+            "unframed_values": None if info is None else info.unframed_values,
             "fields_without_column": None if info is None else info.fields_without_column,
         }
 
