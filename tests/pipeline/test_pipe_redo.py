@@ -138,6 +138,13 @@ def test_a_table_derived_from_another_one(world: PipeWorld, tmp_path: Path) -> N
     }
     assert [each["rows"] for each in tables.values()] == [21] * 4
     assert "copies" in world.run("table", "describe", "last").out.split("derived from", 1)[1]
+    assert world.run("table", "create", "other", "--prefix", "other/").code == 0
+    world.delete("rides/a")
+    listed = world.run("table", "ls", "--rows-of", "rides/a", "--json").out
+    # in the order in which they can be dropped
+    assert [row["name"] for row in json.loads(listed)] == ["all", "last", "copies", "rides"]
+    none = world.run("table", "ls", "--rows-of", "no/such")
+    assert none.code == 0 and "no table has rows of no/such" in none.err, none
     kept = world.run("table", "drop", "rides", "--yes")
     assert kept.code == 1 and "copies is derived from 'rides': drop that first" in kept.err, kept
     for name in ("all", "last", "copies", "rides"):

@@ -18,7 +18,7 @@ from polynya.cli.tables.runs import table_runs_command
 from polynya.cli.tables.shared import table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.complete import complete_table
+from polynya.cli.terminal.complete import complete_stream, complete_table
 from polynya.cli.terminal.progress import steps
 from polynya.cli.terminal.values import SECONDS
 from polynya.lakehouse.machine.needs import check_packages, check_pipeline
@@ -203,6 +203,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "fields without a column": None
         if without is None
         else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
+        "values without a frame": table.get("unframed_values", 0),
         "partitions": ", ".join(table.get("partitions", ())) or "none",
         "payload": changes.shortened(table.get("payload", "")) or "JSON",
         "keeps": f"{output.counted(table['keep_snapshots'], 'snapshot')}, those of the last "
@@ -258,17 +259,29 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
 
 
 @table_command.command("ls")
+@options.value(
+    "--rows-of STREAM",
+    "stream",
+    shell_complete=complete_stream,
+    help=(
+        "Only tables that may have rows of this stream, also of its deleted records: derived ones "
+        "first, in the order in which they can be dropped."
+    ),
+)
 @options.as_json
 @server_option
-def table_ls_command(client: Client, as_json: bool) -> None:
+def table_ls_command(client: Client, stream: str | None, as_json: bool) -> None:
     """List the tables: their locations in both formats, their size, and their lag behind the
     streams.
 
     \b
     polynya table ls
+    polynya table ls --rows-of rides/17
     polynya table ls --json | jq -r '.[] | .iceberg'
     """
     tables = [shared.shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
+    if stream is not None:
+        tables = shared.with_rows_of(tables, stream)
     heads = (
         "name",
         "prefix",
@@ -284,7 +297,9 @@ def table_ls_command(client: Client, as_json: bool) -> None:
         tables,
         (*heads, "lag", "iceberg", "delta"),
         lambda row: (*(row[key] for key in keys), shared.behind(row), row["iceberg"], row["delta"]),
-        "no tables yet: 'polynya table create NAME --prefix PREFIX' creates one",
+        f"no table has rows of {stream}"
+        if stream is not None
+        else "no tables yet: 'polynya table create NAME --prefix PREFIX' creates one",
         as_json=as_json,
     )
     for table in () if as_json else tables:

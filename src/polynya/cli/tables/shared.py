@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 
 from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.names import BadName, canonical_name, canonical_prefixes
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -59,6 +60,25 @@ def shown(table: dict[str, Any]) -> dict[str, Any]:
         "delta_dlq": location(table, table["delta_dlq"]) if built else None,
     }
     return {**table, **own}
+
+
+def with_rows_of(tables: list[dict[str, Any]], stream: str) -> list[dict[str, Any]]:
+    """Return the tables whose prefix covers a stream, each after those that are derived from it.
+    Raises `exits.Misused`."""
+    try:
+        name = canonical_name(stream)
+    except BadName as bad:
+        raise exits.Misused(str(bad)) from None
+    left = {
+        table["name"]: table
+        for table in tables
+        if name.startswith(tuple(canonical_prefixes(table["prefix"])))
+    }
+    found: list[dict[str, Any]] = []
+    while left:
+        free = [each for each in left if not left.keys() & set(left[each].get("derived", ()))]
+        found += [left.pop(each) for each in free or list(left)]
+    return found
 
 
 def behind(table: dict[str, Any]) -> str:
