@@ -6,6 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
+import msgspec
+
 from polynya.base.transforms import Transform
 from polynya.cli.app import cli
 from polynya.cli.tables import spanning
@@ -30,16 +32,19 @@ def definitions(folder: Path) -> list[Transform]:
         path = options["statement"]
         source = f"sql:{path.read_text()}" if path else f"python:{options['function']}"
         names = ("key", "merge", "latest_by", "watermark")
-        found.append(defined(source, *(options[name] for name in names)))
+        made = defined(source, *(options[name] for name in names))
+        if options["source"]:  # of a table with a key, as on the page
+            made = msgspec.structs.replace(made, table="7", whole=True)
+        found.append(made)
     return found
 
 
 def test_each_definition_fits_its_statement(tmp_path: Path) -> None:
     found = definitions(tmp_path)
-    assert len(found) == 5
+    assert len(found) == 6
     for made in found:
         assert spanning.found_in(made) == []
         for column in (*made.key, *made.merge, *filter(None, [made.latest_by])):
             assert re.search(rf"\b{column}\b", made.code.split(" from ")[0]), (column, made)
-    windows = found[-1]
+    windows = found[-2]
     assert (windows.time, windows.delay_ms) == ("begin", 3_600_000)

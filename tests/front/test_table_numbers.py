@@ -35,7 +35,7 @@ class NoJobs:
 @pytest.mark.parametrize(
     ("verb", "body"),
     [
-        ("commit", COMMIT | {"rows": -1}),
+        ("commit", COMMIT | {"rows": -(1 << 60)}),
         ("commit", COMMIT | {"rows": 1 << 63}),
         ("commit", COMMIT | {"dead_rows": 10**30}),
         ("commit", COMMIT | {"job": 1 << 64}),

@@ -7,15 +7,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from missing import needed_module
+from missing import missing, needed_module
 from shared_spark import Unclosed, shared_runner
+from spark_jars import jars
 from worlds.lakehouse import Lake, quiet
 
 from polynya.base.transforms import Transform
 from polynya.lakehouse.jobs.worker import TablesFailed, compact, merge
+from polynya.lakehouse.sql.query import query
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 needed_module("pyspark")
+__all__ = ["jars"]  # the fixture
 
 TOTALS = Transform(
     "sql:select item, count(*) as orders, sum(price) as total, max(price) as most, "
@@ -165,3 +168,45 @@ def test_a_definition_that_does_not_fit_its_rows_says_so(lake: Lake, runner: Any
     define(lake, Transform(plain, ["id"], {"at": "sum"}))
     sync(lake, runner)
     assert both(lake, "id") == [{"id": 1, "at": 12}]
+
+
+def test_every_reader_has_one_row_for_each_key(
+    lake: Lake, runner: Unclosed, jars: tuple[str, str]
+) -> None:
+    """After each job, and after a merge: Spark's own readers of Iceberg and Delta, DuckDB, pyiceberg
+    and deltalake."""
+    if not jars[0]:
+        missing(jars[1])
+    define(lake, TOTALS, "item")
+    wanted: dict[str, int] = {}
+    for number in range(4):
+        items = ("all", f"i{number % 2}")
+        append(lake, *({"item": item, "price": 1.0} for item in items))
+        wanted |= {item: wanted.get(item, 0) + 1 for item in items}
+        sync(lake, runner)
+        assert read_by_all(lake, runner) == dict.fromkeys(READERS, sorted(wanted.items()))
+    append(lake, {"item": None, "price": 1.0})
+    sync(lake, runner)
+    merge(lake.coordinator, "flights", lambda: runner, quiet)
+    with_null = [*sorted(wanted.items()), (None, 1)]
+    assert read_by_all(lake, runner) == dict.fromkeys(READERS, with_null)
+
+
+READERS = ("spark iceberg", "spark delta", "duckdb", "pyiceberg", "deltalake")
+
+
+def read_by_all(lake: Lake, runner: Unclosed) -> dict[str, list[tuple[Any, ...]]]:
+    """The keys and counts that each reader finds."""
+    spark, table = runner.whole.session, lake.coordinator.table
+    place = lake.blobs.uri(f"{table.location}/main")
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for form, path in (("iceberg", table.iceberg), ("delta", place)):
+        frame = spark.read.format(form).load(path).select("item", "orders")
+        found[f"spark {form}"] = [tuple(row) for row in frame.collect()]
+    asked = query(lake.coordinator.tables(), "select item, orders from flights")
+    found["duckdb"] = [tuple(row) for row in asked.rows]
+    for name, whole in (("pyiceberg", lake.iceberg()), ("deltalake", lake.delta())):
+        found[name] = [(row["item"], row["orders"]) for row in whole.to_pylist()]
+    return {
+        name: sorted(rows, key=lambda row: (row[0] is None, row)) for name, rows in found.items()
+    }

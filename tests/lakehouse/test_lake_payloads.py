@@ -13,9 +13,10 @@ import pytest
 from worlds.lakehouse import Lake, quiet
 from worlds.schema_registry import CLICK, COMMON, ORDER, SALE, WIDER, avro, batch_of, framed
 
+from polynya.front.http.api.schemas import info_of
 from polynya.lakehouse.jobs import prepare, worker
 from polynya.lakehouse.jobs.rewrites.redo import Redefined
-from polynya.lakehouse.jobs.worker import TablesFailed, compact
+from polynya.lakehouse.jobs.worker import TablesFailed, compact, merge, rebuild
 from polynya.stream.parts import Encoding
 
 
@@ -240,6 +241,34 @@ def test_ids_that_no_sample_has_are_found_by_the_tasks(
     assert column(rows, "reason") == [None, None, None, "ok"]
     assert column(rows, "more") == [1, None, None, None]
     assert "item" not in rows[0]  # of a message that no record has
+
+
+def test_values_without_the_wire_format_are_counted(lake: Lake) -> None:
+    """The server reads their number from the metadata. A merge and a rebuild count none twice."""
+
+    def counted() -> int:
+        metadata = Path(lake.coordinator.table.iceberg.removeprefix("file://")).read_bytes()
+        return info_of(metadata).unframed_values
+
+    lake.coordinator.registry.register(1, ORDER)
+    body = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": "n"}))
+    told = list[str]()
+    for sent in ((body, b"plain", None, b'{"id": 9}'), (b"\0x", body), (body, body)):
+        lake.source.append_kafka("kafka/orders/0", batch_of(*sent))
+        compact(lake.coordinator, [], lambda: lake.runner, lambda step, said: told.append(said))
+    assert [said for said in told if " records" in said and "schema's id" in said] == [
+        "4 records, 2 of them without a schema's id",
+        "2 records, 1 of them without a schema's id",
+    ]
+    assert counted() == 3
+    merge(lake.coordinator, "flights", lambda: lake.runner, quiet)
+    assert counted() == 3
+    rebuild(lake.coordinator, "flights", lambda: lake.runner, quiet, Redefined())
+    assert counted() == 3
+    table = lake.coordinator.table
+    lake.coordinator.table = msgspec.structs.replace(table, columns=[])
+    rebuild(lake.coordinator, "flights", lambda: lake.runner, quiet, Redefined())
+    assert counted() == 0, "all are JSON or bytes now"
 
 
 def test_a_registry_that_fails_stops_the_job_and_loses_nothing(lake: Lake) -> None:

@@ -88,3 +88,64 @@ def test_a_derived_table_beside_another_of_the_same_streams(
     tables = {row["name"]: row for row in json.loads(world.run("table", "ls", "--json").out)}
     assert tables["fares"]["records_behind"] == 0 and tables["rides"]["records_behind"] == 80
     assert tables["fares"]["behind_seconds"] is None
+
+
+def test_a_table_derived_from_another_one(world: PipeWorld, tmp_path: Path) -> None:
+    """Each row of the source is there once, and the source is named. Spark is not needed: the rows
+    stay as they are."""
+    world.start()
+    query = tmp_path / "each.sql"
+    query.write_text("select * from input")
+    sql = ("--sql", str(query))
+    assert world.run("table", "create", "rides", "--prefix", "rides/").code == 0
+    alone = world.run("table", "create", "a", "--from-table", "a", *sql)
+    assert alone.code == 1 and "'a' cannot be derived from itself" in alone.err, alone
+    none = world.run("table", "create", "a", "--from-table", "no", *sql)
+    assert none.code == 1 and "there is no table 'no'" in none.err, none
+    two = world.run("table", "create", "a", "--from-table", "rides", "--from", "rides/", *sql)
+    assert two.code == 2 and "--from PREFIX or --from-table TABLE" in two.err, two
+    for _ in range(2):  # a repeat succeeds
+        made = world.run("table", "create", "copies", "--from-table", "rides", *sql)
+        assert made.code == 0 and "each job reads the rows that are new in" in made.err, made
+    keyed = ("--key", "stream", "--latest-by", "offset")
+    assert world.run("table", "create", "last", "--from-table", "copies", *sql, *keyed).code == 0
+    refused = world.run("table", "create", "all", "--from-table", "last", *sql, *keyed)
+    assert refused.code == 1 and "leave the key out, and group by it" in refused.err, refused
+    made = world.run("table", "create", "all", "--from-table", "last", *sql)
+    assert "each job reads all rows of the table last" in made.err, made
+
+    for _ in range(2):
+        world.append("rides/a", *({"fare": n} for n in range(10)))
+        world.compact_here("rides")
+        assert world.tables()["copies"]["records_behind"] == 10
+        done = [outcome.table.name for outcome in world.compact_here("copies")]
+        assert done == ["copies"]
+        world.check_exactly_once("copies")
+    done = [(outcome.table.name, outcome.rows) for outcome in world.compact_here("all")]
+    assert done == [("last", 20), ("all", 20)]
+    coordinator = HttpCoordinator(world.node.admin, world.node.url, world.http)
+    assert [coordinator.plan(name) for name in ("copies", "last", "all")] == [None] * 3
+
+    world.append("rides/a", {"fare": 1})
+    done = [(outcome.table.name, outcome.rows) for outcome in world.compact_here()]
+    assert done == [("rides", 1), ("copies", 1), ("last", 1), ("all", 1)]
+    tables = world.tables()
+    assert {name: (each["source"], each["derived"]) for name, each in tables.items()} == {
+        "rides": ("", ["copies"]),
+        "copies": ("rides", ["last"]),
+        "last": ("copies", ["all"]),
+        "all": ("last", []),
+    }
+    assert [each["rows"] for each in tables.values()] == [21] * 4
+    assert "copies" in world.run("table", "describe", "last").out.split("derived from", 1)[1]
+    assert world.run("table", "create", "other", "--prefix", "other/").code == 0
+    world.delete("rides/a")
+    listed = world.run("table", "ls", "--rows-of", "rides/a", "--json").out
+    # in the order in which they can be dropped
+    assert [row["name"] for row in json.loads(listed)] == ["all", "last", "copies", "rides"]
+    none = world.run("table", "ls", "--rows-of", "no/such")
+    assert none.code == 0 and "no table has rows of no/such" in none.err, none
+    kept = world.run("table", "drop", "rides", "--yes")
+    assert kept.code == 1 and "copies is derived from 'rides': drop that first" in kept.err, kept
+    for name in ("all", "last", "copies", "rides"):
+        assert world.run("table", "drop", name, "--yes").code == 0

@@ -16,7 +16,14 @@ from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.tables import TableRefused
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.features.tables import rules as stream_tables
-from polynya.stream.features.tables.commands import TableAbandon, TableCommit, TableMove, TableOpen
+from polynya.stream.features.tables.commands import (
+    TableAbandon,
+    TableCommit,
+    TableDrop,
+    TableMove,
+    TableOpen,
+    TableReplace,
+)
 from polynya.stream.features.tables.rules import ClaimedRange, Lag, lag_of
 from polynya.stream.features.tables.state import Failure
 from polynya.stream.parts import ColdSlice
@@ -590,6 +597,49 @@ def test_a_job_moves_the_table_once_and_the_next_ones_go_on_there() -> None:
         assert planned is not None and planned.table.folder == moved.folder
         assert await lake.commit(planned)
         await lake.check()
+
+    in_one_core(tell)
+
+
+def test_a_job_may_leave_fewer_rows() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        planned = await lake.plan()
+        assert planned is not None and await lake.commit(planned)
+        again = await lake.plan(merge=True)
+        assert again is not None
+        table = again.table
+        parts = (table.uid, again.job, again.attempt, table.main, table.dlq, "m", "d")
+        for rows in (-1, -1):  # a repeat succeeds and counts once
+            command = TableReplace(*parts, rows, 0, world.clock.ms, "r")
+            replaced = await world.jobs.commit(command)
+            assert (replaced.rows, replaced.main, replaced.committed) == (0, "m", again.job)
+
+    in_one_core(tell)
+
+
+def test_a_table_is_derived_from_another_one() -> None:
+    async def tell(world: World) -> None:
+        tables, sql = world.tables, "sql:select * from input"
+        prefix, transform = await tables.over("d", "t", sql)
+        made, new = await tables.create("d", prefix, transform=transform)
+        source = await tables.source_of(made)
+        assert new and source is not None and source.name == "t"
+        assert made.prefixes == source.prefixes, "who may read its streams may read it"
+        planned = await world.jobs.plan("d")
+        assert planned is not None and planned.source is not None
+        assert (planned.source.uid, planned.ranges, planned.streams) == (source.uid, [], [])
+        assert [each.name for each in await tables.derived_from(source)] == ["d"]
+        with pytest.raises(TableRefused, match="d is derived from 't'") as refused:
+            await tables.drop("t")
+        assert (refused.value.status, refused.value.code) == (409, "TABLE_HAS_DERIVED")
+        await tables.alter("t", new_name="u")
+        renamed = await tables.source_of(made)
+        assert renamed is not None and renamed.name == "u"
+        await world.service.call(0, TableDrop(source.uid, world.clock.ms))  # as "d" was created
+        assert await tables.source_of(made) is None
+        with pytest.raises(TableRefused, match="was dropped: drop 'd', too"):
+            await world.jobs.plan("d")
 
     in_one_core(tell)
 

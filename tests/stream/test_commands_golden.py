@@ -118,6 +118,7 @@ from polynya.stream.features.tables.commands import (
     TableMove,
     TableOpen,
     TablePlanned,
+    TableReplace,
     TableRetry,
     WatchStreams,
 )
@@ -439,6 +440,10 @@ GOLDEN: list[tuple[Command, str]] = [
         "9d490302a161a26d31a26431a26d32a26432ffa1729192a26964a46c6f6e6791a673747265616d11",
     ),
     (
+        TableReplace(3, 2, "a", "m1", "d1", "m2", "d2", -5, 0, 17, "r"),
+        "9c4b0302a161a26d31a26431a26d32a26432fb0011a172",
+    ),
+    (
         TableFail(3, 1, [(7, "docs/a", 2, 4, "packs/x", 24, "damaged")], 12),
         "95430301919707a6646f63732f610204a77061636b732f7818a764616d616765640c",
     ),
@@ -697,6 +702,7 @@ def test_levels_are_those_of_commands() -> None:
         SetCompaction: 4,
         SubscriptionPutLimited: 4,
         SubscriptionRetry: 4,
+        TableReplace: 4,
         AcknowledgeAll: 4,
         **dict.fromkeys((TxnInit, TxnAdd, TxnEnd, TxnExpire, TxnAsk, TxnForget, TxnHold), 4),
         ResetLinks: 4,

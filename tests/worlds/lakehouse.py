@@ -21,7 +21,7 @@ from polynya.lakehouse.jobs.output import Output
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, Task, claimed
 from polynya.lakehouse.jobs.plan_objects import header_of, load_header, load_task
 from polynya.lakehouse.jobs.results import Derived
-from polynya.lakehouse.jobs.spark_tasks import input_rows
+from polynya.lakehouse.jobs.spark_tasks import file_rows, input_rows
 from polynya.lakehouse.jobs.task import TaskResult, run_task
 from polynya.lakehouse.jobs.worker import compact
 from polynya.lakehouse.payloads.registry import SchemaReader
@@ -321,7 +321,7 @@ class InlineRunner:
     def derive(self, job: Job, key: str, asked: Any, shaped: Any) -> Derived:
         """Every row as it is, whatever the transform: that one needs Spark."""
         stored = [self._stored(key, task) for task in job.tasks]
-        rows = [batch for each in stored for batch in input_rows(*each, self.blobs)]
+        rows = [batch for each in stored for batch in _rows(*each, self.blobs)]
         table = pa.Table.from_batches(rows)
         made, place = shaped(table.schema)
         assert load_header(self.blobs, place) == header_of(made)
@@ -329,6 +329,10 @@ class InlineRunner:
         out = Output(made, Task(0, [], []), self.blobs)
         out.add_rows(table.cast(schema), table.nbytes)
         return Derived(made, [TaskResult(0, len(table), table.nbytes, out.close()[0])])
+
+
+def _rows(job: Job, task: Task, blobs: Blobs) -> Any:
+    return (file_rows if task.redo else input_rows)(job, task, blobs)
 
 
 class Lake:

@@ -31,6 +31,8 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     latest_by: str = ""  # the last row has the largest value of this column
     time: str = ""  # column of the watermark …
     delay_ms: int = 0  # … which is so far behind its largest value
+    table: str = ""  # uid of the table whose rows are the input; "": records of streams
+    whole: bool = False  # rows of that table change: each job transforms all of them
 
     @property
     def kind(self) -> str:
@@ -68,6 +70,7 @@ def checked(made: Transform) -> Transform:
         raise BadTransform("a transform is 'sql:' and a statement, or 'python:MODULE:FUNCTION'")
     if kind == "python" and not _PYTHON.fullmatch(code):
         raise BadTransform(f"'{code}' names no function; expected MODULE:FUNCTION")
+    _check_input(made)
     for column, function in made.merge.items():
         if function not in FUNCTIONS:
             raise BadTransform(
@@ -94,3 +97,15 @@ def checked(made: Transform) -> Transform:
             "another time later; add it to the key"
         )
     return made
+
+
+def _check_input(made: Transform) -> None:
+    if made.table and not (made.table.isdecimal() and made.table.isascii()):
+        raise BadTransform(f"'{made.table}' is no uid of a table; expected a number")
+    if made.whole and not made.table:
+        raise BadTransform("only a transform of a table's rows can be of all of them")
+    if made.whole and made.key:
+        raise BadTransform(
+            "rows of the source table change, so each job computes all rows again and merges none: "
+            "leave the key out, and group by it in the statement"
+        )

@@ -17,6 +17,7 @@ from polynya.service.tables import (
     Tables,
     checked_columns,
     checked_partitions,
+    source_uid,
     table_of,
 )
 from polynya.stream.features.placement.cluster_map import META_GROUP
@@ -29,6 +30,7 @@ from polynya.stream.features.tables.commands import (
     TableMove,
     TableOpen,
     TablePlanned,
+    TableReplace,
     TableRetry,
 )
 from polynya.stream.features.tables.failures import FAILURES_MAX
@@ -56,7 +58,8 @@ class PlannedJob(msgspec.Struct, frozen=True):
     attempt: str
     ranges: list[ClaimedRange]
     more: bool = False
-    streams: list[str] = []  # canonical names: the input of a derived table
+    streams: list[str] = []  # canonical names: the input of a derived table …
+    source: Table | None = None  # … or the table whose rows are its input
 
 
 class TableJobs:
@@ -82,6 +85,13 @@ class TableJobs:
         if worker and not await self._leases.is_free(table.uid, worker):
             raise _leased(name)
         async with self._planning.setdefault(table.uid, asyncio.Lock()):
+            source = await self.tables.source_of(table)
+            if source_uid(table) and source is None:  # it was dropped as this table was created
+                raise TableRefused(
+                    400,
+                    "TABLE_TRANSFORM",
+                    f"the table that '{name}' is derived from was dropped: drop '{name}', too",
+                )
             lags: list[Lag] = []
             bare = merge or bool(table.transform)
             if not bare and not (table.open and table.planned):
@@ -142,9 +152,10 @@ class TableJobs:
         if not ranges and not (merge or again):
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             return None
-        streams = await self._input(table) if table.transform else []
+        source = await self.tables.source_of(table)
+        streams = await self._input(table) if table.transform and source is None else []
         attempt = secrets.token_hex(16)
-        return PlannedJob(table, table.job, attempt, ranges, more or again, streams)
+        return PlannedJob(table, table.job, attempt, ranges, more or again, streams, source)
 
     async def _input(self, table: Table) -> list[str]:
         """Return the canonical names of the streams of a derived table."""
@@ -206,7 +217,7 @@ class TableJobs:
         part.slices = slices
         return part
 
-    async def commit(self, command: TableCommit | TableMove) -> Table:
+    async def commit(self, command: TableCommit | TableMove | TableReplace) -> Table:
         if isinstance(command, TableMove):
             checked_columns(command.columns)
             checked_partitions(command.partitions, command.columns)

@@ -14,7 +14,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.base.payloads import RECORD, BadPayload, fields_of, parse_payload, with_payload
-from polynya.base.transforms import BadTransform, parse_transform
+from polynya.base.transforms import BadTransform, checked, parse_transform
 from polynya.local.api import StreamInfo
 from polynya.routing import messages
 from polynya.service.node_service import NodeService
@@ -153,6 +153,13 @@ class Tables:
         """Drop a table: its name and its streams are free at once. Its files are deleted after the
         grace."""
         table, service = await self.find(name), self._service
+        if derived := [each.name for each in await self.derived_from(table)]:
+            raise TableRefused(
+                409,
+                "TABLE_HAS_DERIVED",
+                f"{', '.join(derived)} {'are' if len(derived) > 1 else 'is'} derived from "
+                f"'{name}': drop that first",
+            )
         reply = await service.call(META_GROUP, TableDrop(table.uid, service.now_ms()))
         if reply.code == Code.NOT_FOUND:
             raise _not_found(name)
@@ -189,6 +196,34 @@ class Tables:
             if table.name == name:
                 return table
         raise _not_found(name)
+
+    async def over(self, name: str, source: str, transform: str) -> tuple[str, str]:
+        """Return the prefix and the transform of a table `name` whose input are rows of the table
+        `source`."""
+        if name == source:
+            raise TableRefused(
+                400,
+                "TABLE_TRANSFORM",
+                f"'{name}' cannot be derived from itself; name another table",
+            )
+        table = await self.find(source)
+        try:
+            made = parse_transform(transform)
+            whole = changes_rows(table)
+            made = msgspec.structs.replace(made, table=str(table.uid), whole=whole)
+            return shown_prefix(table), str(checked(made))
+        except BadTransform as bad:
+            raise TableRefused(400, "TABLE_TRANSFORM", str(bad)) from None
+
+    async def source_of(self, table: Table) -> Table | None:
+        """Return the table whose rows are the input of a table, None if there is none."""
+        uid = source_uid(table)
+        found = [each for each in await self.all() if each.uid == uid] if uid else []
+        return found[0] if found else None
+
+    async def derived_from(self, table: Table) -> list[Table]:
+        """Return the tables whose input are rows of a table."""
+        return [each for each in await self.all() if source_uid(each) == table.uid]
 
     async def lag(self, table: Table) -> Lag:
         """Return the lag of the table behind its streams, over all groups."""
@@ -356,6 +391,24 @@ def _check_transform(transform: str, *, hold: bool, columns: Sequence[tuple[str,
     if hold or columns:
         bad_options = "a derived table holds no records, and its transform decides its columns"
         raise TableRefused(400, "TABLE_TRANSFORM", bad_options)
+
+
+def source_uid(table: Table) -> int:
+    """Return the uid of the table whose rows are the input of a table; 0: it has none."""
+    if not table.transform:
+        return 0
+    try:
+        return int(parse_transform(table.transform).table or 0)
+    except BadTransform:  # of a later release
+        return 0
+
+
+def changes_rows(table: Table) -> bool:
+    """Report whether jobs of a table change its rows, as those of a table with a key do."""
+    if not table.transform:
+        return False
+    made = parse_transform(table.transform)
+    return bool(made.key) or made.whole
 
 
 def _not_found(name: str) -> TableRefused:

@@ -53,7 +53,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
     iceberg: str
     iceberg_dlq: str
     result: str  # key of the result object
-    rows: Number
+    rows: Difference
     dead_rows: Difference
     move: Move | None = None  # the job wrote the whole table to its own folder
 

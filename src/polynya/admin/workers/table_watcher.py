@@ -30,6 +30,7 @@ _VALUES = {
     "polynya_table_records_trimmed": "records_trimmed",
     "polynya_table_records_ended": "records_ended",
     "polynya_table_job_seconds": "job_seconds",
+    "polynya_table_unframed_values": "unframed_values",
 }
 
 

@@ -46,7 +46,8 @@ def trim_command(
     """Delete the oldest records of STREAM permanently. Readers of a deleted offset get the first
     retained one.
 
-    Forks keep inherited records, and tables their rows. The space is freed within minutes.
+    Forks keep inherited records, and tables their rows ('polynya table ls --rows-of STREAM' names
+    them). The space is freed within minutes.
 
     \b
     polynya trim orders --before 0000000000000120_0000000000004711

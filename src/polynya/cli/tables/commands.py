@@ -18,7 +18,7 @@ from polynya.cli.tables.runs import table_runs_command
 from polynya.cli.tables.shared import table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.complete import complete_table
+from polynya.cli.terminal.complete import complete_stream, complete_table
 from polynya.cli.terminal.progress import steps
 from polynya.cli.terminal.values import SECONDS
 from polynya.lakehouse.machine.needs import check_packages, check_pipeline
@@ -38,7 +38,6 @@ SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server r
     "--prefix",
     "--from PREFIX",
     "prefix",
-    required=True,
     help=(
         "The streams whose names begin with it are in the table; a word also means the bucket of "
         "that name."
@@ -52,6 +51,7 @@ SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server r
 @options.flag("--hold", help="Retention and expiry wait until the table has a stream's records.")
 @changes.sql_option
 @changes.python_option
+@deriving.source_option
 @deriving.key_option
 @deriving.merge_option
 @deriving.latest_option
@@ -65,7 +65,7 @@ SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server r
 def table_create_command(
     client: Client,
     name: str,
-    prefix: str,
+    prefix: str | None,
     hold: bool,
     columns: tuple[str, ...],
     schema: tuple[Path, str] | None,
@@ -74,6 +74,7 @@ def table_create_command(
     partitions: tuple[str, ...],
     statement: Path | None,
     function: str | None,
+    source: str | None,
     key: tuple[str, ...],
     merge: tuple[str, ...],
     latest_by: str | None,
@@ -96,6 +97,7 @@ def table_create_command(
     polynya table create orders --prefix kafka/orders/ --payload registry
     polynya table create fares --from rides/ --sql fares.sql
     polynya table create sales --from rides/ --sql sales.sql --key item --merge cents:sum
+    polynya table create top --from-table sales --sql top.sql
     polynya table create orders --prefix orders/ --column 'price:decimal(12,2)' --dry-run
     """
 
@@ -104,22 +106,17 @@ def table_create_command(
     if records is not None and not dry_run:
         raise exits.Misused("--records is for --dry-run")
     if statement is not None or function is not None:
-        if dry_run:
-            raise exits.Misused(
-                "--dry-run is for columns; a derived table has those of its transform"
-            )
-        if hold or columns or schema is not None or chosen:
-            raise exits.Misused(
-                "a derived table has the columns of its transform and holds no records: leave out "
-                "--column, --schema, --payload and --hold"
-            )
-        source = deriving.transform_of(statement, function)
-        transform = deriving.defined(source, key, merge, latest_by, watermark)
-        deriving.derive(client, name, prefix, transform, partitions, as_json=as_json)
+        deriving.check_columns(hold, columns, schema, chosen, dry_run=dry_run)
+        code = deriving.transform_of(statement, function)
+        transform = deriving.defined(code, key, merge, latest_by, watermark)
+        reads = deriving.input_of(prefix, source)
+        deriving.derive(client, name, reads, transform, partitions, as_json=as_json)
         if kept:
             client.call("POST", f"{shared.path_of(name)}/alter", body=kept)
         return
-    deriving.check_no_key(key, merge, latest_by, watermark)
+    deriving.check_no_key(source, key, merge, latest_by, watermark)
+    if prefix is None:
+        raise exits.Misused("the streams of the table are missing: pass --prefix PREFIX")
     wanted: dict[str, Any] = {"prefix": prefix}
     wanted |= {"hold": True} if hold else {}
     declaring = None if payload in changes.SCHEMA_PAYLOADS else schema
@@ -186,6 +183,8 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
     without = table["fields_without_column"]
     rows = {
         "prefix": table["prefix"] or "every stream",
+        "derived from": table.get("source") or "no table",
+        "tables derived from it": ", ".join(table.get("derived", ())) or "none",
         "streams": table["streams"],
         "rows": table["rows"],
         "dead letters": table["dead_rows"],
@@ -204,6 +203,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "fields without a column": None
         if without is None
         else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
+        "values without a frame": table.get("unframed_values", 0),
         "partitions": ", ".join(table.get("partitions", ())) or "none",
         "payload": changes.shortened(table.get("payload", "")) or "JSON",
         "keeps": f"{output.counted(table['keep_snapshots'], 'snapshot')}, those of the last "
@@ -259,24 +259,47 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
 
 
 @table_command.command("ls")
+@options.value(
+    "--rows-of STREAM",
+    "stream",
+    shell_complete=complete_stream,
+    help=(
+        "Only tables that may have rows of this stream, also of its deleted records: derived ones "
+        "first, in the order in which they can be dropped."
+    ),
+)
 @options.as_json
 @server_option
-def table_ls_command(client: Client, as_json: bool) -> None:
+def table_ls_command(client: Client, stream: str | None, as_json: bool) -> None:
     """List the tables: their locations in both formats, their size, and their lag behind the
     streams.
 
     \b
     polynya table ls
+    polynya table ls --rows-of rides/17
     polynya table ls --json | jq -r '.[] | .iceberg'
     """
     tables = [shared.shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
-    heads = ("name", "prefix", "streams", "rows", "dead letters", "set aside", "files")
-    keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
+    if stream is not None:
+        tables = shared.with_rows_of(tables, stream)
+    heads = (
+        "name",
+        "prefix",
+        "derived from",
+        "streams",
+        "rows",
+        "dead letters",
+        "set aside",
+        "files",
+    )
+    keys = ("name", "prefix", "source", "streams", "rows", "dead_rows", "ranges_aside", "files")
     output.listing(
         tables,
         (*heads, "lag", "iceberg", "delta"),
         lambda row: (*(row[key] for key in keys), shared.behind(row), row["iceberg"], row["delta"]),
-        "no tables yet: 'polynya table create NAME --prefix PREFIX' creates one",
+        f"no table has rows of {stream}"
+        if stream is not None
+        else "no tables yet: 'polynya table create NAME --prefix PREFIX' creates one",
         as_json=as_json,
     )
     for table in () if as_json else tables:

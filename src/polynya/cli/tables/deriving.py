@@ -14,8 +14,18 @@ from polynya.cli.tables import spanning
 from polynya.cli.tables.changes import shortened
 from polynya.cli.tables.shared import coordinator_of, explained, none_yet, shown, streams_of
 from polynya.cli.terminal import exits, options, output
+from polynya.cli.terminal.complete import complete_table
 from polynya.cli.terminal.values import SECONDS
 
+source_option = options.value(
+    "--from-table TABLE",
+    "source",
+    shell_complete=complete_table,
+    help=(
+        "Derive from the rows of this table, instead of the records of streams: from the rows that it "
+        "gets, or from all of them if its rows change."
+    ),
+)
 key_option = options.value(
     "--key COLUMN",
     "key",
@@ -87,8 +97,19 @@ def check_no_key(*given: Any) -> None:
     """Raise `exits.Misused` if options of derived tables are given for another one."""
     if any(given):
         raise exits.Misused(
-            "--key, --merge, --latest-by and --watermark are for derived tables: add --sql FILE or "
-            "--python MODULE:FUNCTION"
+            "--from-table, --key, --merge, --latest-by and --watermark are for derived tables: add "
+            "--sql FILE or --python MODULE:FUNCTION"
+        )
+
+
+def check_columns(*given: Any, dry_run: bool) -> None:
+    """Raise `exits.Misused` if options of other tables are given for a derived one."""
+    if dry_run:
+        raise exits.Misused("--dry-run is for columns; a derived table has those of its transform")
+    if any(given):
+        raise exits.Misused(
+            "a derived table has the columns of its transform and holds no records: leave out "
+            "--column, --schema, --payload and --hold"
         )
 
 
@@ -121,6 +142,15 @@ def told(text: str) -> str:
     return said
 
 
+def input_of(prefix: str | None, source: str | None) -> dict[str, str]:
+    """Return the input of the options --from and --from-table. Raises `exits.Misused`."""
+    if (prefix is None) == (source is None):
+        raise exits.Misused(
+            "a derived table reads streams or one table: pass --from PREFIX or --from-table TABLE"
+        )
+    return {"table": source} if source is not None else {"prefix": prefix or ""}
+
+
 def transform_of(statement: Path | None, function: str | None) -> str:
     """Return the transform of the options --sql and --python. Raises `exits.Misused`."""
     if statement is None:
@@ -139,7 +169,7 @@ def transform_of(statement: Path | None, function: str | None) -> str:
 def derive(
     client: Client,
     name: str,
-    prefix: str,
+    reads: dict[str, str],
     transform: Transform,
     partitions: tuple[str, ...],
     *,
@@ -148,14 +178,20 @@ def derive(
     """Create a derived table through the admin port, because its driver runs the user's code."""
     with explained():
         answer = msgspec.json.decode(
-            coordinator_of(client).derive(name, prefix, str(transform), partitions)
+            coordinator_of(client).derive(name, reads, str(transform), partitions)
         )
-    if found := spanning.found_in(transform):
+    if found := spanning.found_in(parse_transform(answer["table"]["transform"])):
         output.notice(f"  warning: {spanning.advice(found)}")
     if as_json:
         output.json_line(shown(answer["table"]) | {"covered": answer["covered"]})
         return
     output.notice(f"derived table {name} created; 'polynya table sync {name}' fills it")
+    if "table" in reads:
+        each = parse_transform(answer["table"]["transform"]).whole
+        rows = "all rows of" if each else "the rows that are new in"
+        output.notice(f"  each job reads {rows} the table {reads['table']}")
+        return
+    prefix = reads["prefix"]
     if answer["covered"]:
         names = ", ".join(map(output.visible, answer["covered"]))
         output.notice(f"  it reads {streams_of(prefix)}, now for example {names}")

@@ -104,6 +104,8 @@ def told_outcome(done: JobOutcome) -> str:
     job = f"{done.table.name}: job {done.job}"
     if done.work == "merge":
         return f"{job} merged {output.counted(done.replaced, 'file')}"
+    if done.work == "derived" and done.rows < 0:
+        return f"{job} left {output.counted(-done.rows, 'row')} less"
     if done.work == "derived":
         return f"{job} added {output.counted(done.rows, 'row')}"
     if done.work:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 
 from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.names import BadName, canonical_name, canonical_prefixes
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -61,6 +62,25 @@ def shown(table: dict[str, Any]) -> dict[str, Any]:
     return {**table, **own}
 
 
+def with_rows_of(tables: list[dict[str, Any]], stream: str) -> list[dict[str, Any]]:
+    """Return the tables whose prefix covers a stream, each after those that are derived from it.
+    Raises `exits.Misused`."""
+    try:
+        name = canonical_name(stream)
+    except BadName as bad:
+        raise exits.Misused(str(bad)) from None
+    left = {
+        table["name"]: table
+        for table in tables
+        if name.startswith(tuple(canonical_prefixes(table["prefix"])))
+    }
+    found: list[dict[str, Any]] = []
+    while left:
+        free = [each for each in left if not left.keys() & set(left[each].get("derived", ()))]
+        found += [left.pop(each) for each in free or list(left)]
+    return found
+
+
 def behind(table: dict[str, Any]) -> str:
     """Return the lag of a table in words, and what it lacks for good until a retry."""
     records, seconds = table["records_behind"], table["behind_seconds"]
@@ -71,7 +91,8 @@ def behind(table: dict[str, Any]) -> str:
     if not records:
         return f"up to date{lacks}"
     age = "" if seconds is None else f" ({seconds:,.0f} s)"
-    return f"{output.counted(records, 'record')}{age} behind{lacks}"
+    kind = "row" if table.get("source") else "record"
+    return f"{output.counted(records, kind)}{age} behind{lacks}"
 
 
 def streams_of(prefix: str) -> str:

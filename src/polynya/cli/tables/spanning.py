@@ -28,8 +28,9 @@ _WORDS = {
 
 
 def found_in(transform: Transform) -> list[str]:
-    """Return what in the statement combines rows of one job only. A function is not looked into."""
-    if transform.kind != "sql" or transform.key:
+    """Return what in the statement combines rows of one job only. A function is not looked into, and a
+    job that reads all rows is the only one."""
+    if transform.kind != "sql" or transform.key or transform.whole:
         return []
     statement = _SKIPPED.sub(" ", transform.code)
     return [name for name, pattern in _WORDS.items() if pattern.search(statement)]

@@ -153,6 +153,7 @@ export function open(place, shell) {
       number("Ranges set aside", count(table.ranges_aside)),
       number("Files", table.files === null ? "unknown" : count(table.files)),
       number("Fields without a column", table.fields_without_column === null ? "unknown" : count(table.fields_without_column.length)),
+      table.unframed_values ? number("Values without a frame", count(table.unframed_values)) : "",
       number("Jobs", count(table.job)),
       number("Last job", table.committed_ms ? instant(table.committed_ms) : "never"),
       number("Last job took", table.job_seconds === null ? "unknown" : duration(table.job_seconds)),
@@ -161,6 +162,8 @@ export function open(place, shell) {
     put(
       places,
       where("Prefix", visible(table.prefix) || "every stream"),
+      table.source ? h("div", {}, h("dt", {}, "Derived from"), h("dd", {}, tableLink(table.source))) : "",
+      table.derived?.length ? h("div", {}, h("dt", {}, "Derived tables"), h("dd", {}, table.derived.map((each) => [tableLink(each), " "]))) : "",
       where("Iceberg", visible(table.iceberg)),
       where("Delta", visible(table.delta)),
       where("Store", visible(`${table.store.kind} ${table.store.bucket} ${table.store.root}`)),
@@ -201,6 +204,10 @@ export function open(place, shell) {
       clearTimeout(timer);
     },
   };
+}
+
+function tableLink(name) {
+  return h("a", { class: "name", href: `#/table/${encodeURIComponent(name)}` }, visible(name));
 }
 
 function jobRow(job) {

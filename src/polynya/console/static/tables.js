@@ -45,7 +45,7 @@ function row(table) {
       { scope: "row" },
       h("a", { class: "name", href: `#/table/${encodeURIComponent(table.name)}`, "data-row": true }, visible(table.name)),
     ),
-    h("td", { class: "type" }, visible(table.prefix) || "everything"),
+    h("td", { class: "type" }, table.source ? `table ${visible(table.source)}` : visible(table.prefix) || "everything"),
     h("td", { class: "number", "data-label": " str." }),
     h("td", { class: "number", "data-label": " rows" }),
     h("td", { class: "number", "data-label": " dead" }),
@@ -71,8 +71,9 @@ export function freshness(table) {
   }
   if (table.records_behind === null) return h("span", { class: "mark" }, "unknown lag");
   if (!table.records_behind) return h("span", { class: "mark good" }, "up to date");
-  const records = `${count(table.records_behind)} ${table.records_behind === 1 ? "record" : "records"}`;
+  const kind = table.source ? "row" : "record";
+  const records = `${count(table.records_behind)} ${table.records_behind === 1 ? kind : `${kind}s`}`;
   if (table.behind_seconds === null) return h("span", { class: "mark" }, `${records} behind`); // a derived table
-  const kind = table.behind_seconds > 3600 ? "warn" : "";
-  return h("span", { class: `mark ${kind}`, title: records }, `${duration(table.behind_seconds)} behind`);
+  const mark = table.behind_seconds > 3600 ? "warn" : "";
+  return h("span", { class: `mark ${mark}`, title: records }, `${duration(table.behind_seconds)} behind`);
 }

@@ -62,6 +62,7 @@ class Decoded(msgspec.Struct):
     arrays: list[pa.Array]
     problems: dict[int, list[rows.Problem]]
     wishes: list[Column]
+    unframed: int = 0  # values without a schema's id, in a table of framed ones
 
 
 def decode(data: Bytes, ends: Positions, schema: Schema) -> Decoded:

@@ -203,10 +203,14 @@ def _produce(
         fixed = widened(fixed, wishes, writers.of(ids) if ids else None)
         found = f"{len(ids)} more schemas" if ids else f"{len(wishes)} more fields"
         progress("schema", f"{found} were found: running again with columns for them")
-    progress("ran", f"{sum(result.records for result in results):,} records")
+    unframed = sum(result.unframed for result in results)
+    without = f", {unframed:,} of them without a schema's id" if unframed else ""
+    progress("ran", f"{sum(result.records for result in results):,} records{without}")
     known = {*fixed.uncovered, *(previous.uncovered if previous else ())} - set(paths(job.columns))
+    made = _result(plan, job, results, previous)
     made = msgspec.structs.replace(
-        _result(plan, job, results, previous),
+        made,
+        unframed=made.unframed + unframed,
         uncovered=sorted(known)[:UNCOVERED_MAX],
     )
     return store_result(blobs, plan, made, progress, began=began)
@@ -295,6 +299,7 @@ def _staged(
         "polynya.seconds": f"{result.seconds:.3f}",
         "polynya.merges": str(result.merges),
         "polynya.files-merged": str(result.files_merged),
+        "polynya.unframed": str(result.unframed),
         "polynya.fields-without-column": msgspec.json.encode(result.uncovered).decode(),
     }
     for name, part in result.parts.items():

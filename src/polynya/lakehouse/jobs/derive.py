@@ -1,4 +1,5 @@
-"""Jobs of derived tables: rows of streams go through the user's transform into the table.
+"""Jobs of derived tables: rows of streams, or of another table, go through the user's transform into
+the table.
 
 A derived table claims no records. Its result object says up to which record of each stream its rows
 were derived, so the job's commit moves rows and places at once.
@@ -20,6 +21,7 @@ from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
 from polynya.lakehouse.jobs.prepare import fix_schema, main_schema
 from polynya.lakehouse.jobs.results import (
     DERIVED,
+    Asked,
     Derived,
     Progress,
     Result,
@@ -32,6 +34,7 @@ from polynya.lakehouse.jobs.results import (
     store_result,
 )
 from polynya.lakehouse.jobs.stateful.faults import TransformFailed
+from polynya.lakehouse.jobs.stateful.from_table import Input, Taken, replaced, source_rows
 from polynya.lakehouse.jobs.stateful.keyed import asked_of, folded, told, widened
 from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
@@ -41,7 +44,6 @@ from polynya.lakehouse.schema.partitions import Cut
 from polynya.lakehouse.server.coordinator import Coordinator
 
 JOB_BYTES = 1 << 30  # payload of one job; the next one takes the rest
-Taken = dict[str, tuple[int, int]]  # by stream: uid, next record
 
 
 def derivation(coordinator: Coordinator) -> Rewrite:
@@ -50,16 +52,20 @@ def derivation(coordinator: Coordinator) -> Rewrite:
     def derive(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
         began = time.monotonic()
         previous = load_result(blobs, plan.table.result) if plan.table.result else None
-        ranges, taken = _pending(coordinator, plan, previous.taken if previous else {})
-        if not ranges:
+        asked = asked_of(plan, previous, blobs)
+        found = (
+            source_rows(plan, asked.transform, previous, blobs, (runner, progress))
+            if asked.transform.table
+            else _records(coordinator, plan, previous, blobs, (runner, progress))
+        )
+        if found is None:
             return ""
-        announce(plan, f"the transform of {len(ranges)} ranges", progress)
-        writers = Writers(plan.table.columns, coordinator.schemas)
-        job = _input_job(blobs, plan, ranges, previous, runner.cores, writers)
+        job = found.job
+        if found.whole:
+            asked = Asked(asked.transform)
         key = plan_key(plan, 0)
         store_plan(blobs, job, key)
         progress("plan-object", key)
-        asked = asked_of(plan, previous, blobs)
 
         def shaped(schema: pa.Schema) -> tuple[Job, str]:
             made = _output_job(blobs, plan, job, widened(schema, asked.transform, previous))
@@ -71,34 +77,47 @@ def derivation(coordinator: Coordinator) -> Rewrite:
         result = _result(plan, done, previous)
         if asked.transform.key:
             result = folded(result, done, asked.transform, previous)
-        progress("ran", told(result, previous))
-        result = msgspec.structs.replace(result, taken=taken)
+        said = told(result, previous)
+        if found.whole:
+            result = replaced(blobs, plan, result)
+            said = (
+                f"{sum(each.rows for each in result.parts['main'].files):,} rows replace all others"
+            )
+        progress("ran", said)
+        result = msgspec.structs.replace(result, taken=found.taken, source=found.source)
         return store_result(blobs, plan, result, progress, began=began)
 
     return derive
 
 
-def _input_job(
-    blobs: Blobs,
+def _records(
+    coordinator: Coordinator,
     plan: JobPlan,
-    ranges: list[Range],
     previous: Result | None,
-    cores: int,
-    writers: Writers,
-) -> Job:
-    """Return the job that reads the transform's input."""
+    blobs: Blobs,
+    run: tuple[Runner, Progress],
+) -> Input | None:
+    """Return the next input from the streams of the table, None if they have no new records. `run`
+    reads them, and is told of them."""
+    ranges, taken = _pending(coordinator, plan, previous.taken if previous else {})
+    if not ranges:
+        return None
+    runner, progress = run
+    announce(plan, f"the transform of {len(ranges)} ranges", progress)
     plan = msgspec.structs.replace(plan, ranges=ranges)
+    writers = Writers(plan.table.columns, coordinator.schemas)
     fixed = fix_schema(blobs, plan, previous.columns if previous else [], writers)
-    return Job(
+    job = Job(
         plan=plan,
         columns=fixed.columns,
         shapes=fixed.shapes,
-        tasks=layout(ranges, fixed.shape_of, cores),
+        tasks=layout(ranges, fixed.shape_of, runner.cores),
         arrow_schema=main_schema(fixed.columns).serialize().to_pybytes(),
         arrow_schema_dlq=b"",
         discover=False,
         full=True,
     )
+    return Input(job, taken)
 
 
 def _result(plan: JobPlan, done: Derived, previous: Result | None) -> Result:

@@ -105,7 +105,8 @@ class JobPlan(msgspec.Struct, frozen=True):
     version: int = 1
     # whether more work may follow; servers of the previous release omit it
     more: bool | None = None
-    streams: list[str] = []  # the input of a derived table
+    streams: list[str] = []  # the input of a derived table …
+    source: TableRef | None = None  # … or the table whose rows are its input
 
 
 class Merged(msgspec.Struct, frozen=True):

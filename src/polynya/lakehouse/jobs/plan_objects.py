@@ -52,7 +52,7 @@ def store_plan(blobs: Blobs, job: Job, key: str) -> None:
 
 def header_of(job: Job) -> Job:
     """Return the job as its header has it: without ranges, and without tasks."""
-    plan = msgspec.structs.replace(job.plan, ranges=[], streams=[])
+    plan = msgspec.structs.replace(job.plan, ranges=[], streams=[], source=None)
     return msgspec.structs.replace(job, plan=plan, tasks=[], version=HEADER_VERSION)
 
 

@@ -24,7 +24,7 @@ from polynya.wire.tables import Move
 VERSION = 1
 MERGE_VERSION = 2  # a driver that does not know `removed` would add the rows again
 REDO_VERSION = 3  # one that does not know `move` and `rewritten` would commit to the old folder
-KEYED_VERSION = 4  # one that does not know `watermark_us` would forget it
+KEYED_VERSION = 4  # one that does not know `watermark_us` or `source` would forget it
 VERSIONS = (VERSION, MERGE_VERSION, REDO_VERSION, KEYED_VERSION)
 MERGE, REBUILD, REPLAY, DERIVED = "merge", "rebuild", "replay", "derived"
 PARTS = ("main", "dlq")
@@ -66,6 +66,14 @@ class Runner(Protocol):
         """Transform the rows of the job's ranges, and write the result. `shaped` returns the job
         that writes rows of a schema, and the key of its plan object."""
         ...
+
+
+class SourcePlace(msgspec.Struct, frozen=True):
+    """The state of a source table up to which its rows were derived."""
+
+    uid: str
+    job: int
+    rows: int  # of the source table then
 
 
 class FormatCommit(msgspec.Struct, frozen=True):
@@ -123,6 +131,8 @@ class Result(msgspec.Struct, frozen=True):
     move: Move | None = None  # the table is in a new folder, with this definition
     watermark_us: int | None = None  # of a derived table: later jobs take no rows of earlier times
     late_rows: int = 0  # rows that were late, until now
+    source: SourcePlace | None = None  # of a table that is derived from another one
+    unframed: int = 0  # values without a schema's id, until now
 
 
 Progress = Callable[[str, str], None]
@@ -211,6 +221,7 @@ def result_of(
         merges=previous.merges if previous else 0,
         files_merged=previous.files_merged if previous else 0,
         unmerged=files + (previous.unmerged if previous else 0),
+        unframed=previous.unframed if previous else 0,
     )
 
 

@@ -52,7 +52,7 @@ def read_input(store: StoreSettings, key: str, batches: Batches) -> Batches:
     pa.set_cpu_count(1)
     blobs = open_blobs(store)
     for job, task in _tasks(blobs, key, batches):
-        yield from input_rows(job, task, blobs)
+        yield from (file_rows if task.redo else input_rows)(job, task, blobs)
 
 
 def write_output(store: StoreSettings, key: str, batches: Batches) -> Batches:
@@ -133,6 +133,15 @@ def input_rows(job: Job, task: Task, blobs: Blobs) -> Batches:
         yield from pa.Table.from_arrays(arrays, schema=schema).combine_chunks().to_batches()
     if failed:
         raise failed[0]
+
+
+def file_rows(job: Job, task: Task, blobs: Blobs) -> Batches:
+    """Yield the rows of a task's files with the columns of the job; those that a file lacks are
+    null."""
+    schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
+    for file in task.redo:
+        for rows in opened(blobs, file).iter_batches(_BATCH_ROWS):
+            yield pa.RecordBatch.from_arrays(_fitted(rows, schema), schema=schema)
 
 
 def _prepare_worker() -> None:

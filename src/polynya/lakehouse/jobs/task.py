@@ -54,6 +54,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     failed: list[FailedRange] = []  # ranges that cannot be read: nothing was written either
     seconds: float = 0.0  # duration of the task, without Spark
     ids: list[int] = []  # of schemas that the job does not have
+    unframed: int = 0  # values without a schema's id, in a table of framed ones
 
 
 def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
@@ -74,7 +75,7 @@ def _decode_files(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     out = Output(job, task, blobs)
     begin = time.perf_counter()
     columns, wishes, ids = job.columns, list[Column](), set[int]()
-    records = 0
+    records = unframed = 0
     try:
         for file in task.redo:
             for rows in read_again(blobs, file, frozenset(job.strict)):
@@ -87,6 +88,7 @@ def _decode_files(job: Job, task: Task, blobs: Blobs) -> TaskResult:
                     continue
                 columns = adopt(columns, decoded.wishes)
                 wishes += decoded.wishes
+                unframed += decoded.unframed
                 if not wishes and not ids:
                     if rows.kind == Kind.BYTES:
                         out.note_bytes(rows.uids)
@@ -95,7 +97,8 @@ def _decode_files(job: Job, task: Task, blobs: Blobs) -> TaskResult:
         if wishes or ids:
             out.abort()
             return TaskResult(task.id, records, size, wishes=wishes, ids=sorted(ids))
-        return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
+        files, dead, seconds = *out.close(), time.perf_counter() - begin
+        return TaskResult(task.id, records, size, files, dead, seconds=seconds, unframed=unframed)
     except BaseException:
         out.abort()
         raise
@@ -129,7 +132,7 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     out = Output(job, task, blobs)
     begin = time.perf_counter()
     columns, wishes, ids = job.columns, list[Column](), set[int]()
-    records = size = 0
+    records = size = unframed = 0
     failed: list[Unreadable] = []
     try:
         for block in read_blocks(blobs, task.ranges, task.shapes, failed):
@@ -151,6 +154,7 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
                 continue
             size += len(data)
             records += len(ends)
+            unframed += decoded.unframed
             columns = adopt(columns, decoded.wishes)
             wishes += decoded.wishes
         if wishes or ids or failed:
@@ -158,7 +162,8 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
             return TaskResult(
                 task.id, records, size, wishes=wishes, failed=_failures(failed), ids=sorted(ids)
             )
-        return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
+        files, dead, seconds = *out.close(), time.perf_counter() - begin
+        return TaskResult(task.id, records, size, files, dead, seconds=seconds, unframed=unframed)
     except BaseException:
         out.abort()
         raise

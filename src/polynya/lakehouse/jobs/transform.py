@@ -35,7 +35,7 @@ def derived(
     written. Raises TransformFailed with the transform's fault."""
     store = store_settings(job.plan.store)
     schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
-    rows = session.range(0, len(job.tasks), 1, len(job.tasks))
+    rows = session.range(0, len(job.tasks), 1, max(1, len(job.tasks)))
     session.conf.set(_BATCH, _BATCH_ROWS)
     try:
         frame = rows.mapInArrow(partial(read_input, store, key), from_arrow_schema(schema))

@@ -27,6 +27,7 @@ from polynya.lakehouse.jobs.plan import JobPlan, TableRef, store_settings
 from polynya.lakehouse.jobs.results import REBUILD, REPLAY, Progress, Rewrite, Runner
 from polynya.lakehouse.jobs.rewrites.merging import due_merges, merge_all, merge_due
 from polynya.lakehouse.jobs.rewrites.redo import Redefined, produce_rebuild, produce_replay
+from polynya.lakehouse.jobs.stateful.lineage import Lineage
 from polynya.lakehouse.jobs.stopping import STOPPED, Stopped, begin_again, stop_on_signals
 from polynya.lakehouse.machine.store import checked_blobs
 from polynya.lakehouse.reading.blobs import Blobs
@@ -119,16 +120,20 @@ class Syncing:
         self._looked: dict[str, int] = {}  # by uid: unmerged files when no merge was due
 
     def sync(self, tables: Sequence[str], skip: Collection[str] = ()) -> list[JobOutcome]:
-        """Sync tables (default: all but `skip`). Returns and raises as `compact`."""
+        """Sync tables (default: all but `skip`), and those that they are derived from. Returns and
+        raises as `compact`."""
         self._runner.begin_round()
         self._began = time.monotonic()
         known = _known(self._coordinator, tables)
-        names = [name for name in dict.fromkeys(tables or sorted(known)) if name not in skip]
+        wanted = [name for name in dict.fromkeys(tables or sorted(known)) if name not in skip]
+        lineage = Lineage(known, wanted, skip)
+        names = lineage.names
         outcomes: dict[str, list[JobOutcome]] = {name: [] for name in names}
         faults: dict[str, Exception] = {}
 
         def work(name: str) -> None:
             told = self._progress if len(names) < 2 else _named(name, self._progress)
+            lineage.wait(name)
             try:
                 self._one(known[name], told, outcomes[name])
             except Leased:
@@ -137,6 +142,8 @@ class Syncing:
                 _check_others_can_go_on(self._coordinator, self._runner, fault)
                 faults[name] = fault
                 self._progress("failed", f"table '{name}': {_spoken(fault)}")
+            finally:
+                lineage.done(name)
 
         self._crew.run(work, names)
         done = [outcome for name in names for outcome in outcomes[name]]

@@ -143,14 +143,18 @@ def decoded_payloads(records: Layout, schema: Schema, writers: Writers) -> Decod
         _group(records, np.flatnonzero(chosen & (ids == number)), number) for number in numbers
     ]
     parts = [part for group in groups for part in _decoded(group, writers, schema)]
+    unframed = int(np.count_nonzero(~(missing | chosen)))
     if not chosen.all():
         rest = typed(kind, data, ends, missing | chosen, schema)
         if not parts:
+            rest.unframed = unframed
             return rest
         places = np.flatnonzero(~chosen)
         arrays = [array.take(pa.array(places)) for array in rest.arrays]
         parts.append(_Part(places, arrays, rest.problems, rest.wishes))
-    return _joined(parts, schema.columns, len(ends))
+    found = _joined(parts, schema.columns, len(ends))
+    found.unframed = unframed
+    return found
 
 
 def _ids(records: Layout, writers: Writers) -> tuple[Mask, Positions]:

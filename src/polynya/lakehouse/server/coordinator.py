@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
@@ -249,9 +249,12 @@ class HttpCoordinator:
             self._registries[url] = SchemaReader(url) if url else SchemaReader(*own)
         return self._registries[url]
 
-    def derive(self, name: str, prefix: str, transform: str, partitions: Sequence[str]) -> bytes:
-        """Create a derived table. Return the server's answer. Raises PolynyaError."""
-        body = {"prefix": prefix, "transform": transform, "partitions": list(partitions)}
+    def derive(
+        self, name: str, reads: Mapping[str, str], transform: str, partitions: Sequence[str]
+    ) -> bytes:
+        """Create a derived table that reads the streams of a "prefix", or a "table". Return the
+        server's answer. Raises PolynyaError."""
+        body = {**reads, "transform": transform, "partitions": list(partitions)}
         return self._call("POST", self._url(name, "derive"), body, allowed=(200, 201)).content
 
     def check(self, name: str, wanted: dict[str, Any]) -> Checked:

@@ -40,6 +40,10 @@ TABLES = (
         "Fields without a column: the table had no room for more.",
     ),
     _of_table(
+        "polynya_table_unframed_values",
+        "Values without a schema's id, in a table with --payload registry.",
+    ),
+    _of_table(
         "polynya_table_commit_time_seconds", "Time of the last commit, in seconds since 1970."
     ),
     Metric("polynya_sql_queries_total", "counter", "SQL queries accepted."),

@@ -1,5 +1,5 @@
 """The lag of a derived table: records of its input after the places that its last job's result object
-has."""
+has, or rows of its source table that its next job transforms."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.base.names import spelled_name
+from polynya.base.transforms import parse_transform
 from polynya.local.api import StreamInfo
 from polynya.service.table_jobs import DERIVED_STREAMS_MAX
-from polynya.service.tables import Tables
+from polynya.service.tables import Tables, source_uid
 from polynya.stream.features.tables.state import Table
 
 Places = Mapping[str, tuple[int, int]]  # by stream as in URLs: uid, next record
 
 
+class _Source(msgspec.Struct, frozen=True):
+    job: int
+    rows: int
+
+
 class _Result(msgspec.Struct, frozen=True):
     taken: dict[str, tuple[int, int]] = {}
+    source: _Source | None = None
 
 
 class DerivedLag:
@@ -29,27 +36,44 @@ class DerivedLag:
     ) -> None:
         self._tables = tables
         self._read_object = read_object
-        self._known: dict[int, tuple[str, Places]] = {}  # by table, with the key of the result
+        self._known: dict[int, tuple[str, _Result]] = {}  # by table, with the key of the result
 
     async def records(self, table: Table) -> int | None:
-        """Return the records that no job of a derived table has transformed. None: it cannot be
-        told now."""
-        places = await self._places(table)
-        if places is None:
+        """Return the records, or rows of the source, that no job of a derived table has transformed.
+        None: it cannot be told now."""
+        last = await self._last(table)
+        if last is None:
             return None
-        return records_after(places, await self._tables.covered(table, DERIVED_STREAMS_MAX))
+        if not source_uid(table):
+            streams = await self._tables.covered(table, DERIVED_STREAMS_MAX)
+            return records_after(last.taken, streams)
+        source = await self._tables.source_of(table)
+        if source is None or last.source is None:
+            return source.rows if source is not None else None
+        if last.source.job == source.committed:
+            return 0
+        whole = parse_transform(table.transform).whole
+        return source.rows if whole else max(0, source.rows - last.source.rows)
 
-    async def _places(self, table: Table) -> Places | None:
+    async def is_current(self, table: Table) -> bool:
+        """Report whether the last job of a derived table had all that its input has."""
+        if not source_uid(table):
+            return await self.records(table) == 0
+        last, source = await self._last(table), await self._tables.source_of(table)
+        place = 0 if last is None or last.source is None else last.source.job
+        return source is not None and last is not None and place == source.committed
+
+    async def _last(self, table: Table) -> _Result | None:
         """Return the places after the last job. The object is read once a job."""
         known = self._known.get(table.uid)
         if known is None or known[0] != table.result:
-            known = table.result, {}
+            known = table.result, _Result()
             if table.result:
                 if self._read_object is None:
                     return None
                 try:
                     data = await self._read_object(table.result)
-                    known = table.result, msgspec.json.decode(data, type=_Result).taken
+                    known = table.result, msgspec.json.decode(data, type=_Result)
                 except (PolynyaError, OSError, ValueError):
                     return None
             self._known[table.uid] = known

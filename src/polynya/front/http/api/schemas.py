@@ -85,6 +85,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     fields_without_column: list[str] = []
     merges: int = 0
     files_merged: int = 0
+    unframed_values: int = 0
 
 
 def info_of(metadata: bytes) -> TableFacts:
@@ -105,6 +106,7 @@ def info_of(metadata: bytes) -> TableFacts:
         msgspec.json.decode(current.get("polynya.fields-without-column", "[]"), type=list[str]),
         int(current.get("polynya.merges", 0)),
         int(current.get("polynya.files-merged", 0)),
+        int(current.get("polynya.unframed", 0)),
     )
 
 

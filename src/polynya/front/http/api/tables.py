@@ -30,7 +30,7 @@ from polynya.service.stream_slices import members_of
 from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.table_snapshots import check_kept
 from polynya.service.tables import TableRefused, shown_prefix
-from polynya.stream.features.tables.commands import TableCommit, TableMove
+from polynya.stream.features.tables.commands import TableCommit, TableMove, TableReplace
 from polynya.stream.features.tables.rules import ClaimedRange
 from polynya.stream.features.tables.snapshots import Kept, Tag
 from polynya.stream.features.tables.state import Failure, Table
@@ -82,8 +82,9 @@ class _Check(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Derive(msgspec.Struct, forbid_unknown_fields=True):
-    prefix: str
     transform: str
+    prefix: str | None = None  # of the streams whose records are the input …
+    table: str = ""  # … or the table whose rows are
     partitions: list[str] = []
 
 
@@ -364,9 +365,9 @@ class TableRoutes:
         )
 
     async def _has_derived_all(self, name: str) -> bool:
-        """Report whether a derived table needs no job: none is open, and no record is new."""
+        """Report whether a derived table needs no job: none is open, and nothing is new."""
         table = await self._tables.find(name)
-        return bool(table.transform) and not table.open and await self._derived.records(table) == 0
+        return bool(table.transform) and not table.open and await self._derived.is_current(table)
 
     async def _lease(self, name: str, wanted: _Lease) -> Answer:
         """Extend a worker's lease, or with `rest_ms` release it."""
@@ -376,8 +377,14 @@ class TableRoutes:
         return 200, {"held": False}
 
     async def _derive(self, name: str, wanted: _Derive) -> Answer:
+        if (wanted.prefix is None) == (not wanted.table):
+            one = "a derived table reads the streams of a 'prefix', or a 'table': name one of them"
+            raise TableRefused(400, "TABLE_TRANSFORM", one)
+        prefix, transform = wanted.prefix or "", wanted.transform
+        if wanted.table:
+            prefix, transform = await self._tables.over(name, wanted.table, transform)
         table, new = await self._tables.create(
-            name, wanted.prefix, partitions=wanted.partitions, transform=wanted.transform
+            name, prefix, partitions=wanted.partitions, transform=transform
         )
         names = await self._tables.names(table, NAMES_SHOWN)
         covered = [spelled_name(each) for each in names]
@@ -410,6 +417,8 @@ class TableRoutes:
             "store": self._store,
             "ranges": _ranges(job.ranges),
         }
+        if job.source is not None:
+            plan["source"] = self._ref(job.source)
         return {**plan, "more": job.more, "streams": [spelled_name(each) for each in job.streams]}
 
     async def _described(self, table: Table) -> dict[str, Any]:
@@ -422,6 +431,7 @@ class TableRoutes:
         return {
             **self._ref(table),
             **_kept(await self._snapshots.of(table)),
+            **await self._lineage(table),
             "columns": fields_of(table.columns),
             "payload": dict(table.columns).get(RECORD, ""),
             "delta": f"{table.folder}/main",
@@ -446,15 +456,28 @@ class TableRoutes:
             "job_seconds": None if info is None else info.job_seconds,
             "merges": None if info is None else info.merges,
             "files_merged": None if info is None else info.files_merged,
+            "unframed_values": None if info is None else info.unframed_values,
             "fields_without_column": None if info is None else info.fields_without_column,
         }
 
+    async def _lineage(self, table: Table) -> dict[str, Any]:
+        """Return the table that a table is derived from, and those that are derived from it."""
+        source = await self._tables.source_of(table)
+        named = "" if source is None else source.name
+        return {
+            "source": named,
+            "derived": [each.name for each in await self._tables.derived_from(table)],
+        }
 
-def _commit_of(uid: int, asked: CommitRequest, now_ms: int) -> TableCommit | TableMove:
+
+def _commit_of(
+    uid: int, asked: CommitRequest, now_ms: int
+) -> TableCommit | TableMove | TableReplace:
     pointers = (asked.base_iceberg, asked.base_iceberg_dlq, asked.iceberg, asked.iceberg_dlq)
     job = (uid, asked.job, asked.attempt, *pointers)
     if asked.move is None:
-        return TableCommit(*job, asked.rows, asked.dead_rows, now_ms, asked.result)
+        kind = TableCommit if asked.rows >= 0 else TableReplace
+        return kind(*job, asked.rows, asked.dead_rows, now_ms, asked.result)
     move = asked.move
     return TableMove(*job, asked.dead_rows, asked.result, move.columns, move.partitions, now_ms)
 

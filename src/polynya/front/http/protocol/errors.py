@@ -248,6 +248,7 @@ _TABLE = (
         409,
         "this Producer-Seq was appended with another body; nothing was appended",
     ),
+    ErrorCode("TABLE_HAS_DERIVED", 409, "other tables are derived from this one; drop them first"),
     ErrorCode("TABLE_EXISTS", 409, "a table with this name or prefix exists"),
     ErrorCode("JOB_PREEMPTED", 409, "another planner has taken over the table's job; retry"),
     ErrorCode("TABLE_LEASED", 409, "another worker syncs the table, or did so a moment ago"),

@@ -100,6 +100,7 @@ def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Re
         version=KEYED_VERSION if previous.version == KEYED_VERSION else MERGE_VERSION,
         work=MERGE,
         taken=previous.taken,
+        source=previous.source,
         watermark_us=previous.watermark_us,
         late_rows=previous.late_rows,
         uncovered=previous.uncovered,

@@ -107,6 +107,7 @@ def produce_rebuild(
     made = msgspec.structs.replace(
         made,
         work=REBUILD,
+        unframed=sum(done.unframed for done in results),
         move=Move(named, partitions),
         dead_rows=made.parts["dlq"].rows_added - dead,
         uncovered=uncovered,
@@ -160,6 +161,7 @@ def produce_replay(
         parts=parts,
         dead_rows=parts["dlq"].rows_added,
         uncovered=previous.uncovered,
+        unframed=previous.unframed,
         merges=previous.merges,
         files_merged=previous.files_merged,
         unmerged=previous.unmerged,

@@ -28,6 +28,7 @@ from polynya.stream.features.tables.commands import (
     TableMove,
     TableOpen,
     TablePlanned,
+    TableReplace,
 )
 from polynya.stream.features.tables.failures import settle
 from polynya.stream.features.tables.lifetimes import live_table, live_tables
@@ -151,6 +152,20 @@ def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
     return Reply(code, table.uid, detail=table)
 
 
+@applies(TableReplace)
+def apply_replace(machine: Machine, command: TableReplace, place: int) -> Reply:
+    """Commit a job that left fewer rows than there were. Replies as `apply_commit`."""
+    machine.counters.raise_level(level_of(TableReplace))  # see `apply_evict`
+    table = live_table(machine, command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    code = _advanced(table, command)
+    if code == Code.OK:
+        table.rows = max(0, table.rows + command.rows)
+        table.dlq_rows += command.dlq_rows
+    return Reply(code, table.uid, detail=table)
+
+
 @applies(TableMove)
 def apply_move(machine: Machine, command: TableMove, place: int) -> Reply:
     """Commit a job that wrote the whole table to its own folder. Replies as `apply_commit`.
@@ -169,7 +184,7 @@ def apply_move(machine: Machine, command: TableMove, place: int) -> Reply:
     return Reply(code, table.uid, detail=table)
 
 
-def _advanced(table: Table, command: TableCommit | TableMove) -> Code:
+def _advanced(table: Table, command: TableCommit | TableMove | TableReplace) -> Code:
     """Move a table's pointers and job number if the command's job is open on its base."""
     if table.committed == command.job and table.attempt == command.attempt:
         return Code.DUPLICATE
