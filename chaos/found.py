@@ -484,4 +484,10 @@ FOUND = (
         "chaos, seed 21, all nodes killed under transactions on a stream that changes its profile",
         "tests/cold/test_open_transactions.py",
     ),
+    Found(
+        "A batch of a transaction for a stream without a leader ended the client's connection with a "
+        "traceback in the log. The client now gets an error that it retries.",
+        "chaos on real processes, transactional clients under kills",
+        "tests/front/test_kafka_producers_in_transactions.py",
+    ),
 )

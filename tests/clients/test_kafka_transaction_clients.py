@@ -15,7 +15,7 @@ from clients.test_kafka_clients import JAVA, SCRIPTS, java, kafka_jars, librarie
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from missing import needed_program
-from product import RunningNode, environment
+from product import RunningNode, environment, polynya
 
 pytestmark = pytest.mark.process
 __all__ = ["libraries"]  # a fixture
@@ -31,6 +31,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     running = RunningNode(data, ("--cores", "2", "--diskless-interval", "50ms"))
     try:
         yield running
+        verified = polynya("store", "verify", server=running.url)
+        assert verified.code == 0, f"{verified.out} {verified.err}"
     finally:
         assert running.stop() == 0, "".join(running.log)
         assert "a Kafka request failed" not in "".join(running.log), "".join(running.log)

@@ -15,6 +15,7 @@ from worlds.transactions import Planter
 from polynya.base import limits
 from polynya.cold.rewriting.merger import Merger
 from polynya.cold.settings import MergeSettings
+from polynya.cold.verifier import UNMARKED, PackVerifier
 from polynya.local.api import TrimQuery
 from polynya.stream.command import Command
 from polynya.stream.features.lifetimes.commands import Create
@@ -23,6 +24,7 @@ from polynya.stream.features.pages.rules import summed
 from polynya.stream.parts import TRANSACTIONAL, UNDECIDED, ColdSlice, Encoding
 from polynya.stream.replies import Reply
 from polynya.stream.state import index
+from polynya.stream.state.entries import packed
 from polynya.stream.state.model import Stream
 
 NAME = "kafka/t/0"
@@ -173,6 +175,29 @@ async def test_entries_keep_their_flags_when_the_flusher_leads_no_more(
     assert [each.flags for each in entries_of(world)] == [TRANSACTIONAL | UNDECIDED]
     page = await world.page(NAME)
     assert [(span.record, span.records) for span in page.spans] == [(2, 1)]
+
+
+@story
+async def test_the_verifier_names_entries_that_have_lost_their_flags(world: World) -> None:
+    """An older release published such entries: readers get the records of aborted transactions."""
+    made = await planter(world)
+    await made.write(b"plain")
+    await slices(world, made, 2, producer=108)
+    await made.end(108)
+    await made.write(b"seen")
+    await world.flusher.flush_now()
+    groups = world.engine.groups
+    verifier = PackVerifier(groups, world.store)
+    assert (await verifier.verify("", groups.machines())).faults == []
+    stream, machine = stream_of(world), world.local.machines[world.service.group_of(NAME)]
+    lost = [structs.replace(each, flags=0) for each in entries_of(world)]
+    entries = [packed(each, machine.packs.held[each.pack].number) for each in lost]
+    assert stream.cold is not None
+    stream.cold = index.replaced(stream.cold, 0, len(lost), b"".join(entries))
+    faults = (await verifier.verify("", groups.machines())).faults
+    marked = {each.pack for each in lost if each.record > 0}
+    assert {(each.pack, each.kind) for each in faults} == {(key, UNMARKED) for key in marked}
+    assert {name for each in faults for name in each.streams} == {NAME}
 
 
 @story

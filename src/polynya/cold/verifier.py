@@ -18,9 +18,11 @@ from polynya.cold.requests import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
 from polynya.stream.features.pages.eviction import evicted_views, slice_of, stubs, whole_of
 from polynya.stream.machine import Machine
+from polynya.stream.parts import FLAGS
 from polynya.stream.state.index import Index, pack_numbers
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.page import read_page
+from polynya.wire.slices import flags_in
 
 PART_BYTES = 32 * MIB  # read for one response; one larger pack may exceed it
 PART_PACKS = 256
@@ -32,11 +34,13 @@ TABLES_MAX = 2  # surveys kept, one per verification in progress
 
 MISSING = "missing"
 DAMAGED = "damaged"
+UNMARKED = "unmarked"  # an index entry lacks flags that batches of its slice have
+KINDS = ("", UNMARKED, DAMAGED, MISSING)  # the worst last
 
 
 class Fault(msgspec.Struct, array_like=True):
-    """A pack that does not match its indexes. `kind` is MISSING or DAMAGED; `streams` are some
-    canonical names that need it."""
+    """A pack that does not match its indexes. `kind` is one of KINDS; `streams` are some canonical
+    names that need it."""
 
     pack: str
     kind: str
@@ -95,7 +99,7 @@ class PackVerifier:
             part.packs += 1
             part.slices += len(slices)
             part.bytes += sum(cold.stored for cold in slices)
-            kind = await self._look(slices)
+            kind = await self._look(table.packs[key])
             if kind and (streams := self._streams_of(key, asked, table.pages.get(key, ()))):
                 part.faults.append(Fault(key, kind, streams))
             if part.bytes >= PART_BYTES:
@@ -165,15 +169,16 @@ class PackVerifier:
                     _add(table, cold)
 
     async def _look(self, slices: Sequence[ColdSlice]) -> str:
-        """Return the fault of these slices, or "" if there is none."""
-        requests = cut_requests(slices)
+        """Return the worst fault of these slices, or "" if there is none."""
+        requests, worst = cut_requests(slices), ""
         for begin in range(0, len(requests), REQUESTS):
             found = await asyncio.gather(
                 *(self._check(request) for request in requests[begin : begin + REQUESTS])
             )
-            if any(found):
-                return max(found)
-        return ""
+            worst = max(worst, *found, key=KINDS.index)
+            if worst in (DAMAGED, MISSING):
+                break
+        return worst
 
     async def _check(self, request: Sequence[ColdSlice]) -> str:
         begin, end = request[0].offset, request[-1].offset + request[-1].stored
@@ -183,8 +188,7 @@ class PackVerifier:
             return MISSING
         except ValueError:  # the object is too short
             return DAMAGED
-        whole = await asyncio.to_thread(_are_whole, request, data)
-        return "" if whole else DAMAGED
+        return await asyncio.to_thread(_fault_of, request, data)
 
     def _streams_of(self, key: str, groups: frozenset[int], pages: Collection[str]) -> list[str]:
         """Return some streams that still name the pack, or a page that does."""
@@ -231,9 +235,16 @@ def _named_by(machine: Machine, view: Stream, state: bytes) -> list[ColdSlice]:
     )
 
 
-def _are_whole(slices: Sequence[ColdSlice], data: memoryview) -> bool:
-    begin = slices[0].offset
-    return all(
-        crc32c(bytes(data[cold.offset - begin : cold.offset - begin + cold.stored])) == cold.crc
-        for cold in slices
-    )
+def _fault_of(entries: Sequence[ColdSlice], data: memoryview) -> str:
+    """Return the fault of slices whose bytes these are, from the offset of the first on. Several
+    entries may name parts of one slice."""
+    begin, kind, at, stored = entries[0].offset, "", -1, b""
+    for cold in entries:
+        if cold.offset != at:
+            at = cold.offset
+            stored = bytes(data[at - begin : at - begin + cold.stored])
+            if crc32c(stored) != cold.crc:
+                return DAMAGED
+        if flags_in(stored, cold.first_batch, cold.batches) & FLAGS[1] & ~cold.flags:
+            kind = UNMARKED
+    return kind

@@ -64,6 +64,15 @@ def batch_lengths_in(front: bytes, batches: int) -> memoryview[int]:
     return _view(memoryview(front)[begin : begin + 4 * batches], "I")
 
 
+def flags_in(data: bytes, first: int, batches: int) -> int:
+    """Return the flags of some batches of a stored slice; `batches` 0: all. Other data has none."""
+    if data[:4] != _SLICE_MAGIC:
+        return 0
+    count = _Header(*_HEADER.unpack_from(data)).batches
+    begin, end = _HEADER.size + count * (8 + 8 + 4 + 4 + 4), first + batches if batches else count
+    return _any_of(_view(memoryview(data)[begin + 4 * first : begin + 4 * end], "I"))
+
+
 def unpacked_bytes(data: bytes) -> int:
     """Return how many bytes of payload `parse_slice` would decompress; 0 for none, also of damaged
     data."""

@@ -36,12 +36,12 @@ def store_command() -> None:
 @options.as_json
 @server_option
 def verify_command(client: Client, as_json: bool) -> None:
-    """Read every object that a stream or a restore needs and compare its checksum; then list the
-    orphaned objects.
+    """Read every object that a stream or a restore needs and compare its checksum, and the marks of
+    transactions with those of the index; then list the orphaned objects.
 
     In a cluster it checks all groups, each through its leader, several at a time. It reads
-    everything once, besides the nodes' other work. Exits with 1 when an object is missing or
-    damaged, and with 3 when groups could not be checked; it lists them with the reason.
+    everything once, besides the nodes' other work. Exits with 1 when an object is missing, damaged
+    or unmarked, and with 3 when groups could not be checked; it lists them with the reason.
 
     \b
     polynya store verify
