@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from copy import deepcopy
 from types import SimpleNamespace
@@ -130,3 +132,43 @@ def test_other_cores_are_asked_and_those_that_do_not_answer_have_none() -> None:
         asyncio.run(kept(lambda: 0.0, Unavailable("down"), None, places).take(event_id)) == places
     )
     assert asyncio.run(kept(lambda: 0.0, Unavailable("down"), None).take(event_id)) is None
+
+
+def test_a_stream_that_began_again_later_has_its_older_place() -> None:
+    cursor = Cursor(lambda: None)
+    first = cursor.add(StreamPlace("a", 7, 0, 0))
+    told = cursor.move(first, 1, 2, State.OPEN)
+    cursor.move(first, 1, 2, State.DELETED)
+    cursor.add(StreamPlace("a", 0, -1, 0))
+    before = cursor.at(int(told.rpartition(".")[2], 16))
+    assert before == [StreamPlace("a", 7, 1, 2, State.OPEN)]
+    after = cursor.at(cursor.number)
+    assert after is not None and [place.state for place in after] == [State.DELETED, State.UNTOLD]
+    assert cursor.moved_after(cursor.number) == set() and cursor.moved_after(0) == {first}
+
+
+def test_a_kept_cursor_does_not_keep_its_connection_in_memory() -> None:
+    class Connection:
+        def finish(self) -> None:
+            """End."""
+
+    held, connection = kept(), Connection()
+    cursor = held.begin(connection.finish)
+    held.keep(cursor)
+    gone = weakref.ref(connection)
+    del connection
+    gc.collect()
+    assert gone() is None and len(held) == 1
+
+
+def test_what_goes_on_from_a_kept_cursor_is_told_when_it_is_used_or_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cursors, "LIVE_CURSOR_BYTES_PER_CORE", 1000)
+    held, told = kept(), []
+    used, dropped = held.begin(lambda: None), held.begin(lambda: None)
+    held.keep(used, lambda: told.append("used"))
+    asyncio.run(held.take(used.event_id))
+    held.keep(dropped, lambda: told.append("dropped"))
+    written(held, "l" * 1000)
+    assert told[0] == "used" and "dropped" in told

@@ -185,6 +185,11 @@ LIVE_PAGE_BYTES = 256 * KIB  # of one stream, before the next one has its turn
 LIVE_POLL_BYTES = MIB  # events of one long-poll of many streams, and what a page goes beyond it
 # a long-poll with news answers after this long, though streams of its list are not read yet
 LIVE_POLL_GATHER_SECONDS = 1.0
+# the streams of a long-poll stay attached for the next one this many seconds …
+LIVE_PARKED_SECONDS = 5
+LIVE_PARKED_MAX = 1000  # … and so many readers of a core, oldest out first …
+# … with so many streams together, each with up to 1 KiB of memory
+LIVE_PARKED_STREAMS_MAX = 20_000
 LIVE_READS_MAX = 8  # pages that one reader of many streams reads at the same time
 # events that a client may have missed of those that were sent: its cursor goes back this far
 LIVE_CURSOR_EVENTS_MAX = 4096

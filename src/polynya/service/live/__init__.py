@@ -2,7 +2,7 @@
 
 `NewStreams` tells the readers of this core about streams created anywhere in the cluster.
 `LiveCursors` keeps the places of readers whose connection ended, and finds those that other cores
-keep. Neither has durable state.
+keep. `ParkedReaders` has the readers whose client is about to poll again. None has durable state.
 """
 
 from polynya.service.live.streams import LiveStreams

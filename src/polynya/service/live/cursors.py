@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable
 from copy import copy
 
@@ -55,10 +56,10 @@ class CursorQuery(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Cursor:
-    """The places of one reader. `on_taken` ends its connection, if it has one. `before`: the name of
-    the cursor that it goes on from."""
+    """The places of one reader. `on_taken` ends its connection, if it has one, or releases it if it
+    is parked. `before`: the name of the cursor that it goes on from."""
 
-    __slots__ = ("_undo", "before", "name", "number", "on_taken", "places")
+    __slots__ = ("_added", "_undo", "before", "name", "number", "on_taken", "places")
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
         self.name = secrets.token_hex(12)
@@ -66,6 +67,7 @@ class Cursor:
         self.places: list[StreamPlace] = []
         self.on_taken = on_taken
         self.before = ""
+        self._added = array("q")  # for each place: the event after which it was added
         self._undo = array("q")  # for each of the last events: what its stream's place was
 
     @property
@@ -77,12 +79,20 @@ class Cursor:
     def size(self) -> int:
         """The bytes of memory that it takes, about."""
         names = sum(len(place.name) for place in self.places)
-        return names + len(self.places) * _PLACE_BYTES + len(self._undo) * 8
+        numbers = len(self._undo) + len(self._added)
+        return names + len(self.places) * _PLACE_BYTES + numbers * 8
 
     def add(self, place: StreamPlace) -> int:
         """Add a stream that the client has not been told of, and return its index."""
         self.places.append(place)
+        self._added.append(self.number)
         return len(self.places) - 1
+
+    def go_on(self, before: str, places: list[StreamPlace]) -> None:
+        """Begin with the places of another cursor."""
+        self.before = before
+        for place in places:
+            self.add(place)
 
     def move(self, index: int, record: int, byte: int, state: int) -> str:
         """Move a stream to its place after an event, and return the id of that event."""
@@ -96,15 +106,22 @@ class Cursor:
 
     def at(self, number: int) -> list[StreamPlace] | None:
         """Return the places as they were at an event; None: that is too long ago."""
-        undo, places = self._undo, [copy(place) for place in self.places]
+        undo = self._undo
         if not self.number - len(undo) // _UNDO <= number <= self.number:
             return None
+        places = [copy(place) for place in self.places]
         for back in range(1, self.number - number + 1):  # newest first
             begin = len(undo) - _UNDO * back
             packed, record, byte = undo[begin : begin + _UNDO]
             place = places[packed >> 2]
             place.record, place.byte, place.state = record, byte, packed & 3
-        return places
+        # a stream that began again later has an older place, which decides
+        return places[: bisect_right(self._added, number)]
+
+    def moved_after(self, number: int) -> set[int]:
+        """Return the streams that were moved after an event of which `at` knows the places."""
+        begin = len(self._undo) - _UNDO * (self.number - number)
+        return {packed >> 2 for packed in self._undo[begin::_UNDO]}
 
 
 class LiveCursors:
@@ -127,10 +144,12 @@ class LiveCursors:
         self._used[cursor.name] = cursor
         return cursor
 
-    def keep(self, cursor: Cursor) -> None:
-        """Keep the cursor of a connection that has ended, for a while."""
+    def keep(self, cursor: Cursor, on_taken: Callable[[], None] | None = None) -> None:
+        """Keep the cursor of a connection that has ended, for a while. `on_taken`: called when it
+        is used or dropped."""
         if self._used.pop(cursor.name, None) is None:
             return
+        cursor.on_taken = on_taken or _nothing  # the connection's own would keep it in memory
         size = cursor.size
         self._kept[cursor.name] = (cursor, self._now() + LIVE_CURSOR_SECONDS, size)
         self._kept_bytes += size
@@ -160,6 +179,7 @@ class LiveCursors:
         cursor, _, _ = self._kept.get(query.name, (None, 0.0, 0))
         if cursor is None:
             return None
+        cursor.on_taken()
         # its client has this one, and goes back no further: a client that polls needs two
         if cursor.before in self._kept:
             self._drop(cursor.before)
@@ -173,8 +193,18 @@ class LiveCursors:
             self._drop(name)
 
     def _drop(self, name: str) -> None:
-        _, _, size = self._kept.pop(name)
+        cursor, _, size = self._kept.pop(name)
         self._kept_bytes -= size
+        cursor.on_taken()
+
+
+def cursor_name(event_id: str) -> str:
+    """Return the name of the cursor of an event."""
+    return event_id.partition(".")[0]
+
+
+def _nothing() -> None:
+    """Do nothing when the cursor is used: its connection is over."""
 
 
 def is_event_id(text: str) -> bool:

@@ -116,6 +116,7 @@ class PolledPage:
         "_timer",
         "done",
         "finished",
+        "goes_on",
     )
 
     def __init__(self) -> None:
@@ -125,6 +126,7 @@ class PolledPage:
         self._resumed = self._is_told = self._is_woken = False
         self._timer: asyncio.TimerHandle | None = None
         self.finished = False
+        self.goes_on = True  # the next page may, with the same streams
         self.done = asyncio.Event()
 
     def begin(self, cursor_id: str, on_end: Callable[[], None], *, resumed: bool) -> None:
@@ -180,8 +182,10 @@ class PolledPage:
 
     def end_with_error(self, code: str, message: str) -> None:
         """Answer with the events; the next request gets the error as its status."""
+        self.goes_on = False
         self.finish()
 
     def body(self) -> bytes:
-        """Return the page."""
-        return poll_page(self._cursor_id, self._events, up_to_date=self._is_told)
+        """Return the page, and give its events away."""
+        events, self._events = self._events, []
+        return poll_page(self._cursor_id, events, up_to_date=self._is_told)

@@ -1,25 +1,22 @@
 """GET /v1/live: a reader of many streams, and the turns of its streams.
 
 Live events are written as they come, by no task. Streams that have to be read have turns, of one
-page each. An event stream goes on for a minute; a long-poll is one page of the same events.
+page each. An event stream goes on for a minute; a long-poll is one page of the same events. After
+one the reader is parked: its streams stay attached for the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from polynya.base.errors import CorruptData, Unavailable
-from polynya.base.limits import (
-    LIVE_MATCHES_MAX,
-    LIVE_NAMES_MAX,
-    LIVE_PAGE_BYTES,
-    LIVE_STREAMS_PER_CORE_MAX,
-    RAW_STEP_BYTES,
-)
+from polynya.base.limits import LIVE_PAGE_BYTES, RAW_STEP_BYTES
 from polynya.front.http.live.answers import Answer, EventStream, PolledPage
 from polynya.front.http.live.backlog import Room
 from polynya.front.http.live.budget import Budget
+from polynya.front.http.live.matching import check_count, find_matching
 from polynya.front.http.live.selection import Selection, parse_selection
 from polynya.front.http.live.showing import Place
 from polynya.front.http.live.strand import Strand
@@ -27,21 +24,17 @@ from polynya.front.http.live.turns import Turns
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import NO_CACHE, NO_STORE
+from polynya.front.http.routes.live_response import recycle_at
 from polynya.front.http.routes.pages import allowed_bytes, json_form
 from polynya.local.api import Position, StreamInfo
 from polynya.service.live import LiveStreams
-from polynya.service.live.cursors import State, StreamPlace
+from polynya.service.live.cursors import State, StreamPlace, cursor_name
 from polynya.wire.headers import RECORDS
 from polynya.wire.http.sse import error_event
 
 log = logging.getLogger("polynya.http")
 
-_LIST_PAGE = 1000
 _RETRY_SECONDS = 1.0  # before a stream without a leader has another turn
-_MANY_NAMES = (
-    f"the pattern had to be compared with more than {LIVE_NAMES_MAX} names: begin it with a "
-    "segment without a wildcard, or use a prefix"
-)
 _ENDS = {"Content-Type": "text/event-stream", "Cache-Control": NO_CACHE}
 _PAGE = {"Content-Type": "application/json", "Cache-Control": NO_STORE}
 
@@ -87,21 +80,32 @@ async def _poll(
     """Answer with one page of events, which waits so many seconds for news. Its caller is charged
     for its bytes as for those of every answer, so it has no budget of its own."""
     page = PolledPage()
-    budget = Budget(None, exchange.context.now)
-    reader = ManyReader(exchange, selection, shared, page, budget)
     timer = asyncio.get_running_loop().call_later(seconds, page.wake)
+    reader = shared.parked.take(cursor_name(selection.cursor))
     try:
-        await reader.prepare()
+        if not isinstance(reader, ManyReader) or not await reader.resume(exchange, selection, page):
+            if reader is not None:
+                reader.release()
+            budget = Budget(None, exchange.context.now)
+            reader = ManyReader(exchange, selection, shared, page, budget)
+            await reader.prepare()
         reader.open()
         await page.done.wait()
+    except BaseException:
+        if reader is not None:
+            reader.release()
+        raise
     finally:
         timer.cancel()
-        reader.release()  # before the answer: its cursor may be used at once
+    if page.goes_on:  # before the answer: its cursor may be used at once
+        reader.park()
+    else:
+        reader.release()
     exchange.answer(200, [*_PAGE.items()], page.body())
 
 
 class ManyReader:
-    """A reader of many streams, which fills one answer."""
+    """A reader of many streams, which fills one answer; that of a long-poll one after another."""
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class ManyReader:
         self._responses = exchange.peer.responses
         self.principal = exchange.principal
         self._budget = budget
-        self._cursor = shared.cursors.begin(self.finish)
+        self.cursor = shared.cursors.begin(self.finish)
         self._turns = Turns[Strand](
             self._context.connections.spawn,
             self._may_write,
@@ -127,7 +131,11 @@ class ManyReader:
         )
         self._failing: set[int] = set()  # groups that did not answer a short while ago
         self._strands: dict[str, Strand] = {}
-        self._early: list[str] | None = []  # new streams, until this reader is open
+        self._early: list[str] | None = []  # new streams, while this reader is not open
+        # strands that wrote when the answer had ended: those to take back to their places, or those
+        # whose tail was confirmed
+        self._dropped: dict[Strand, bool] = {}
+        self._ends_at = recycle_at(self._context)
         self.room = Room()
         self.records = json_form(exchange) == RECORDS
         self.local = selection.local
@@ -145,14 +153,14 @@ class ManyReader:
             found = await self._shared.cursors.take(selection.cursor)
             if found is None:
                 raise Failure("CURSOR_GONE")
-            self._cursor.before = selection.cursor.partition(".")[0]
+            self.cursor.before = cursor_name(selection.cursor)
             places = {place.name: place for place in found if selection.wants(place.name)}
         covers = bool(selection.prefixes)
         await self._shared.new_streams.watch(self.created, all_groups=covers)
-        infos = await self._matching()
-        _check_count(0, self._shared.followed + len(selection.listed))
+        infos = await find_matching(self._context.service, selection, self._shared)
+        check_count(0, self._shared, len(selection.listed))
         for name in selection.listed:
-            self._add(name, self._begin_of(name, places.get(name)), places.get(name))
+            self._add(name, selection.begin_of(name, places.get(name)), places.get(name))
         for name, info in infos.items():
             if name not in selection.listed:
                 self._add_matched(info, places.get(name))
@@ -160,46 +168,20 @@ class ManyReader:
             if name not in self._strands and name not in infos and place.state == State.OPEN:
                 self._add(name, (Position.START, 0), place)
 
-    async def _matching(self) -> dict[str, StreamInfo]:
-        """Return the streams of the prefix or pattern. Raises `Failure` if there are too many."""
-        found: dict[str, StreamInfo] = {}
-        compared = 0
-        for prefix in self._selection.prefixes:
-            after = ""
-            while True:
-                if compared >= LIVE_NAMES_MAX:
-                    raise Failure("LIVE_LIMIT", _MANY_NAMES)
-                page = await self._context.service.list_streams(
-                    prefix, after, _LIST_PAGE, local=self.local
-                )
-                found |= {info.name: info for info in page if self._selection.matches(info.name)}
-                compared += len(page)
-                _check_count(len(found), self._shared.followed)
-                if len(page) < _LIST_PAGE:
-                    break
-                after = page[-1].name
-        return found
-
-    def _begin_of(self, name: str, place: StreamPlace | None) -> tuple[int, int]:
-        """Return where a stream begins of which the client has been told nothing. One that the
-        cursor does not know was created later, and begins at its start."""
-        if place is not None and place.state == State.UNTOLD:
-            return place.record, place.byte
-        begin = self._selection.listed.get(name, self._selection.begin)
-        is_later = bool(self._selection.cursor) and begin[0] == Position.NOW
-        return (Position.START, 0) if is_later else begin
-
     def _add_matched(self, info: StreamInfo, place: StreamPlace | None) -> None:
-        begin = self._begin_of(info.name, place)
+        begin = self._selection.begin_of(info.name, place)
         is_told = place is not None and place.state != State.UNTOLD
         knows = place is not None and place.state == State.CLOSED and place.uid == info.uid
         if info.closed and (knows or (not is_told and begin[0] == Position.NOW)):
             at = (info.record, info.byte)
-            self._cursor.add(StreamPlace(info.name, info.uid, *at, State.CLOSED))
+            self.cursor.add(StreamPlace(info.name, info.uid, *at, State.CLOSED))
         else:
             self._add(info.name, begin, place)
 
-    def _add(self, name: str, begin: tuple[int, int], place: StreamPlace | None) -> None:
+    def _add(
+        self, name: str, begin: tuple[int, int], place: StreamPlace | None, index: int = -1
+    ) -> None:
+        """Add a strand, whose place is the cursor's at `index`; -1: it gets one."""
         handle = self._context.service.open(name)
         strand = Strand(self, handle, begin, listed=name in self._selection.listed)
         self._strands[name] = strand
@@ -207,39 +189,76 @@ class ManyReader:
         if place is not None and place.state in (State.OPEN, State.CLOSED):
             strand.resume(place)
         else:
-            strand.index = self._cursor.add(StreamPlace(name, 0, *begin))
+            place = StreamPlace(name, 0, *begin)
+        strand.index = index if index >= 0 else self.cursor.add(place)
         if self._early is None:
             self.enqueue(strand)
+
+    async def resume(self, exchange: Exchange, selection: Selection, answer: Answer) -> bool:
+        """Go on with another answer after `park`. Return False if its request has other streams.
+        Raises `Failure`."""
+        if self.records != (json_form(exchange) == RECORDS):
+            return False
+        if not self._selection.is_of_same_streams(selection):
+            return False
+        places = await self._shared.cursors.take(selection.cursor)
+        if places is None:
+            raise Failure("CURSOR_GONE")
+        moved = self.cursor.moved_after(int(selection.cursor.rpartition(".")[2], 16))
+        self.cursor = self._shared.cursors.begin(self.finish)
+        self.cursor.go_on(cursor_name(selection.cursor), places)
+        self._exchange, self._selection, self._answer = exchange, selection, answer
+        self._responses, self.principal = exchange.peer.responses, exchange.principal
+        dropped, self._dropped = self._dropped, {}
+        for name, index in _to_take_back(self._strands, moved, places):
+            self._begin_again(name, index)
+        for strand, is_behind in dropped.items():
+            if self._strands.get(strand.stream.name) is not strand:
+                continue
+            if is_behind:
+                self._begin_again(strand.stream.name, strand.index)
+            else:
+                self.request_confirmation(strand)
+        return True
+
+    def _begin_again(self, name: str, index: int) -> None:
+        """Let a strand begin at a place of the cursor, instead of the one that is there."""
+        strand = self._strands.get(name)
+        if strand is not None:
+            strand.stop()
+            self.remove(strand)
+        place = self.cursor.places[index] if index >= 0 else None
+        self._add(name, self._selection.begin_of(name, place), place, index)
 
     def open(self) -> None:
         """Open the answer."""
         is_resumed = bool(self._selection.cursor)
-        self._answer.begin(self._cursor.event_id, self.release, resumed=is_resumed)
+        self._answer.begin(self.cursor.event_id, self.release, resumed=is_resumed)
         if self._answer.finished:
             return
         self._context.readers.add(self, is_metered=self._budget.is_metered)
         early, self._early = self._early or [], None
-        strands = [*self._strands.values()]
+        strands = [each for each in self._strands.values() if not (each.is_live or each.is_over)]
         if is_resumed:  # a page may end early, and not before the same streams each time
             self._context.random.shuffle(strands)
         for strand in strands:
             self.enqueue(strand)
         for name in early:
             self.created(name)
-        if not self._strands:
+        if self._turns.are_idle:
             self._tell_all()
 
     def created(self, name: str) -> None:
         """Handle that a stream was created."""
+        if not self._selection.wants(name):
+            return
         if self._early is not None:
             self._early.append(name)
-            return
-        if not self._selection.wants(name):
             return
         strand = self._strands.get(name)
         if strand is None:
             try:
-                _check_count(len(self._cursor.places) + 1, self._shared.followed)
+                check_count(len(self.cursor.places) + 1, self._shared)
             except Failure as full:
                 self._answer.end_with_error(full.code, full.message)
                 return
@@ -257,10 +276,24 @@ class ManyReader:
         """End the answer; the client resumes."""
         self._answer.finish()
 
+    def park(self) -> None:
+        """Keep the cursor after a long-poll, and all streams attached for a while. Those that move
+        meanwhile are read in the next one. A reader is not older than an event stream gets."""
+        context, name = self._context, self.cursor.name
+        is_revoked = self.principal is not None and not self.principal.alive
+        if context.connections.stopping or is_revoked or context.ticks.now >= self._ends_at:
+            self.release()
+            return
+        context.readers.discard(self)
+        self._turns.clear()
+        self._early = []
+        self._shared.cursors.keep(self.cursor, partial(self._shared.parked.drop, name))
+        self._shared.parked.put(name, self, len(self._strands), context.ticks.now)
+
     def release(self) -> None:
         """Detach from all streams, and keep the cursor."""
         self._shared.new_streams.leave(self.created)
-        self._shared.cursors.keep(self._cursor)
+        self._shared.cursors.keep(self.cursor)
         self._context.readers.discard(self)
         self._budget.charge()
         self._turns.clear()
@@ -311,28 +344,28 @@ class ManyReader:
     @property
     def flows(self) -> bool:
         """Report whether events may be written at once."""
-        return not (self._responses.write_paused or self._budget.is_used_up)
-
-    def add_place(self, place: StreamPlace) -> int:
-        """Add a stream's place to the cursor, and return its index there."""
-        return self._cursor.add(place)
-
-    def set_uid(self, strand: Strand) -> None:
-        """Set the incarnation of a strand that the client is about to be told of."""
-        self._cursor.places[strand.index].uid = strand.uid
+        return not (
+            self._answer.finished or self._responses.write_paused or self._budget.is_used_up
+        )
 
     def write(
         self, strand: Strand, rest: bytes, at: Place, state: int, *, wakes: bool = True
     ) -> None:
         """Write an event of a strand that is at this place behind it. `wakes`: it is news for a
         client that waits."""
-        event_id = self._cursor.move(strand.index, at[0], at[1], state)
+        if self._answer.finished:
+            self._dropped[strand] = wakes or self._dropped.get(strand, False)
+            return
+        event_id = self.cursor.move(strand.index, at[0], at[1], state)
         self._answer.event(event_id, rest, wakes=wakes)
         self._budget.sent += len(rest)
 
-    def write_unplaced(self, rest: bytes) -> None:
+    def write_unplaced(self, strand: Strand, rest: bytes) -> None:
         """Write an event of a stream without a place."""
-        self._answer.unplaced(rest)
+        if self._answer.finished:
+            self._dropped[strand] = True
+        else:
+            self._answer.unplaced(rest)
 
     def allowed_bytes(self) -> int:
         """Return the size of a page. Raises `Failure` while there is no memory for one."""
@@ -359,17 +392,21 @@ class ManyReader:
         self._budget.charge()
 
 
-def _check_count(count: int, followed: int) -> None:
-    """Raise `Failure` if a prefix or pattern has so many streams, or the readers of the core follow
-    too many."""
-    if count > LIVE_MATCHES_MAX:
-        raise Failure(
-            "LIVE_LIMIT",
-            f"the prefix or pattern has more than {LIVE_MATCHES_MAX} streams; use a longer one",
-        )
-    if followed + count > LIVE_STREAMS_PER_CORE_MAX:
-        raise Failure(
-            "LIVE_LIMIT",
-            f"the readers of this core follow {LIVE_STREAMS_PER_CORE_MAX} streams; retry at "
-            "another node",
-        )
+def _to_take_back(
+    strands: dict[str, Strand], moved: set[int], places: list[StreamPlace]
+) -> list[tuple[str, int]]:
+    """Return the streams that a client knows at other places than their strands, and the index of
+    each place: those `moved` since, and those that began again since, which may have none."""
+    found: dict[str, int] = {}
+    for index in sorted(moved):  # the newest place of a stream decides
+        if index < len(places):
+            name = places[index].name
+            strand = strands.get(name)
+            if strand is None:
+                is_due = places[index].state == State.OPEN
+            else:
+                is_due = strand.index in (index, -1) or strand.index >= len(places)
+            if is_due:
+                found[name] = index
+    later = {name: -1 for name, strand in strands.items() if strand.index >= len(places)}
+    return [*(later | found).items()]

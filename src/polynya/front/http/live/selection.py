@@ -17,7 +17,7 @@ from polynya.front.http.routes.listing import covering_prefixes
 from polynya.front.http.routes.pages import wants_records
 from polynya.front.http.routes.read_request import LIVE, is_local, parse_offset, poll_seconds
 from polynya.local.api import Position
-from polynya.service.live.cursors import is_event_id
+from polynya.service.live.cursors import State, StreamPlace, is_event_id
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
 from polynya.wire.http.targets import repeated
 
@@ -32,6 +32,7 @@ class Selection(msgspec.Struct, frozen=True):
     begin: Place
     prefixes: list[str]
     matches: Callable[[str], bool]
+    pattern: str  # the text of the prefix or pattern, and which of them it is
     local: bool
     cursor: str = ""  # the id of the last event that the client has
     seconds: float | None = None  # the longest wait of a long-poll; None: an event stream
@@ -39,6 +40,21 @@ class Selection(msgspec.Struct, frozen=True):
     def wants(self, name: str) -> bool:
         """Report whether a new stream belongs to the selection."""
         return name in self.listed or self.matches(name)
+
+    def is_of_same_streams(self, other: Selection) -> bool:
+        """Report whether both select the same streams, for callers who may read the same ones."""
+        return (self.pattern, self.prefixes, self.begin, self.local, self.listed) == (
+            (other.pattern, other.prefixes, other.begin, other.local, other.listed)
+        )
+
+    def begin_of(self, name: str, place: StreamPlace | None) -> Place:
+        """Return where a stream begins of which the client has been told nothing. One that the
+        cursor does not know was created later, and begins at its start."""
+        if place is not None and place.state == State.UNTOLD:
+            return place.record, place.byte
+        begin = self.listed.get(name, self.begin)
+        is_later = bool(self.cursor) and begin[0] == Position.NOW
+        return (Position.START, 0) if is_later else begin
 
 
 def parse_selection(exchange: Exchange) -> Selection:
@@ -68,8 +84,9 @@ def parse_selection(exchange: Exchange) -> Selection:
     seconds = None
     if mode == "long-poll":
         seconds = poll_seconds(exchange, exchange.context.settings.long_poll_seconds)
-    cursor = _cursor(exchange)
-    return Selection(listed, begin, prefixes, matches, is_local(exchange), cursor, seconds)
+    pattern = next((f"{kind}={query[kind]}" for kind in ("prefix", "match") if kind in query), "")
+    local, cursor = is_local(exchange), _cursor(exchange)
+    return Selection(listed, begin, prefixes, matches, pattern, local, cursor, seconds)
 
 
 def _listed(exchange: Exchange, begin: Place) -> dict[str, Place]:

@@ -15,7 +15,7 @@ from polynya.front.http.protocol.errors import REFUSALS
 from polynya.front.http.routes.decoded_pages import page_up_to
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
-from polynya.service.live.cursors import State, StreamPlace
+from polynya.service.live.cursors import Cursor, State, StreamPlace
 from polynya.stream.replies import Code
 from polynya.wire.kafka.values import values_type
 
@@ -33,6 +33,7 @@ class Connection(Protocol):
     records: bool  # events have whole records
     local: bool
     page_bytes: int
+    cursor: Cursor
 
     @property
     def flows(self) -> bool:
@@ -43,14 +44,6 @@ class Connection(Protocol):
         """Give the strand a turn."""
         ...
 
-    def add_place(self, place: StreamPlace) -> int:
-        """Add a place to the cursor, and return its index there."""
-        ...
-
-    def set_uid(self, strand: Strand) -> None:
-        """Set the incarnation of a strand that the client is about to be told of."""
-        ...
-
     def write(
         self, strand: Strand, rest: bytes, at: Place, state: int, *, wakes: bool = True
     ) -> None:
@@ -58,7 +51,7 @@ class Connection(Protocol):
         client that waits."""
         ...
 
-    def write_unplaced(self, rest: bytes) -> None:
+    def write_unplaced(self, strand: Strand, rest: bytes) -> None:
         """Write an event of a stream without a place."""
         ...
 
@@ -80,7 +73,8 @@ class Connection(Protocol):
 
 
 class Strand:
-    """A stream of a connection. `is_over`: it is closed, or it does not exist now."""
+    """A stream of a connection. `is_live`: its events are written as they come. `is_over`: it is
+    closed, or it does not exist now. Else it needs a turn, to attach or to read."""
 
     __slots__ = (
         "_backlog",
@@ -89,7 +83,6 @@ class Strand:
         "_is_attached",
         "_is_gone",
         "_is_listed",
-        "_is_live",
         "_is_new",
         "_is_quiet",
         "_record",
@@ -98,6 +91,7 @@ class Strand:
         "_tries",
         "_was_closed",
         "index",
+        "is_live",
         "is_over",
         "stream",
         "uid",
@@ -121,7 +115,7 @@ class Strand:
         self._is_new = True  # the client has been told nothing of this incarnation
         self._is_quiet = False  # the client knows that it is up to date
         self._was_closed = False  # the client knows that this incarnation was closed
-        self._is_attached = self._is_live = False
+        self._is_attached = self.is_live = False
         self._is_gone = False  # deleted, and the client is not told yet
         self.is_over = False
         self._tries = 0
@@ -132,7 +126,6 @@ class Strand:
         self.uid, self._is_new, self._is_quiet = place.uid, False, True
         self._was_closed = place.state == State.CLOSED
         self._record, self._byte = place.record, place.byte
-        self.index = self._connection.add_place(place)
 
     def notice(self) -> None:
         """Look for the stream: one of its name is new."""
@@ -148,7 +141,8 @@ class Strand:
 
     def fail(self, code: str, message: str) -> float | None:
         """Tell the client that the stream cannot be read, and end it."""
-        self._connection.write_unplaced(self._showing.control(None, error_fields(code, message)))
+        control = self._showing.control(None, error_fields(code, message))
+        self._connection.write_unplaced(self, control)
         self._end()
         return OVER
 
@@ -157,7 +151,7 @@ class Strand:
     async def turn(self) -> float | None:
         """Attach if needed, and write one page. Return the seconds until the next turn, or None.
         Raises `Failure` and PolynyaError."""
-        if self.is_over:
+        if self.is_over or self.is_live:
             return OVER
         if self._is_gone:  # this turn looks for another one
             if not self._is_new:
@@ -242,8 +236,8 @@ class Strand:
         self._record, self._byte = min(first, page.record), page.begin_byte
         if self.index < 0:
             begin = StreamPlace(self.stream.name, self.uid, *_START)
-            self.index = self._connection.add_place(begin)
-        self._connection.set_uid(self)
+            self.index = self._connection.cursor.add(begin)
+        self._connection.cursor.places[self.index].uid = self.uid
         self._is_new = False
         self._is_quiet = not page.spans and page.has_all and not page.closed
         fields: dict[str, object] = {
@@ -271,7 +265,7 @@ class Strand:
         events = self._backlog.continues(at, up_to_date=page.up_to_date)
         if events is None or self._is_gone or not self._connection.flows:
             return False
-        self._is_live = True
+        self.is_live = True
         for event in events:
             self.live(event)
         return True
@@ -287,7 +281,7 @@ class Strand:
         self._record, self._byte = at = refusal.record, refusal.byte
         trimmed: dict[str, object] = {"streamTrimmed": True}
         if self._is_new:
-            self._connection.write_unplaced(self._showing.control(at, trimmed))
+            self._connection.write_unplaced(self, self._showing.control(at, trimmed))
         else:
             self._tell(trimmed)
         return NOW
@@ -301,9 +295,9 @@ class Strand:
             self._tell({"streamDeleted": True}, State.DELETED)
         elif self._is_listed and not self.uid:
             fields = error_fields(REFUSALS.get(refusal.code, "INTERNAL"), refusal.message)
-            self._connection.write_unplaced(self._showing.control(None, fields))
+            self._connection.write_unplaced(self, self._showing.control(None, fields))
         self._begin_again()  # one that is created later begins at its start
-        self.index = self._connection.add_place(StreamPlace(self.stream.name, 0, *_START))
+        self.index = self._connection.cursor.add(StreamPlace(self.stream.name, 0, *_START))
         self._end()
         if not self._is_listed:
             self._connection.remove(self)
@@ -311,7 +305,7 @@ class Strand:
 
     def _begin_again(self) -> None:
         """Begin at the start of another incarnation."""
-        self._is_gone = self._is_live = self._was_closed = self._is_quiet = False
+        self._is_gone = self.is_live = self._was_closed = self._is_quiet = False
         self._is_new, self.index = True, -1
         self._record, self._byte = _START
         self._skip_to = 0
@@ -320,7 +314,7 @@ class Strand:
     def _end(self) -> None:
         """End a stream that is closed, missing or unreadable, or whose connection has ended."""
         self._leave()
-        self._is_live, self.is_over = False, True
+        self.is_live, self.is_over = False, True
 
     def _leave(self) -> None:
         if self._is_attached:
@@ -333,7 +327,7 @@ class Strand:
         """Handle an event, in the stream's order, on the loop."""
         if event.gone or event.cut:
             self._broke(event)
-        elif not self._is_live:
+        elif not self.is_live:
             self._backlog.add(event)
         elif event.begin_record != self._record or event.begin_byte != self._byte:
             if (event.record, event.byte) > (self._record, self._byte):
@@ -375,21 +369,21 @@ class Strand:
 
     def _fall_back(self, event: LiveEvent) -> None:
         """Read from the present place on, in turn."""
-        self._is_live = False
+        self.is_live = False
         self._backlog.miss(event)
         self._connection.enqueue(self)
 
     def _broke(self, event: LiveEvent) -> None:
         """Handle the last event of a feed: the next turn attaches."""
         self._is_gone = self._is_gone or event.gone
-        self._is_live = False
+        self.is_live = False
         self._leave()
         self._connection.enqueue(self)
 
     def confirm(self, info: StreamInfo | Refusal) -> None:
         """Tell the client that it is at the leader's tail, if it is."""
         if (
-            self._is_live
+            self.is_live
             and isinstance(info, StreamInfo)
             and info.uid == self.uid
             and (self._record, self._byte) == (info.record, info.byte)

@@ -58,9 +58,15 @@ class Turns(Generic[Member]):
         """Give a member a turn, after those that wait."""
         if member in self._busy:
             self._again.add(member)
-        elif member not in self._queue and member not in self._slow:
+            return
+        if member not in self._queue and member not in self._slow:
             (self._slow if self._is_slow(member) else self._queue)[member] = None
-            self._start()
+        self._start()
+
+    @property
+    def are_idle(self) -> bool:
+        """Report whether no member waits, pauses or has a turn."""
+        return not (self._queue or self._slow or self._busy or self._later)
 
     def _start(self) -> None:
         """Start a task for those who wait."""
@@ -82,7 +88,7 @@ class Turns(Generic[Member]):
             if (queue := self._chosen()) is not None:
                 await self._turn(queue)
             await asyncio.sleep(0)  # a client that reads fast leaves the loop to others
-        if not (self._queue or self._slow or self._busy or self._later):
+        if self.are_idle:
             self._drained()
 
     def _chosen(self) -> dict[Member, None] | None:

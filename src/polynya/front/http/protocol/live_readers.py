@@ -134,9 +134,11 @@ class LiveReaders:
         self.metered.pop(reader, None)
 
     def sweep(self, tick: int) -> None:
-        """Sweep the event streams."""
+        """Sweep the event streams, and release readers whose clients do not poll again."""
         for reader in tuple(self.live):
             reader.sweep(tick)
+        if self.many is not None:
+            self.many.parked.sweep(tick)
 
     def charge(self) -> None:
         """Charge live readers for the bytes sent, and pause those over their limit. Runs
@@ -156,6 +158,8 @@ class LiveReaders:
         self._expire()
         for reader in tuple(self.live):
             reader.finish()
+        if self.many is not None:
+            self.many.parked.clear()
 
     def _expire(self) -> None:
         for waiter in tuple(self.waiters):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polynya.base.offsets import format_token
-from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.exchange import Context, Exchange, Headers
 from polynya.front.http.protocol.request_spans import note_response
 from polynya.front.http.protocol.responses import NO_CACHE
 from polynya.front.http.routes.decoded_pages import is_json_stream
@@ -25,6 +25,13 @@ from polynya.wire.http.sse import (
 )
 from polynya.wire.kafka.values import values_type
 from polynya.wire.record_pages import Form, Shown
+
+
+def recycle_at(context: Context) -> int:
+    """Return the coarse second at which a reader that begins now has to begin again, so that
+    clients redistribute."""
+    seconds = context.settings.sse_recycle_seconds
+    return context.ticks.now + int(seconds * (0.85 + 0.3 * context.random.random()))
 
 
 class LiveResponse:
@@ -97,8 +104,7 @@ class LiveResponse:
         context = self._context
         context.counters.live_opened += 1
         context.counters.statuses[200] += 1
-        seconds = context.settings.sse_recycle_seconds
-        self._ends_at = context.ticks.now + int(seconds * (0.85 + 0.3 * context.random.random()))
+        self._ends_at = recycle_at(context)
         self._wrote_at = context.ticks.now
         self._peer.on_lost = self._end
         self._peer.responses.write(self._exchange.head_lines(200, headers) + b"\r\n")
