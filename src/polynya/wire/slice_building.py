@@ -24,6 +24,7 @@ from polynya.wire.slice_format import (
     RECORDS_MAX,
     SLICE_MAGIC,
     SPANS,
+    any_of,
     bytes_of,
     dated,
     version_of,
@@ -64,7 +65,7 @@ def build_slice(
         producers=_producers_of(producers),
         append_time_ms_max=max(times),
         record_time_ms_max=max(map(dated, record_times, times)),
-        flags=_any_of(flags),
+        flags=any_of(flags),
     )
     return _assemble(encoding, (base_record, base_byte), columns, _pieces(payloads))
 
@@ -106,7 +107,7 @@ def merge_slices(
         producers=_encode_producers(_all_producers(slices)),
         append_time_ms_max=max(max(each.append_times_ms) for each in slices),
         record_time_ms_max=max((each.newest_ms() for each in slices if each.records), default=0),
-        flags=_any_of(flags for each in slices for flags in set(each.batch_flags)),
+        flags=any_of(flags for each in slices for flags in set(each.batch_flags)),
     )
     if has_gaps:
         length = sum(each.payload.nbytes for each in slices)
@@ -153,14 +154,6 @@ class _Columns(msgspec.Struct):
     record_time_ms_max: int
     flags: int
     missing: tuple[int, int] | None = None  # numbers and positions; None: not of `GAP_VERSION`
-
-
-def _any_of(flags: Iterable[int]) -> int:
-    """Return the flags that any of the batches has."""
-    found = 0
-    for each in set(flags):
-        found |= each
-    return found
 
 
 def _pieces(payloads: Sequence[bytes]) -> Sequence[bytes]:

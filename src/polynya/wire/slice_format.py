@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterable
 from struct import Struct
 
 from polynya.stream.parts import Encoding
@@ -47,3 +48,11 @@ def dated(own_ms: int, appended_ms: int) -> int:
 def version_of(encoding: int) -> int:
     """Return the version of a slice that lacks no numbers."""
     return KAFKA_VERSION if encoding == Encoding.KAFKA else VERSION
+
+
+def any_of(flags: Iterable[int]) -> int:
+    """Return the flags that any of the batches has."""
+    found = 0
+    for each in set(flags):
+        found |= each
+    return found

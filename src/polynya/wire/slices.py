@@ -33,6 +33,7 @@ from polynya.wire.slice_format import (
     SPAN_BYTES,
     SPANS,
     VERSION,
+    any_of,
     dated,
     version_of,
 )
@@ -66,11 +67,11 @@ def batch_lengths_in(front: bytes, batches: int) -> memoryview[int]:
 
 def flags_in(data: bytes, first: int, batches: int) -> int:
     """Return the flags of some batches of a stored slice; `batches` 0: all. Other data has none."""
-    if data[:4] != _SLICE_MAGIC:
+    if data[:4] != SLICE_MAGIC:
         return 0
-    count = _Header(*_HEADER.unpack_from(data)).batches
-    begin, end = _HEADER.size + count * (8 + 8 + 4 + 4 + 4), first + batches if batches else count
-    return _any_of(_view(memoryview(data)[begin + 4 * first : begin + 4 * end], "I"))
+    count = _Header(*HEADER.unpack_from(data)).batches
+    begin, end = HEADER.size + count * (8 + 8 + 4 + 4 + 4), first + batches if batches else count
+    return any_of(_view(memoryview(data)[begin + 4 * first : begin + 4 * end], "I"))
 
 
 def unpacked_bytes(data: bytes) -> int:
