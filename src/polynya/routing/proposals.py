@@ -30,6 +30,7 @@ from polynya.wal import DiskFull
 
 _NAMES_MAX = 65_536
 Handler = Callable[[bytes, Answer, int], None]
+Propose = Callable[[int, Command, Done], None]
 _APPENDS = (Append, Produce)  # `Append | Produce` would be built at each check
 
 
@@ -167,11 +168,12 @@ class Proposals:
         else:
             self.propose_to(group, command, done)
 
-    async def call(self, group: int, command: Command) -> Reply:
+    async def call(self, group: int, command: Command, propose: Propose | None = None) -> Reply:
         """Propose a command as one step of a larger operation. Raise the fault that `done` would
-        receive, and DiskFull, so that a failed step is not mistaken for a completed one."""
+        receive, and DiskFull, so that a failed step is not mistaken for a completed one. `propose`:
+        the way to the log; by default to the leader, wherever it is."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.propose_to(group, command, partial(settle, future))
+        (propose or self.propose_to)(group, command, partial(settle, future))
         reply = await future
         if reply.code == Code.DISK_FULL:
             raise DiskFull("the journal's disk is full; nothing was applied")
