@@ -15,6 +15,7 @@ import cramjam
 import pytest
 from front.test_kafka_front import compressed, fetch, offset_of, produce
 from google_crc32c import value as crc32c
+from polling import wait_for
 from worlds.compaction import with_codec
 from worlds.kafka import KafkaWorld, batch, made, play, produce_fields
 
@@ -167,6 +168,27 @@ def test_large_batches_are_checked_beside_the_loop() -> None:
             assert len(in_threads) == 2
             assert await produce(wire, "timed", compressed("zstd", [9000])) == [(0, 1)]
             assert len(in_threads) == 3, "to decode it takes long, however small it is"
+
+    play(story)
+
+
+@pytest.mark.parametrize(("acks", "stored"), [(-1, 0), (0, 1)])
+def test_a_batch_that_waits_is_not_stored_for_a_client_that_has_gone(
+    acks: int, stored: int
+) -> None:
+    """The client sends the batch again, on another connection. Without acks it does not wait."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        large = batch(b"v" * (AT_ONCE_BYTES + 1))
+        checking = world.front.context.turns.checking
+        wire = await world.wire()
+        async with checking:
+            wire.send("Produce", 9, **produce_fields("t", large, acks=acks))
+            await wait_for(lambda: checking._waiters)
+            wire.close()
+            await wait_for(lambda: not len(world.front.connections))
+        assert await produce(await world.wire(), "t", large) == [(0, stored)]
 
     play(story)
 

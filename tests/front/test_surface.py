@@ -414,6 +414,7 @@ def test_every_refusal_has_a_code_and_every_code_a_meaning() -> None:
         Code.TXN_CONCURRENT,
         Code.TXN_ENDED,
         Code.TXN_HELD,
+        Code.TXN_LATE,
         Code.TXN_STATE,
     }  # internal, and answered by subscriptions, by the cluster and to Kafka
     assert {code for code in Code if code >= Code.NOT_FOUND} - elsewhere == set(REFUSALS)

@@ -30,6 +30,7 @@ from polynya.stream.replies import Code, Done, Reply
 from polynya.wal import DiskFull
 
 _NAMES_MAX = 65_536
+Propose = Callable[[int, Command, Done], None]
 _APPENDS = (Append, Produce)  # `Append | Produce` would be built at each check
 
 
@@ -175,10 +176,11 @@ class Proposals:
         else:
             self.propose_to(group, command, done)
 
-    async def call(self, group: int, command: Command) -> Reply:
+    async def call(self, group: int, command: Command, propose: Propose | None = None) -> Reply:
         """Propose a command as one step of a larger operation. Raise the fault that `done` would
-        receive, and DiskFull, so that a failed step is not mistaken for a completed one."""
-        reply = await reply_to(partial(self.propose_to, group, command))
+        receive, and DiskFull, so that a failed step is not mistaken for a completed one. `propose`:
+        the way to the log; by default to the leader, wherever it is."""
+        reply = await reply_to(partial(propose or self.propose_to, group, command))
         if reply.code == Code.DISK_FULL:
             raise DiskFull("the journal's disk is full; nothing was applied")
         return reply

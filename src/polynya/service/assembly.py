@@ -122,10 +122,10 @@ class CoreRuntime:
         self.compaction = CompactionFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.core_replicas.groups)
         self.group_coordinator = ConsumerGroupCoordinator(self.service, self._term)
-        self.transactions = TransactionService(self.service, self.outbox_sender.markers)
+        self.transactions = TransactionService(self.service, self.outbox_sender.markers, locations)
         self.transaction_jobs = TransactionJobs(self.service)
         of_transactions = (self.transactions, self.transaction_jobs)
-        self.kafka_transactions = KafkaTransactions.of(self.service, *of_transactions, locations)
+        self.kafka_transactions = KafkaTransactions.of(self.service, *of_transactions)
         self.appends_across = AppendsAcrossGroups(self.service, self.transactions, locations)
         self.groups = CoreGroups(
             self._term,

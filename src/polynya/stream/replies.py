@@ -72,6 +72,7 @@ class Code(enum.IntEnum):
     TXN_ENDED = 63  # the stream has ended the transaction of this number, or a later one
     TXN_STATE = 64  # the state of the transaction, or of its producer, does not allow it
     TXN_CONCURRENT = 65  # the transaction is about to end: wait for it, then repeat
+    TXN_LATE = 66  # its client has replaced the request: a newer one came first, or another leader
     TXN_HELD = 72  # a backup holds commits for a moment: repeat
     BACKUP_HOLDS = 73  # another backup holds commits; `detail`: its round
     # one of many appends is refused, so none was applied; `detail`: its number, and its reply

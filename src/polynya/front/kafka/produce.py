@@ -324,12 +324,18 @@ class _Produce:
         self._finished_one()
 
     async def propose_in_slices(self) -> None:
-        """Propose them with turns for other connections between slices."""
+        """Propose them with turns for other connections between slices. A client that has closed the
+        connection meanwhile sends the batches again on another one, and those without a producer
+        would be stored twice. One that wants no answers closes without waiting for them."""
         waiting, self._waiting = self._waiting, []
+        wants_answers = self._request.acks != 0
         for number, batch in enumerate(waiting):
             if number and not number % KAFKA_ELEMENTS_PER_TURN:
                 await asyncio.sleep(0)
-            self._propose_one(batch)
+            if wants_answers and self._call.connection.is_ending:
+                self._refuse(batch, Error.NOT_ENOUGH_REPLICAS)
+            else:
+                self._propose_one(batch)
         self._finished_one()
 
     async def check(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.features.transactions.commands import TxnAdd, TxnInit
+from polynya.stream.features.transactions.commands import TxnAdd, TxnEnd, TxnInit
 from polynya.stream.features.transactions.state import Transaction, TransactionState
 from polynya.stream.replies import Code
 
@@ -28,20 +28,35 @@ class TransactionRefused(Exception):
 
     NOT_FOUND: it does not know the id. FENCED: another pair of producer and epoch. TXN_STATE: no
     transaction is open, or its outcome was another one. TXN_CONCURRENT: the markers of the last one
-    are on their way: repeat. TXN_HELD: a backup holds commits: repeat. TOO_LARGE: too many
-    participants. TOO_MANY: no room for the id."""
+    are on their way: repeat. TXN_HELD: a backup holds commits: repeat. TXN_LATE: the request was
+    replaced while it waited. TOO_LARGE: too many participants. TOO_MANY: no room for the id."""
 
     def __init__(self, code: Code) -> None:
         super().__init__(code.name)
         self.code = code
 
 
-class TransactionAct(msgspec.Struct, array_like=True, gc=False):
-    """A command for a coordinator that waits there for the end of the transaction before."""
+class ConnectionUse(msgspec.Struct, array_like=True, gc=False):
+    """A request about a transactional id, and its connection. Times are of the monotonic clock of
+    the machine, which all cores of a node share."""
 
     group: int
-    command: TxnInit | TxnAdd
+    id: str
+    producer: int  # -1: the request fences all former instances
+    epoch: int
+    opened: float  # the time of the first request of its connection
+    node: int
+    came: float = 0.0  # the time of the request
+
+
+class TransactionAct(msgspec.Struct, array_like=True, gc=False):
+    """A command for a coordinator that waits there for the end of the transaction before. `use`: of a
+    client's request, which is not proposed if it is late by then."""
+
+    group: int
+    command: TxnInit | TxnAdd | TxnEnd
     wait_ms: int
+    use: ConnectionUse | None = None
 
 
 class TransactionEnd(msgspec.Struct, array_like=True, gc=False):

@@ -7,14 +7,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from msgspec import structs
+
 from polynya.base.errors import NotLeader
 from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import MARKED_MAX
+from polynya.routing.group_locations import GroupLocations
 from polynya.service.node_service import NodeService
 from polynya.service.transactions.calls import (
     ACT,
     SETTLED,
     TRANSACTIONS,
+    ConnectionUse,
     TransactionAct,
     TransactionDetails,
     TransactionEnd,
@@ -22,6 +26,7 @@ from polynya.service.transactions.calls import (
     TransactionRefused,
     details_of,
 )
+from polynya.service.transactions.connections import TransactionConnections
 from polynya.service.transactions.marker_sender import MarkerSender
 from polynya.stream.command import Command
 from polynya.stream.features.transactions.commands import (
@@ -42,10 +47,14 @@ _NO_PAIR: Pair = (-1, -1)
 class TransactionService:
     """The calls of fronts. Each raises TransactionRefused, Unavailable if it was not applied, and
     OutcomeUnknown; a repeat is safe then. The caller checks ids (1 to `TRANSACTIONAL_ID_BYTES_MAX`
-    bytes) and timeouts (1 to `TRANSACTION_TIMEOUT_MS_MAX`)."""
+    bytes) and timeouts (1 to `TRANSACTION_TIMEOUT_MS_MAX`). `use`: the request of a client, which is
+    proposed on this node only, and only as long as it is not late."""
 
-    def __init__(self, service: NodeService, markers: MarkerSender) -> None:
+    def __init__(
+        self, service: NodeService, markers: MarkerSender, locations: GroupLocations | None
+    ) -> None:
         self._service, self._markers = service, markers
+        self.connections = TransactionConnections(service, locations.node if locations else 0)
         markers.wake = self._wake
         self._waiting: dict[int, list[asyncio.Event]] = {}  # by group
         self.now_ms = service.now_ms
@@ -73,8 +82,14 @@ class TransactionService:
             and not self._markers.is_acknowledging(group, known.messages)
         )
 
-    async def init(
-        self, id_: str, timeout_ms: int, pair: Pair = _NO_PAIR, *, owner: int = 0
+    async def init(  # noqa: PLR0913
+        self,
+        id_: str,
+        timeout_ms: int,
+        pair: Pair = _NO_PAIR,
+        *,
+        owner: int = 0,
+        use: ConnectionUse | None = None,
     ) -> Pair:
         """Return a new pair of producer and epoch, which fences all former ones. `pair`: the caller
         has it, and goes on; an id that is unknown is a new one whatever the pair, as in Kafka.
@@ -83,11 +98,13 @@ class TransactionService:
             _check(pair)
         command = TxnInit(id_, self._service.now_ms(), timeout_ms, *pair, owner)
         try:
-            return _pair_of(await self._call_after(id_, command))
+            return _pair_of(await self._call_after(id_, command, use))
         except TransactionRefused as refused:
             if pair == _NO_PAIR or refused.code != Code.NOT_FOUND:
                 raise
-        return await self.init(id_, timeout_ms, owner=owner)
+        if use is not None:
+            use = structs.replace(use, producer=-1, epoch=-1)
+        return await self.init(id_, timeout_ms, owner=owner, use=use)
 
     async def add(  # noqa: PLR0913
         self,
@@ -97,6 +114,7 @@ class TransactionService:
         groups: list[str],
         *,
         version: int,
+        use: ConnectionUse | None = None,
     ) -> int:
         """Add streams (group, uid, name) and consumer groups to the open transaction, or begin one.
         Returns its number."""
@@ -106,7 +124,7 @@ class TransactionService:
         placed = [(self._service.group_of(f"consumer-group/{group}"), group) for group in groups]
         now_ms = self._service.now_ms()
         command = TxnAdd(id_, *pair, now_ms, streams, placed, version)
-        number: int = await self._call_after(id_, command)
+        number: int = await self._call_after(id_, command, use)
         return number
 
     async def participants(self, id_: str, pair: Pair) -> tuple[int, list[int], list[str]]:
@@ -121,12 +139,22 @@ class TransactionService:
             raise TransactionRefused(Code.TXN_STATE)
         return found.number, [uid for uid, _ in found.streams], found.groups
 
-    async def end(self, id_: str, pair: Pair, *, commit: bool, version: int) -> Pair:
+    async def end(  # noqa: PLR0913
+        self,
+        id_: str,
+        pair: Pair,
+        *,
+        commit: bool,
+        version: int,
+        use: ConnectionUse | None = None,
+    ) -> Pair:
         """Commit or abort the open transaction. Returns the pair of the next one, which is the same
         one in version 1."""
         _check(pair)
-        now_ms = self._service.now_ms()
-        return _pair_of(await self._call(id_, TxnEnd(id_, *pair, commit, version, now_ms)))
+        command = TxnEnd(id_, *pair, commit, version, self._service.now_ms())
+        if use is None:
+            return _pair_of(await self._call(id_, command))
+        return _pair_of(await self._call_after(id_, command, use, 0))
 
     async def is_settled(self, id_: str) -> bool:
         """Report whether the participants of the last transaction have its outcome. Its coordinator
@@ -197,9 +225,16 @@ class TransactionService:
             ]
         return found
 
-    async def _call_after(self, id_: str, command: TxnInit | TxnAdd) -> Any:
+    async def _call_after(
+        self,
+        id_: str,
+        command: TxnInit | TxnAdd | TxnEnd,
+        use: ConnectionUse | None,
+        wait_ms: int | None = None,
+    ) -> Any:
         """Call the coordinator, which waits a moment while the transaction before ends."""
-        act = TransactionAct(self.group_of(id_), command, WAIT_MS)
+        wait_ms = WAIT_MS if wait_ms is None else wait_ms
+        act = TransactionAct(self.group_of(id_), command, wait_ms, use)
         return _detail_of(
             await self._service.rpc.at_home(act.group, ACT, act, self._act, changes=True)
         )
@@ -207,8 +242,15 @@ class TransactionService:
     async def _act(self, act: TransactionAct) -> Reply:
         if act.group not in self._service.local.led:
             raise NotLeader(0)
-        await self._wait_a_moment(act.group, act.command.id, min(act.wait_ms, WAIT_MS))
-        return await self._service.call(act.group, act.command)
+        if act.wait_ms:
+            await self._wait_a_moment(act.group, act.command.id, min(act.wait_ms, WAIT_MS))
+        if act.use is None:
+            return await self._service.call(act.group, act.command)
+        if self.connections.is_late(act.use):
+            return Reply(Code.TXN_LATE)
+        # never by way of another node, where it could come behind the client's repeat
+        propose = self._service.local.propose
+        return await self._service.proposals.call(act.group, act.command, propose)
 
     async def _settled(self, asked: TransactionEnd) -> bool:
         if asked.group not in self._service.local.led:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from polynya.routing.group_locations import GroupLocations
 from polynya.service.node_service import NodeService
 from polynya.service.transactions.connections import TransactionConnections
 from polynya.service.transactions.coordinator import TransactionService
@@ -26,9 +25,6 @@ class KafkaTransactions(NamedTuple):
         service: NodeService,
         coordinators: TransactionService,
         jobs: TransactionJobs,
-        locations: GroupLocations | None,
     ) -> KafkaTransactions:
-        """Return those of a core of a node, beside its coordinators and their jobs."""
-        node = 0 if locations is None else locations.node
-        connections = TransactionConnections(service, node)
-        return cls(coordinators, connections, TransactionProducers(service), jobs)
+        """Return those of a core, beside its coordinators and their jobs."""
+        return cls(coordinators, coordinators.connections, TransactionProducers(service), jobs)

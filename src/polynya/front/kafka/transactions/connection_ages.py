@@ -7,6 +7,18 @@ from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.transactions.known import Key
 from polynya.front.kafka.transactions.refusals import NotAnswered, error_of_coordinator
+from polynya.service.transactions.calls import ConnectionUse
+
+
+def use_of(call: Call, key: Key, came: float = 0.0) -> ConnectionUse:
+    """Return the request as its coordinator judges it, right before it is proposed. `came`: its time,
+    if it fences all former instances."""
+    id_, *pair = key
+    context = call.context
+    group = context.transactions.group_of(id_)
+    return context.transaction_parts.connections.use(
+        group, id_, (pair[0], pair[1]), call.session.opened, came
+    )
 
 
 async def judge_connection(call: Call, key: Key) -> None:

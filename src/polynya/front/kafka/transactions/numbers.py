@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.transactions.connection_ages import use_of
 from polynya.front.kafka.transactions.known import Key, KnownTransaction
 from polynya.front.kafka.transactions.refusals import NotAnswered, patiently
 from polynya.local.api import StreamInfo
@@ -82,10 +83,12 @@ async def add(
     """Add participants, and begin the transaction if none is open. Raises NotAnswered."""
     id_, *pair = key
     context = call.context
+    # in the newer protocol any broker adds, and the next transaction has another epoch
+    use = use_of(call, key) if version < _NEW_PROTOCOL else None
 
     async def ask() -> int:
         return await context.transactions.add(
-            id_, (pair[0], pair[1]), streams, groups, version=version
+            id_, (pair[0], pair[1]), streams, groups, version=version, use=use
         )
 
     number = await patiently(call, id_, ask)

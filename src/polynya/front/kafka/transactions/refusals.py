@@ -27,6 +27,7 @@ _OF_CODE = {
     Code.TXN_STATE: Error.INVALID_TXN_STATE,
     Code.TXN_CONCURRENT: Error.CONCURRENT_TRANSACTIONS,
     Code.TXN_HELD: Error.CONCURRENT_TRANSACTIONS,
+    Code.TXN_LATE: Error.NOT_COORDINATOR,
     Code.TOO_LARGE: Error.POLICY_VIOLATION,
 }
 _TO_REPEAT = (Code.TXN_CONCURRENT, Code.TXN_HELD)
@@ -72,19 +73,22 @@ async def patiently(
     call: Call, id_: str, ask: Callable[[], Awaitable[_T]], seconds: float | None = None
 ) -> _T:
     """Return the coordinator's answer. While the former transaction of the id ends, or a backup holds
-    commits, ask again, as long as the connection is open. Raises NotAnswered."""
+    commits, ask again. Ask, the first time too, only while the connection is open: a client that has
+    closed it repeats the request elsewhere. Raises NotAnswered."""
     loop = asyncio.get_running_loop()
     pause = _FIRST_PAUSE_SECONDS
     begin = loop.time()
     deadline = begin + (WAIT_SECONDS if seconds is None else seconds)
     while True:
+        if call.connection.is_ending:
+            raise NotAnswered(Error.COORDINATOR_NOT_AVAILABLE)
         try:
             return await ask()
         except TransactionRefused as refused:
             if refused.code == Code.TXN_HELD:
                 deadline = begin + HELD_WAIT_SECONDS
             over = loop.time() + pause > deadline
-            if refused.code not in _TO_REPEAT or over or call.connection.is_ending:
+            if refused.code not in _TO_REPEAT or over:
                 raise NotAnswered(error_of_refusal(refused.code)) from None
         except PolynyaError as fault:
             raise NotAnswered(error_of_coordinator(fault)) from None

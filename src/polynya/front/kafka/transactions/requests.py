@@ -3,6 +3,8 @@ AddOffsetsToTxn and EndTxn."""
 
 from __future__ import annotations
 
+import asyncio
+
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import TRANSACTION_TIMEOUT_MS_MAX
@@ -10,7 +12,11 @@ from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.groups.coordinators import is_group_id
 from polynya.front.kafka.topics.catalog import OpenTopic
-from polynya.front.kafka.transactions.connection_ages import judge_connection, note_connection
+from polynya.front.kafka.transactions.connection_ages import (
+    judge_connection,
+    note_connection,
+    use_of,
+)
 from polynya.front.kafka.transactions.known import Key
 from polynya.front.kafka.transactions.numbers import add, added_streams
 from polynya.front.kafka.transactions.refusals import (
@@ -53,6 +59,7 @@ async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitPr
 
 async def _init(call: Call, request: InitProducerIdRequest, id_: str) -> InitProducerIdResponse:
     pair = (request.producer_id, request.producer_epoch)
+    came = asyncio.get_running_loop().time()
     error = refusal_here(call, id_)
     if not error and (pair[0] < 0) != (pair[1] < 0):
         error = Error.INVALID_REQUEST
@@ -65,11 +72,13 @@ async def _init(call: Call, request: InitProducerIdRequest, id_: str) -> InitPro
         asked = pair if pair[0] >= 0 else _NO_PAIR
         if asked != _NO_PAIR:
             await judge_connection(call, (id_, *asked))
-        owner = call.caller.owner
+        owner, use = call.caller.owner, use_of(call, (id_, *asked), came)
         given = await patiently(
             call,
             id_,
-            lambda: transactions.init(id_, request.transaction_timeout_ms, asked, owner=owner),
+            lambda: transactions.init(
+                id_, request.transaction_timeout_ms, asked, owner=owner, use=use
+            ),
             INIT_WAIT_SECONDS,
         )
         await note_connection(call, id_)
@@ -165,11 +174,12 @@ async def end_txn(call: Call, request: EndTxnRequest) -> EndTxnResponse:
         if error:
             raise NotAnswered(error)
         await judge_connection(call, key)
+        use = use_of(call, key)
         given = await patiently(
             call,
             key[0],
             lambda: transactions.end(
-                key[0], (key[1], key[2]), commit=request.committed, version=version
+                key[0], (key[1], key[2]), commit=request.committed, version=version, use=use
             ),
         )
     except NotAnswered as refused:
