@@ -207,14 +207,16 @@ def test_an_exception_in_the_block_gives_the_job_back() -> None:
         paused: list[float] = []
         job = next(jobs(worker, server, paused=paused))
         assert job.attempt == number and paused == [], "the server pauses, not the client"
-        farewell = worker.farewell(ValueError("no address"))
-        assert farewell and server.answer(farewell).status == 200 and server.holder == ""
+        closing_request = worker.closing_request(ValueError("no address"))
+        assert (
+            closing_request and server.answer(closing_request).status == 200 and server.holder == ""
+        )
         assert server.retries[-1]["error"] == "ValueError: no address"
         assert "after_ms" not in server.retries[-1]
     worker = Worker(PLAN, "me", RETRY, attempts=attempts)
     next(jobs(worker, server))
-    farewell = worker.farewell(KeyboardInterrupt())
-    assert farewell and farewell.target.endswith("/ack"), "a stop is no failure"
+    closing_request = worker.closing_request(KeyboardInterrupt())
+    assert closing_request and closing_request.target.endswith("/ack"), "a stop is no failure"
 
 
 def test_a_job_is_given_back_or_acknowledged() -> None:
@@ -226,8 +228,8 @@ def test_a_job_is_given_back_or_acknowledged() -> None:
     job.ack()
     with pytest.raises(ValueError, match="the job was acknowledged"):
         job.retry()
-    farewell = worker.farewell(ValueError("later"))
-    assert farewell and farewell.target.endswith("/ack")
+    closing_request = worker.closing_request(ValueError("later"))
+    assert closing_request and closing_request.target.endswith("/ack")
     with pytest.raises(ValueError, match="max_attempts= must be 1 to 1000"):
         WorkerSettings(group="g", sources=("s",), max_attempts=0)
 
@@ -293,17 +295,17 @@ def test_a_farewell_acknowledges_what_was_handled_and_gives_the_lease_back() -> 
     given = jobs(worker, server)
     for _ in range(3):
         job = next(given)
-    farewell = worker.farewell()
-    assert farewell and server.answer(farewell).status == 200
-    assert server.acked == 2 and server.holder == "" and worker.farewell() is None, (
+    closing_request = worker.closing_request()
+    assert closing_request and server.answer(closing_request).status == 200
+    assert server.acked == 2 and server.holder == "" and worker.closing_request() is None, (
         "the third was not come back from"
     )
     worker = Worker(PLAN, "me", RETRY)
     job = next(jobs(worker, server))
     assert job.offset == at(3)
     job.ack()
-    farewell = worker.farewell()
-    assert farewell and server.answer(farewell).status == 200 and server.acked == 3
+    closing_request = worker.closing_request()
+    assert closing_request and server.answer(closing_request).status == 200 and server.acked == 3
 
 
 def test_a_lost_lease_ends_the_turn_and_not_the_worker() -> None:

@@ -397,8 +397,9 @@ def test_members_go_on_without_the_meta_group() -> None:
         async def broken(*given: object, **options: object) -> None:
             raise Unavailable("no leader")
 
-        groups._topics._meta_group = groups._configs._meta_group = _Broken(broken)  # type: ignore[assignment]
-        groups._topics._read_at = groups._configs._read_at = float("-inf")
+        configs = groups._configs._stored
+        groups._topics._meta_group = configs._meta_group = _Broken(broken)  # type: ignore[assignment]
+        groups._topics._read_at = configs.reads._read_at = float("-inf")
         assert (await member.beat()).error_code.value == 0
         assert member.numbers == [0]
 

@@ -118,7 +118,7 @@ class Operators:
                 self.told[type(fault).__name__] += 1
 
     async def take(self, random: Random) -> Taken:
-        """One backup, of all that was acknowledged before; as it is found on the shelf. Raises
+        """One backup, of all that was acknowledged before; as it is found in the repository. Raises
         Unavailable, StoreUnavailable."""
         episode, began = self._episode, asyncio.get_running_loop().time()
         promise, sure, progress = Promise.of(episode), self._created(), BackupProgress()
@@ -135,7 +135,7 @@ class Operators:
         taken = self.taken[manifest.id] = Taken(
             manifest, promise, {}, sure - self._gone_since(began)
         )
-        # else what is on the shelf may be deleted by now
+        # else what is in the repository may be deleted by now
         if self._keep is None or self._count == 1 or self._is_calm:
             await self._look(taken, began)
         return taken
@@ -253,7 +253,7 @@ class Operators:
         return found
 
     def calm(self) -> MemoryStore:
-        """The shelf, when nothing is wrong with it."""
+        """The repository, when nothing is wrong with it."""
         calm = MemoryStore()
         calm.objects = self.repository.objects
         return calm

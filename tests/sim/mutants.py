@@ -68,8 +68,8 @@ from polynya.raft import (
 )
 from polynya.raft import snapshots as raft_snapshots
 from polynya.recovery.from_store import FromStore
-from polynya.replica import planner
 from polynya.replica.member import Member
+from polynya.replica.placement_goals import PlacementGoals
 from polynya.service import assembly, retention_job
 from polynya.stream.features.appends import producers
 from polynya.stream.features.appends import rules as writes
@@ -405,7 +405,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         ).__code__,
     ),
     # … and the planner's nodes in zones (sim/planned.py)
-    "what is together in one zone stays so": (planner._Goals, "_spread", lambda goals, group: None),
+    "what is together in one zone stays so": (PlacementGoals, "_spread", lambda goals, group: None),
     # … and object stores that do not tell what they did
     "what a put without an answer brought is another's": (
         taking,

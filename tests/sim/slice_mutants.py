@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.code_edits import edited_function
 
-from polynya.cold.rewriting import merger
+from polynya.cold.rewriting import merged_slices
 from polynya.local.reads import pieces
 from polynya.wire.slices import Slice
 
@@ -31,7 +31,7 @@ SLICE: dict[str, tuple[Any, str, Any]] = {
         ),
     ),
     "a merge forgets what is missing between slices": (
-        merger,
+        merged_slices,
         "_with_gaps",
         lambda entries, parsed: list(parsed),
     ),

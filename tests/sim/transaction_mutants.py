@@ -7,7 +7,7 @@ from typing import Any
 from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
-from polynya.cold.rewriting import merger
+from polynya.cold.rewriting import merged_slices
 from polynya.stream.features.appends import kafka as kafka_writes
 from polynya.stream.features.appends import transactions
 from polynya.stream.features.markers import rules
@@ -73,7 +73,7 @@ TRANSACTION: dict[str, tuple[Any, str, Any]] = {
         lambda rows, span, is_needed: b"",
     ),
     "a merge leaves out what was aborted later": (
-        merger,
+        merged_slices,
         "decided_flags",
         lambda found, record, rows: found.batch_flags,
     ),

@@ -111,7 +111,7 @@ def early_rollover(trace: Trace) -> Trace:
     return [*trace[:at], replace(rolled, epoch=max(epochs, default=0) + 1)]
 
 
-def forgetful(trace: Trace) -> Trace:
+def without_memory(trace: Trace) -> Trace:
     """Restart a node without its synced data."""
     at = where(trace, "sync", 20)
     return [*trace[: at + 1], Step("crash", trace[at].node, trace[at].at - 1)]
@@ -140,7 +140,7 @@ def test_lies_are_refused(tmp_path: Path, trace: Trace) -> None:
     lies = [
         lie(trace)
         for lie in (
-            early, by_another, alone, twice, early_rollover, forgetful, by_the_old_leader, outvoted
+            early, by_another, alone, twice, early_rollover, without_memory, by_the_old_leader, outvoted
         )
     ]  # fmt: skip
     code, told = judged(tmp_path, lies, deadlock=False)

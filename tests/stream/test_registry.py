@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
@@ -72,6 +75,24 @@ def test_a_command_without_registration_or_rule_is_found() -> None:
     kind = command(since=1, bounds=BOUNDS)(planted())
     with pytest.raises(TypeError, match="has no rule"):
         registry.check([kind])
+
+
+def test_the_commands_of_each_folder_are_registered() -> None:
+    features = Path(registry.__file__).parent / "features"
+    written = {
+        name
+        for path in features.rglob("*.py")
+        for name in re.findall(
+            r"^class (\w+)\((?:\w+, )?.*\btag=\d", path.read_text(), re.MULTILINE
+        )
+        if issubclass(getattr(import_module(module_of(path)), name), Command)
+    }
+    assert written == {kind.__name__ for kind in get_args(registry.AnyCommand)}
+
+
+def module_of(path: Path) -> str:
+    source = Path(registry.__file__).parents[2]
+    return ".".join(path.relative_to(source).with_suffix("").parts)
 
 
 def test_a_command_has_one_rule() -> None:

@@ -175,8 +175,8 @@ class Instance:
         self.connection = self.connect()
 
     def connect(self) -> Connection:
-        self.world.births += 1
-        return Connection(self.world.births, self.world.random.choice(self.fronts))
+        self.world.connection_count += 1
+        return Connection(self.world.connection_count, self.world.random.choice(self.fronts))
 
     def reconnect(self) -> None:
         old = self.connection

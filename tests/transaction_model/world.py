@@ -70,7 +70,7 @@ class World:
         self.slow = slow  # the share of batches that are long under way
         self.recorder = Recorder(lambda: self.now / 1000)
         self.groups = [Group(self, number) for number in range(GROUPS)]
-        self.births = 0  # of connections
+        self.connection_count = 0  # of connections
         self.era = 0  # a restore ends one: its messages are lost
         self._queue: list[tuple[int, int, int, Callable[[], None]]] = []
         self._count = 0
@@ -157,7 +157,9 @@ class Group:
     def crash(self, down_ms: int) -> None:
         self.up_at = self.world.now + down_ms
         self.term = getattr(self, "term", 0) + 1
-        self.began = getattr(self.world, "births", 0)  # older connections are of former terms
+        self.began = getattr(
+            self.world, "connection_count", 0
+        )  # older connections are of former terms
         self.newest: dict[str, int] = {}  # transactional id -> age of its connection
         self.packs: dict[int, list[tuple[s.Produce, Answer]]] = {}
         self.sent: dict[int, int] = {}  # messages of the outbox, and when

@@ -355,7 +355,7 @@ class Worker:
             self._kept.look_again()
         return set() if have_changed else lanes
 
-    def farewell(self, error: BaseException | None = None) -> HttpRequest | None:
+    def closing_request(self, error: BaseException | None = None) -> HttpRequest | None:
         """Return the request that acknowledges the handled records and releases the lease, if the
         worker stops during a turn. After an `error` of the handler it gives the job back."""
         lease, self.lease = self.lease, None

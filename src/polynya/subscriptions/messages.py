@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from polynya.stream.features.subscriptions.commands import SubscriptionConfig
-from polynya.stream.features.subscriptions.state import LinkInfo
 
 OPERATE = 40  # message kinds between cores
 LINKS = 41
@@ -153,7 +152,6 @@ class LagsQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 Over = list[tuple[str, int]]
-Links = list[LinkInfo]
 Shapes = list[dict[str, Any]]
 
 

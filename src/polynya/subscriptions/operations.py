@@ -73,7 +73,7 @@ class Operations:
             Members: self._members,
             ClaimWork: self._claim,
             Work: self._work,
-            RetryWork: self._retry,
+            RetryWork: self._work,
             Reset: self._reset,
             ShareLanes: Rosters(wakes).run,
         }
@@ -222,11 +222,12 @@ class Operations:
         }
         return OperationResult(200, value)
 
-    async def _work(self, asked: Work) -> OperationResult:
+    async def _work(self, asked: Work | RetryWork) -> OperationResult:
         subscription = self._wakes.find(asked.id)
         if subscription is None:
             return _NOT_FOUND
-        if asked.verb != "callback" and subscription.config.kind != PULL_WAKE:
+        is_pull = subscription.config.kind == PULL_WAKE
+        if not isinstance(asked, RetryWork) and asked.verb != "callback" and not is_pull:
             return _NOT_PULL
         refused = await self._judge_token(subscription, asked)
         if refused is not None:
@@ -234,19 +235,9 @@ class Operations:
         if (asked.generation, asked.wake_id) != (subscription.generation, subscription.wake_id):
             return _FENCED
         with self._wakes.working(asked.id):
+            if isinstance(asked, RetryWork):
+                return await self._retried(subscription, asked)
             return await self._worked(subscription, asked)
-
-    async def _retry(self, asked: RetryWork) -> OperationResult:
-        subscription = self._wakes.find(asked.id)
-        if subscription is None:
-            return _NOT_FOUND
-        refused = await self._judge_token(subscription, asked)
-        if refused is not None:
-            return refused
-        if (asked.generation, asked.wake_id) != (subscription.generation, subscription.wake_id):
-            return _FENCED
-        with self._wakes.working(asked.id):
-            return await self._retried(subscription, asked)
 
     async def _retried(self, subscription: Subscription, asked: RetryWork) -> OperationResult:
         """Check the fence in the log and apply the acknowledgements. Then either pause until the

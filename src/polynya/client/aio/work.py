@@ -63,8 +63,8 @@ class AsyncWork(Membership, AsyncIterator[Job]):
             self._beater.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beater
-        if (farewell := self._worker.farewell(error)) is not None:
-            await self._wire.send(farewell)  # best effort: the lease expires otherwise
+        if (closing_request := self._worker.closing_request(error)) is not None:
+            await self._wire.send(closing_request)  # best effort: the lease expires otherwise
         if self._beater is not None and (leave := self._worker.leave()) is not None:
             self._beater = None
             await self._wire.send(leave)

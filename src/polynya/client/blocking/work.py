@@ -58,8 +58,8 @@ class Work(Membership, Iterator[Job]):
         self._feed.close()
         if self._beater is not None:
             self._beater.join()
-        if (farewell := self._worker.farewell(error)) is not None:
-            self._wire.send(farewell)  # best effort: the lease expires otherwise
+        if (closing_request := self._worker.closing_request(error)) is not None:
+            self._wire.send(closing_request)  # best effort: the lease expires otherwise
         if self._beater is not None and (leave := self._worker.leave()) is not None:
             self._beater = None
             self._wire.send(leave)

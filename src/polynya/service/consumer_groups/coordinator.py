@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, TypeGuard
 
 from polynya.base.errors import NotLeader, PolynyaError, UpgradePending
+from polynya.base.futures import settle
 from polynya.base.levels import CONSUMER_PROTOCOL_LEVEL
 from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
 from polynya.jobs import repeat
 from polynya.routing import messages
-from polynya.routing.proposals import reply_to
 from polynya.service.consumer_groups import consumer_protocol
 from polynya.service.consumer_groups.configs import GroupConfigs
 from polynya.service.consumer_groups.consumer_protocol import AnyRunning
@@ -541,7 +541,9 @@ async def _drop_offsets(led: _Led, call: DropPlaces) -> Answer:
 
 async def _logged(led: _Led, command: Command) -> Reply:
     """Log a command; return the reply. Raises PolynyaError."""
-    return await reply_to(partial(led.propose, command))
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    led.propose(command, partial(settle, future))
+    return await future
 
 
 def _new_id(hint: str) -> str:
