@@ -35,7 +35,7 @@ export function open(place, shell) {
       h("h2", {}, "Audit log of this node"),
       h("label", { class: "search" }, h("span", { class: "label" }, "Show only lines with"), filter, h("kbd", {}, "/")),
     ),
-    h("div", { class: "panel scroll" }, grid("nodes", [["Time"], ["Act"], ["Target"], ["Who"], ["From"], ["Outcome"]], acts), noActs),
+    h("div", { class: "panel scroll" }, grid("nodes audit", [["Time"], ["Act"], ["Target"], ["Who"], ["From"], ["Outcome"]], acts), noActs),
   );
 
   function command() {
@@ -124,7 +124,7 @@ function actRowOf(line) {
     h("td", {}, h("code", {}, visible(line.target))),
     h("td", {}, visible(line.who)),
     h("td", {}, visible(line.from ?? "")),
-    h("td", {}, h("span", { class: failed ? "mark warn" : "mark good" }, visible(line.outcome ?? "ok"))),
+    h("td", { class: "outcome" }, h("span", { class: failed ? "mark warn" : "mark good" }, visible(line.outcome ?? "ok"))),
   );
 }
 
