@@ -155,7 +155,7 @@ def test_a_cancelled_run_ends_and_the_next_begins() -> None:
         for _ in range(2):  # a repeat changes nothing
             await runs.cancel(hash("a"), first.id)
         assert (first.state, children.all[0].signals) == ("running", ["TERM"])
-        children.all[0].say("stopped: the job was released\n")
+        children.all[0].say("starting Spark\nstopped: the job was released\n")
         children.all[0].end(130)
         await settle()
         assert (first.state, first.message) == ("cancelled", "stopped: the job was released")

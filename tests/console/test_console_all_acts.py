@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from chromium import Browser, browser
+from confluent_kafka import Producer
 from polling import wait_until
 from worlds.console_acts import fill, go, open_act, perform, wait_text
 from worlds.console_pages import JSON, Guarded, guarded_node, open_console
@@ -88,10 +89,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield node
 
 
-def prepare(web: httpx.Client) -> None:
-    """Make the streams that the acts need and none of them makes."""
+def prepare(web: httpx.Client, node: Guarded) -> None:
+    """Make what the acts need and none of them makes: streams, and a transactional id."""
     for stream in ("wakes", "sums/a"):
         web.put(f"/v1/stream/{stream}", headers=JSON).raise_for_status()
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "root",
+        "sasl.password": node.root,
+    }
+    known = {"bootstrap.servers": node.node.kafka, "transactional.id": "none", **login}
+    Producer(known).init_transactions(60)
 
 
 def before(web: httpx.Client, act: Act) -> None:
@@ -120,7 +129,7 @@ def test_every_act_is_refused_without_the_right_and_audited(
     page = open_console(browser, node)
     page.size(1280, 900)
     with node.web() as web:
-        prepare(web)
+        prepare(web, node)
         for act in ACTS:
             before(web, act)
             page.run("document.querySelector('dialog.act-dialog')?.close()")

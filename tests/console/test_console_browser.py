@@ -467,6 +467,15 @@ def test_it_fits_a_phone_and_everything_has_a_name(page: Page) -> None:
         assert nameless == [], place
 
 
+def test_each_figure_of_the_health_page_is_in_sight_on_a_phone(page: Page) -> None:
+    page.size(360, 740, mobile=True)
+    go(page, "#/health")
+    page.wait("document.querySelectorAll('.metrics tbody tr').length > 100")
+    cells = "[...document.querySelectorAll('.metrics tbody tr > *')]"
+    wide = f"{cells}.filter((each) => each.getBoundingClientRect().right > 360)"
+    assert page.run(f"{wide}.map((each) => each.textContent)") == []
+
+
 def test_the_address_is_the_place(
     page: Page, browser: Browser, node: RunningNode, tmp_path: Path
 ) -> None:

@@ -67,8 +67,11 @@ def test_the_page_follows_a_run_until_its_end(browser: Browser, node: Guarded) -
     page.run(run_of("running", "starting Spark"))
     assert act(page, "Sync") == f"polynya table sync sales --server {node.url}"
     wait_text(page, "#runs", "starting Spark")
+    page.wait("document.querySelector('#runs button') !== null")
+    page.run("document.querySelector('#runs button').focus()")
     page.run(run_of("running", "converted 12 records"))  # the page asks for it itself
     wait_text(page, "#runs", "converted 12 records")
+    assert page.run("document.activeElement.textContent") == "Cancel …", "it keeps its focus"
     page.run("document.querySelector('#runs button').click()")
     page.wait("document.querySelector('dialog.act-dialog')?.open")
     wait_text(page, ".act-dialog .same code", "table runs sales --cancel 4e28")
@@ -83,4 +86,17 @@ def test_the_page_follows_a_run_until_its_end(browser: Browser, node: Guarded) -
         ["cancel", {"run": "4e28"}],
         ["rebuild", {"columns": {"price": "double"}, "partitions": ["day(timestamp)"]}],
     ]
+    page.call("Page.close")
+
+
+def test_the_button_of_a_token_keeps_its_focus_while_the_page_looks_again(
+    browser: Browser, node: Guarded
+) -> None:
+    page = open_console(browser, node)
+    go(page, "access")
+    page.wait("document.querySelector('tbody .acts:not(.waiting) button') !== null")
+    page.run("document.querySelector('tbody .acts button').focus()")
+    node.token("guest", "read")
+    wait_text(page, "tbody", "guest")  # by a look of the page
+    assert page.run("document.activeElement.textContent") == "Revoke …"
     page.call("Page.close")

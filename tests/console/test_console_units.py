@@ -27,4 +27,4 @@ def test_the_pure_modules_of_the_console(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "pass 30" in done.stdout, done.stdout
+    assert "pass 31" in done.stdout, done.stdout

@@ -7,7 +7,7 @@ const { bytes, compact, duration, isSamePage, parsePlace, parseSeconds, parseSiz
 const { elements, Members, parse, plain } = await from("json");
 const { bodyOf, checkJson, headersOf, templatesOf } = await from("drafts");
 const { linePath } = await from("charts");
-const { merged } = await from("merge");
+const { beginOf, byTime, merged } = await from("merge");
 const { matcher } = await from("filter");
 const { recordOf } = await from("whole");
 const { SseParser } = await from("sse");
@@ -347,6 +347,17 @@ test("completion, and the history of queries", () => {
   assert.equal(kept.length, QUERIES_MAX);
   assert.deepEqual(withQuery(kept, "select 57").slice(0, 3), ["select 57", "select 59", "select 58"]);
   assert.equal(withQuery(kept, "x".repeat(20_000)), kept);
+});
+
+test("the records of partitions from a place on", () => {
+  const found = (typed, first, end) => beginOf(parsePlace(typed), first, end);
+  assert.deepEqual([found("7", 0, 9), found("7", 8, 9), found("9", 0, 9)], [{ record: 7 }, { record: 8 }, null]);
+  assert.deepEqual([found("-2", 0, 9), found("-20", 3, 9), found("start", 3, 9)], [{ record: 7 }, { record: 3 }, { record: 3 }]);
+  assert.deepEqual(found("2026-11-01T00:00Z", 0, 9), { time: Date.UTC(2026, 10, 1) });
+  assert.equal(found("start", 4, 4), null, "an empty partition has none");
+  const record = (partition, offset, timestamp) => ({ partition, offset, timestamp });
+  const order = byTime([[record(1, 0, 5), record(1, 1, 7)], [record(0, 4, 5)]]);
+  assert.deepEqual(order.map(({ partition, offset }) => `${partition}:${offset}`), ["0:4", "1:0", "1:1"]);
 });
 
 test("the difference of two texts", () => {

@@ -55,6 +55,8 @@ async def test_a_topic_is_created_changed_described_and_deleted(world: World) ->
     assert [(each["partition"], each["stream"]) for each in shown["details"]] == [
         (number, f"kafka/t/{number}") for number in range(3)
     ]
+    assert shown["defaults"]["retention.ms"] == "-1" and "content.type" in shown["defaults"]
+    assert "segment.ms" not in shown["defaults"], "it has no effect"
     assert [each["name"] for each in (await send("GET"))[1]["topics"]] == ["t"]
     assert await send("DELETE", "t") == (204, None)
     assert (await send("GET"))[1] == {"topics": []}

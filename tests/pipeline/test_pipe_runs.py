@@ -76,6 +76,7 @@ def test_a_cancelled_run_leaves_no_jvm_and_a_whole_table_that_a_rebuild_replaces
     assert answer.status_code == 200, answer.text
     cancelled = ended(world)
     assert (cancelled["id"], cancelled["state"]) == (run, "cancelled"), cancelled
+    assert cancelled["message"].startswith("stopped: "), cancelled
     wait_until(lambda: not _has(world, "java"), what="the end of Spark", seconds=60)
     assert not _has(world, "table sync")
 

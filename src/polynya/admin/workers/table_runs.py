@@ -139,7 +139,8 @@ class TableRuns:
         else:
             was_cancelled = self._cancelled == run.id
             state = CANCELLED if was_cancelled and code else FAILED if code else DONE
-            said = " ".join(line.strip() for line in run.log[-MESSAGE_LINES:]) if code else ""
+            lines = MESSAGE_LINES if state == FAILED else 1
+            said = " ".join(line.strip() for line in run.log[-lines:]) if code else ""
             self._end(run, state, said or run.message or f"exit code {code}")
         finally:
             if self._kill is not None:

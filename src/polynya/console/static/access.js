@@ -6,6 +6,7 @@ import { cli } from "./commands.js";
 import { h, put } from "./dom.js";
 import { count, instant, parseSeconds, parseSize, visible } from "./format.js";
 import { curlButton, grid, page } from "./page.js";
+import { Rows } from "./rows.js";
 
 const POLL_MS = 5000;
 const LINES = 200;
@@ -17,6 +18,7 @@ const AUDIT = "v1/admin/audit";
 export function open(place, shell) {
   const abort = new AbortController();
   const tokens = h("tbody", {});
+  const tokenRows = new Rows(tokens);
   const acts = h("tbody", {});
   const noTokens = h("p", { class: "quiet", role: "status", hidden: true });
   const noActs = h("p", { class: "quiet", role: "status", hidden: true });
@@ -35,7 +37,7 @@ export function open(place, shell) {
       h("h2", {}, "Audit log of this node"),
       h("label", { class: "search" }, h("span", { class: "label" }, "Show only lines with"), filter, h("kbd", {}, "/")),
     ),
-    h("div", { class: "panel scroll" }, grid("nodes", [["Time"], ["Act"], ["Target"], ["Who"], ["From"], ["Outcome"]], acts), noActs),
+    h("div", { class: "panel scroll" }, grid("nodes audit", [["Time"], ["Act"], ["Target"], ["Who"], ["From"], ["Outcome"]], acts), noActs),
   );
 
   function command() {
@@ -71,7 +73,8 @@ export function open(place, shell) {
 
   function drawTokens({ tokens: found, acls = [] }) {
     const shown = [...found].sort((one, other) => Number(other.state === "active") - Number(one.state === "active") || other.created_ms - one.created_ms);
-    put(tokens, shown.slice(0, TOKENS_MAX).map((token) => tokenRow(token, acls, () => revokeToken(shell, token, again))));
+    const key = (token) => JSON.stringify([token, aclsOf(token.name, acls)]); // a row is made anew if anything in it changed
+    tokenRows.show(shown.slice(0, TOKENS_MAX), key, (token) => tokenRow(token, acls, () => revokeToken(shell, token, again)));
     noTokens.hidden = true;
   }
 
@@ -124,7 +127,7 @@ function actRowOf(line) {
     h("td", {}, h("code", {}, visible(line.target))),
     h("td", {}, visible(line.who)),
     h("td", {}, visible(line.from ?? "")),
-    h("td", {}, h("span", { class: failed ? "mark warn" : "mark good" }, visible(line.outcome ?? "ok"))),
+    h("td", { class: "outcome" }, h("span", { class: failed ? "mark warn" : "mark good" }, visible(line.outcome ?? "ok"))),
   );
 }
 

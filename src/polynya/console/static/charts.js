@@ -24,6 +24,12 @@ export function linePath(times, values, { begin, end, top, gap, width = WIDTH, h
   return parts.join(" ");
 }
 
+/** Return the path of a dot at the end of a path; "" if that has none. */
+function lastOf(path) {
+  const found = /([\d.]+ -?[\d.]+)$/.exec(path);
+  return found ? `M${found[1]}h.01` : "";
+}
+
 /** Give each lone value of a path a dot. */
 function dotted(path) {
   return path.replace(/M[\d.]+ [-\d.]+(?= M|$)/g, "$&h.01");
@@ -50,7 +56,10 @@ export function chart(title, times, lines, { spell, step, span }) {
       "svg",
       { viewBox: `0 -3 ${WIDTH} ${HEIGHT + 6}`, class: "trend-lines", role: "img", "aria-label": label, preserveAspectRatio: "none" },
       svg("path", { class: "base", d: `M0 ${HEIGHT} H${WIDTH} M0 0 H${WIDTH}` }),
-      lines.map(([, values, kind]) => svg("path", { class: kind, d: dotted(linePath(times, values, box)) })),
+      lines.map(([, values, kind]) => {
+        const path = linePath(times, values, box);
+        return [svg("path", { class: kind, d: dotted(path) }), svg("path", { class: `${kind} now`, d: lastOf(path) })];
+      }),
     ),
     h("p", { class: "axis" }, h("span", {}, times.length ? instant(begin).slice(11, 16) : ""), h("span", {}, known.length ? `top ${spell(top)}` : "no figures yet"), h("span", {}, times.length ? instant(end).slice(11, 16) : "")),
   );

@@ -22,6 +22,7 @@ export function open(place, shell) {
   const members = h("tbody", {});
   let topics = []; // with committed offsets
   let timer = 0;
+  let onKnown = null;
   const heads = [
     ["Topic", ""],
     ["Partition", "number"],
@@ -30,14 +31,18 @@ export function open(place, shell) {
     ["Lag", "number"],
     ["Member", "type"],
   ];
+  const acts = actRow(
+    [
+      ["Reset offsets …", () => resetGroup(shell, id, topics, poll), "danger"],
+      ["Delete …", () => deleteGroup(shell, id), "danger"],
+    ],
+    new Promise((resolve) => (onKnown = resolve)),
+  );
   const element = page(
     titleOf(id, "Consumer groups", "#/kafka"),
     curlButton(command),
     numbers,
-    actRow([
-      ["Reset offsets …", () => resetGroup(shell, id, topics, poll), "danger"],
-      ["Delete …", () => deleteGroup(shell, id), "danger"],
-    ]),
+    acts,
     h("div", { class: "panel" }, grid("tables", heads, body), note),
     h("h2", {}, "Members"),
     h("div", { class: "panel scroll" }, grid("nodes", [["Member"], ["Client"], ["Host"], ["Partitions"]], members)),
@@ -55,12 +60,13 @@ export function open(place, shell) {
     } catch (error) {
       if (abort.signal.aborted) return;
       note.hidden = false;
-      put(note, `The group cannot be shown: ${error.message}. Retrying …`);
+      put(note, error.status === 404 ? `There is no consumer group “${visible(id)}”: a Kafka client creates it when it subscribes.` : `The group cannot be shown: ${error.message}. Retrying …`);
     }
     timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
   }
 
   function draw(group) {
+    onKnown();
     const facts = [
       ["State", visible(group.state)],
       ["Members", count(group.members.length)],

@@ -59,7 +59,7 @@ export function open(place, shell) {
     } catch (error) {
       if (abort.signal.aborted) return;
       note.hidden = false;
-      put(note, `The ${what} cannot be listed: ${error.message}. Retrying …`);
+      put(note, error.status === 403 ? `This token has no access to the ${what}: ${error.message}` : `The ${what} cannot be listed: ${error.message}. Retrying …`);
     }
   }
 

@@ -93,7 +93,9 @@ export function open(place, shell) {
       return null;
     } catch (error) {
       if (abort.signal.aborted) return null;
-      return error.status === 403 ? `This token has no access to the ${what}: ${error.message}` : `The ${what} cannot be read: ${error.message}. Retrying …`;
+      const words = error.status === 403 ? `This token has no access to the ${what}: ${error.message}` : `The ${what} cannot be read: ${error.message}. Retrying …`;
+      if (work === recent && asked === -Infinity) put(trends, h("p", { class: "quiet" }, words));
+      return words;
     }
   }
 
@@ -212,12 +214,13 @@ export function open(place, shell) {
       const [records, size] = [book.get(`${key(entry)} r`), book.get(`${key(entry)} b`)];
       records.add(now, tail.record);
       size.add(now, tail.byte);
-      return { entry, held: tail.record - first.record, records: records.rate(30) ?? 0, size: size.rate(30) ?? 0 };
+      return { entry, isNew: records.rate(30) === null, held: tail.record - first.record, records: records.rate(30) ?? 0, size: size.rate(30) ?? 0 };
     });
     const busy = rows.filter((row) => row.records > 0).sort((one, other) => other.size - one.size);
     put(busiest, busy.slice(0, BUSIEST).map(streamRow));
     noStreams.hidden = busy.length > 0;
-    put(noStreams, found.length ? `No stream has new records${found.length === STREAMS_MAX ? ` among the first ${count(STREAMS_MAX)}` : ""}.` : "There are no streams yet.");
+    const isFirst = found.length > 0 && rows.every((row) => row.isNew);
+    put(noStreams, isFirst ? "Measuring …" : found.length ? `No stream has new records${found.length === STREAMS_MAX ? ` among the first ${count(STREAMS_MAX)}` : ""}.` : "There are no streams yet.");
   }
 
   async function cluster() {

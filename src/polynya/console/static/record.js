@@ -193,7 +193,7 @@ export class Pane {
   /** A record with `facts`, [name, value] of each, shows these instead of its own. */
   show(record) {
     this.#record = record;
-    put(this.title, `Offset ${record.offset}`);
+    put(this.title, record.partition === undefined ? `Offset ${record.offset}` : `Partition ${record.partition}, offset ${record.offset}`);
     put(this.about, record.facts ? record.facts.map(([name, value]) => fact(name, value)) : factsOf(record));
     this.element.hidden = false;
     this.mode(this.#mode ?? modeOf(record), { chosen: false });

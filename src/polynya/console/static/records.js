@@ -317,7 +317,7 @@ class RecordsView extends PanedView {
   words(found) {
     const { scan } = this;
     const streams = scan.sources.length;
-    if (!streams && !this.missing.length) return "No stream has such a name.";
+    if (!streams && !this.missing.length) return "No stream has such a name; case counts. The page Streams lists them.";
     const range = found.length ? `, ${instant(orderTime(found.at(-1)))} to ${instant(orderTime(found[0]))}` : "";
     const rest = scan.isOver ? "There are no older ones." : "Older ones may follow.";
     const left = this.left ? ` These are the first ${STREAMS_MAX} streams by name; there are more.` : "";

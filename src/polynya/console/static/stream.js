@@ -211,7 +211,7 @@ class StreamView extends PanedView {
       if (this.abort.signal.aborted) return;
       this.tell(
         error instanceof ApiError && error.status === 404
-          ? `The stream “${this.title}” does not exist.`
+          ? `The stream “${this.title}” does not exist. Case counts in names; the page Streams lists and creates them.`
           : `The stream cannot be read: ${error.message}. Retrying …`,
         true,
       );

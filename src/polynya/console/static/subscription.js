@@ -23,8 +23,9 @@ export function open(place, shell) {
   let timer = 0;
   const heads = [["Stream"], ["Watched by", "type"], ["Acknowledged", "number"], ["End", "number"], ["Lag", "number"]];
   let lanes = [];
+  let onKnown = null;
   const reset = ["Reset …", () => resetSubscription(shell, id, lanes, poll), "danger"];
-  const acts = h("div", {}, actRow([reset, ["Delete …", () => deleteSubscription(shell, id), "danger"]]));
+  const acts = h("div", {}, actRow([reset, ["Delete …", () => deleteSubscription(shell, id), "danger"]], new Promise((resolve) => (onKnown = resolve))));
   const below = h("h2", {}, "Streams");
   const table = h("div", { class: "panel scroll" }, grid("nodes", heads, body));
   const element = page(
@@ -49,6 +50,7 @@ export function open(place, shell) {
         const group = await groupOf(id);
         if (group) drawGroup(group);
         else await draw(await askJson(path, { limit: SHOWN_MAX }, { signal: abort.signal }));
+        onKnown();
         put(note, "");
         note.classList.remove("wrong");
       }

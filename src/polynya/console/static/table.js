@@ -156,7 +156,7 @@ export function open(place, shell) {
       table.unframed_values ? number("Values without a frame", count(table.unframed_values)) : "",
       number("Jobs", count(table.job)),
       number("Last job", table.committed_ms ? instant(table.committed_ms) : "never"),
-      number("Last job took", table.job_seconds === null ? "unknown" : duration(table.job_seconds)),
+      number("Last job took", !table.committed_ms ? "–" : table.job_seconds === null ? "unknown" : duration(table.job_seconds)),
     );
     const where = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, h("code", {}, value || "not synced yet")));
     put(

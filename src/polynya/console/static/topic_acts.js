@@ -10,6 +10,7 @@ import { grid } from "./page.js";
 
 const NAME = /^[\w.-]{1,249}$/;
 const GROUP_SHOWN_MAX = 200;
+const LINES_MAX = 1000; // of one act; they are one batch
 
 export function topicHash(name) {
   return `#/topic/${encodeURIComponent(name)}`;
@@ -82,7 +83,7 @@ export function changeTopic(shell, topic, done) {
   });
 }
 
-/** Produce one record to a topic. `newest`: the text of its newest record, or null. */
+/** Produce one record to a topic, or one for each line. `newest`: the text of its newest record, or null. */
 export function produceTo(shell, topic, newest, done) {
   const asJson = topic.content_type === "application/json";
   const templates = templatesOf(asJson, newest).filter(([key]) => key !== "several");
@@ -94,6 +95,7 @@ export function produceTo(shell, topic, newest, done) {
     fields: [
       { name: "template", label: "Template", kind: "select", value: last, options: templates.map(([key, words]) => [key, words]) },
       { name: "text", label: "Value", kind: "area", rows: 6, value: texts.get(last) },
+      { name: "lines", label: "Each line is a record", kind: "check", value: false },
       { name: "key", label: "Key", placeholder: "customer-9", help: "empty: none" },
       { name: "headers", label: "Headers", kind: "area", rows: 2, placeholder: "source=web", help: "one NAME=VALUE a line" },
       { name: "partition", label: "Partition", help: "empty: by the key, or 0 without one" },
@@ -103,14 +105,18 @@ export function produceTo(shell, topic, newest, done) {
       last = values.template;
       set("text", texts.get(last));
     },
-    check: ({ headers, partition }) =>
-      headersOf(headers) === null ? "A line of the headers is not NAME=VALUE." : partition === "" || (/^\d{1,6}$/.test(partition) && Number(partition) < topic.partitions) ? "" : `The partitions are 0 to ${topic.partitions - 1}.`,
-    command: ({ text, key, headers, partition }) => cli("produce", [topic.name, text], { "--key": key, "--header": pairsOf(headers), "--partition": partition }),
-    run: async ({ text, key, headers, partition }) => {
-      const record = { key: key === "" ? null : key, headers: headersOf(headers), value: text };
-      const json = { records: [record], partition: partition === "" ? null : Number(partition) };
+    check: ({ text, lines, headers, partition }) =>
+      (lines ? linesFault(text) : "") ||
+      (headersOf(headers) === null ? "A line of the headers is not NAME=VALUE." : partition === "" || (/^\d{1,6}$/.test(partition) && Number(partition) < topic.partitions) ? "" : `The partitions are 0 to ${topic.partitions - 1}.`),
+    note: ({ text, lines }) => (lines ? `${count(linesOf(text).length)} records, with the same key and headers. Empty lines are left out.` : ""),
+    command: ({ text, lines, key, headers, partition }) => cli("produce", [topic.name, ...valuesOf(text, lines)], { "--key": key, "--header": pairsOf(headers), "--partition": partition }),
+    run: async ({ text, lines, key, headers, partition }) => {
+      const values = valuesOf(text, lines);
+      const records = values.map((value) => ({ key: key === "" ? null : key, headers: headersOf(headers), value }));
+      const json = { records, partition: partition === "" ? null : Number(partition) };
       const found = await (await send(topicUrl(topic.name, "records"), { json })).json();
-      return `Produced to partition ${found.partition} at offset ${count(found.offset)}.`;
+      const many = values.length > 1 ? `${count(values.length)} records ` : "";
+      return `Produced ${many}to partition ${found.partition} at offset ${count(found.offset)}.`;
     },
     done,
   });
@@ -201,6 +207,21 @@ export function deleteGroup(shell, id) {
       return `Group ${visible(id)} was deleted.`;
     },
   });
+}
+
+/** Return the values of the records that a text of the dialog means. */
+function valuesOf(text, lines) {
+  return lines ? linesOf(text) : [text];
+}
+
+function linesOf(text) {
+  return text.split(/\r?\n/).filter((line) => line.trim());
+}
+
+function linesFault(text) {
+  const { length } = linesOf(text);
+  if (length > LINES_MAX) return `The text has ${count(length)} lines; at most ${count(LINES_MAX)} are produced at once.`;
+  return length ? "" : "The text has no lines.";
 }
 
 function pairsOf(text) {

@@ -28,11 +28,13 @@ export function open(place, shell) {
   const body = h("tbody", {});
   const rows = new Rows(body);
   let timer = 0;
+  let onKnown = null;
+  const abortAct = ["Abort …", () => abortTransaction(shell, id, poll), "danger"];
   const element = page(
     titleOf(id, "Transactions", "#/kafka"),
     curlButton(command),
     numbers,
-    actRow([["Abort …", () => abortTransaction(shell, id, poll), "danger"]]),
+    actRow([abortAct], new Promise((resolve) => (onKnown = resolve))),
     h("div", { class: "panel" }, grid("tables", [["In the open transaction", ""], ["Partition", "number"]], body), note),
   );
 
@@ -48,12 +50,13 @@ export function open(place, shell) {
     } catch (error) {
       if (abort.signal.aborted) return;
       note.hidden = false;
-      put(note, `The transaction cannot be shown: ${error.message}. Retrying …`);
+      put(note, error.status === 404 ? `No Kafka client has used the transactional id “${visible(id)}” here. The page shows it as soon as one does.` : `The transaction cannot be shown: ${error.message}. Retrying …`);
     }
     timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
   }
 
   function draw(transaction) {
+    onKnown();
     const facts = [
       ["State", visible(transaction.state)],
       ["Open for", openFor(transaction)],

@@ -16,6 +16,7 @@ from polynya.front.http.compaction import shown as shown_compaction
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 from polynya.front.kafka.configs import (
+    CONFIGS,
     CONTENT_TYPE,
     MIRROR_FROM,
     PROFILE,
@@ -46,6 +47,7 @@ PATH = "/v1/topics"
 RECORDS = "records"  # below a topic: POST produces
 PARTITIONS_SHOWN_MAX = 1000  # in the facts of one topic: each costs a look at its stream
 _ADOPTING = (Verb.READ, Verb.APPEND, Verb.DELETE)  # verbs that a topic's users get by adoption
+_DEFAULTS = {name: config.default for name, config in CONFIGS.items() if config.effect}
 
 
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -228,7 +230,7 @@ class TopicRoutes:
                         **await self._compacted(topic, name),
                     }
                 )
-        return {**self._shown(topic), "details": partitions}
+        return {**self._shown(topic), "defaults": _DEFAULTS, "details": partitions}
 
     async def _compacted(self, topic: Topic, name: str) -> dict[str, Any]:
         """Return how far the compaction of a partition is, if its topic has the policy."""
