@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ import pytest
 from polling import wait_until
 from product import RunningNode, polynya, running_node
 
+import polynya as polynya_package
 from polynya.client import Client, ClientError
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -43,6 +45,17 @@ LISTS = (
     "/v1/cost",
     "/v1/node",
     "/v1/node/recent",
+    "/v1/node/kafka-owners",
+    "/v1/kafka/clients",
+    "/v1/transactions",
+    "/v1/reducers/due?all=1",
+    "/v1/tables/everything",
+    "/v1/tables/everything/runs",
+    "/v1/tables/derived",
+    "/v1/live?match=**&live=long-poll&timeout_ms=1",
+    "/v1/live?prefix=&live=long-poll&timeout_ms=1",
+    "/registry/subjects",
+    "/iceberg/v1/namespaces",
     "/v1/stream/__ds/subscriptions",
     "/v1/stream/__ds/subscriptions/all",
     "/metrics",
@@ -50,7 +63,23 @@ LISTS = (
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH")
 PARTS = ("", "/retention", "/attrs", "/snapshot", "/snapshots", "/bootstrap", "/snapshot/0")
 # the routes of streams, and others that take a name
-BELOW = {"/v1/stream/": PARTS, "/": PARTS, "/v1/segments/": ("",), "/v1/profile/": ("",)}
+ONCE = ("",)
+BELOW = {
+    "/v1/stream/": PARTS,
+    "/v1/streams/": PARTS,
+    "/": PARTS,
+    "/v1/segments/": ONCE,
+    "/v1/profile/": ONCE,
+    "/v1/compaction/": ONCE,
+    "/v1/mirror/": ONCE,
+}
+# roots of the paths of the product that are walked above and below; a new one has to be added
+WALKED = {
+    *("stream", "streams", "segments", "profile", "compaction", "mirror", "topics", "tables"),
+    *("groups", "buckets", "cluster", "cost", "node", "kafka", "transactions", "reducers", "live"),
+    *("ranges", "append", "append-all", "modules", "sql", "admin"),
+}
+NAMES_NO_STREAM = {"tokens"}  # `/v1/tokens/short` signs a name, and shows nothing of it
 
 
 def planted(client: Client) -> str:
@@ -64,16 +93,24 @@ def planted(client: Client) -> str:
 
 
 def test_no_api_shows_or_takes_the_stream_with_the_bodies(tmp_path: Path) -> None:
-    with running_node(tmp_path / "data", "--cores", "2") as node, Client(node.url) as client:
+    _check_that_all_is_walked()
+    flags = ("--cores", "2", "--kafka-listen", "127.0.0.1:0")
+    with running_node(tmp_path / "data", *flags) as node, Client(node.url) as client:
         at = planted(client)
         with httpx.Client(base_url=node.url, timeout=30) as http:
             _check_names(http)
             _check_requests_that_name_streams(http)
+            _check_lines_of_many_appends(http)
             subscription = {"type": "pull-wake", "pattern": "**", "wake_stream": "wakes"}
             http.put("/v1/stream/wakes", headers={"content-type": "application/json"})
             made = http.put("/v1/stream/__ds/subscriptions/all", json=subscription)
             assert made.status_code == 201, made.text
             assert http.put("/v1/tables/everything", json={"prefix": ""}).status_code < 300
+            derived = {"from": "everything", "query": "select count(*) as n from everything"}
+            http.put("/v1/tables/derived", json=derived)
+            for number, pattern in enumerate(("**", "_snapshots/**", HIDDEN)):
+                reducer = {"pattern": pattern, "builtin": "count"}
+                assert http.put(f"/v1/reducers/r{number}", json=reducer).status_code == 201
             client.stream("docs/a").publish_snapshot(client.stream("docs/a").append(4).offset, 10)
             _check_lists(node, http)
             live = http.stream("GET", "/v1/live?match=**&offset=-1&live=sse", timeout=3)
@@ -84,6 +121,13 @@ def test_no_api_shows_or_takes_the_stream_with_the_bodies(tmp_path: Path) -> Non
                         break
         assert [facts.name for facts in client.streams()] == ["wakes", "docs/a"]
         assert "_" not in polynya("ls", server=node.url).out
+        _check_kafka(node.kafka)
+        for source, target in ((HIDDEN, "copy"), ("docs/a", HIDDEN)):
+            copied = polynya("import", f"{node.url}/v1/stream/{source}", target, server=node.url)
+            assert copied.code == 1, copied
+            assert "reserved" in copied.err or "400 Bad Request" in copied.err, copied
+        ran = polynya("reduce", "run", "--once", server=node.url)
+        assert ran.code == 0 and "_snapshots/" not in ran.out + ran.err, ran
         backup = polynya("backup", str(tmp_path / "backup"), server=f"http://{_admin(node)}")
         assert backup.code == 0, backup.err
     _check_recovery(tmp_path, at)
@@ -114,8 +158,58 @@ def _check_requests_that_name_streams(http: httpx.Client) -> None:
         http.put("/v1/tables/t", json={"prefix": "_snapshots/"}),
         http.put("/v1/buckets/_snapshots/retention", json={"bytes": 0}),
         http.get(f"/v1/live?stream={HIDDEN}&live=sse"),
+        http.get(f"/v1/live?stream={HIDDEN}&live=long-poll"),
+        http.post("/v1/reducers/r/verify", json={"stream": HIDDEN}),
+        http.post("/v1/append-all", content=json.dumps({"stream": HIDDEN, "records": [1]})),
+        http.put("/v1/buckets/_snapshots/profile", json={"profile": "diskless"}),
+        http.put("/v1/topics/_snapshots%2Fdocs%2Fa", json={"partitions": 1}),
+        http.delete("/v1/topics/_snapshots%2Fdocs%2Fa"),
+        http.post("/v1/sql", json={"sql": f'select * from "{HIDDEN}"'}),
     ):
         assert 400 <= answer.status_code < 500, (answer.request.url, answer.text)
+
+
+def _check_lines_of_many_appends(http: httpx.Client) -> None:
+    """Each line of one request has an outcome of its own: none reaches a hidden stream."""
+    lines = "\n".join(json.dumps({"stream": name, "records": [1]}) for name in SPELLINGS)
+    answer = http.post("/v1/append", content=lines)
+    assert answer.status_code == 200, answer.text
+    assert {each["status"] for each in answer.json()} <= {400, 404}, answer.text
+
+
+def _check_kafka(address: str) -> None:
+    """No request of a Kafka client lists, makes or reads a hidden stream."""
+    pytest.importorskip("confluent_kafka")
+    from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    where = {"bootstrap.servers": address, "topic.metadata.propagation.max.ms": 0}
+    admin = AdminClient(where)
+    assert admin.list_topics(timeout=30).topics == {}
+    for name in ("_snapshots/docs/a", "docs/a"):
+        known = admin.list_topics(name, timeout=30).topics[name]
+        assert known.error is not None and not known.partitions, name
+    with pytest.raises(KafkaException):
+        admin.create_topics([NewTopic("_snapshots/docs/a", 1)])["_snapshots/docs/a"].result(30)
+    failed = []
+    producer = Producer({**where, "message.timeout.ms": 2000})
+    producer.produce("_snapshots/docs/a", b"1", on_delivery=lambda error, _: failed.append(error))
+    producer.flush(30)
+    assert failed and failed[0] is not None
+    consumer = Consumer({**where, "group.id": "g"})
+    with pytest.raises(KafkaException):
+        consumer.get_watermark_offsets(TopicPartition("_snapshots/docs/a", 0), timeout=5)
+    consumer.close()
+
+
+def _check_that_all_is_walked() -> None:
+    """A route that is new has to be walked, too."""
+    source = Path(polynya_package.__file__).parent
+    found = set()
+    for folder in ("front", "admin"):
+        for path in (source / folder).rglob("*.py"):
+            found |= set(re.findall(r'"/v1/([a-z-]+)', path.read_text()))
+    assert found == WALKED | NAMES_NO_STREAM
 
 
 def _check_lists(node: RunningNode, http: httpx.Client) -> None:
