@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from polynya.front.http.api.derived_lag import DerivedLag, records_after
+from polynya.base.transforms import Transform
+from polynya.front.http.api.derived_lag import DerivedLag, records_after, trimmed_after
 from polynya.local.api import StreamInfo
 from polynya.objectstore import NotFound
 from polynya.service.tables import Tables
@@ -37,6 +38,17 @@ def test_records_after_the_places(facts: StreamInfo, behind: int) -> None:
     assert records_after(places, [facts, stream("shop/b", 5, 100)]) == behind + 100
 
 
+def test_only_records_that_no_job_had_are_told_as_trimmed() -> None:
+    places = {"shop/a": (7, 4)}
+    for facts, trimmed in (
+        (stream("shop/a", 7, 10, first=4), 0),  # a job had them
+        (stream("shop/a", 7, 10, first=6), 2),
+        (stream("shop/a", 9, 10, first=3), 3),  # of another incarnation
+        (stream("shop/new", 8, 5, first=5), 5),
+    ):
+        assert trimmed_after(places, [facts]) == trimmed
+
+
 class Listed:
     """Tables whose input are these streams."""
 
@@ -45,6 +57,12 @@ class Listed:
 
     async def covered(self, table: Table, limit: int) -> list[StreamInfo]:
         return self.streams[:limit]
+
+    async def source_of(self, table: Table) -> Table | None:
+        return SOURCE if "derive:" in table.transform else None
+
+
+SOURCE = Table(6, "rides", "shop/", 1, committed=9, rows=50)
 
 
 def table(result: str) -> Table:
@@ -76,3 +94,27 @@ def test_places_are_read_once_a_job() -> None:
     objects["2.json"] = {"taken": {"shop/a": [7, 10], "shop/b": [8, 3]}}
     assert records("2.json") == 0
     assert asyncio.run(DerivedLag(cast(Tables, listed), None).records(table("2.json"))) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "whole", "behind", "current"),
+    [
+        (None, False, 50, False),  # no job yet
+        ({"job": 9, "rows": 40}, False, 0, True),
+        ({"job": 8, "rows": 40}, False, 10, False),
+        ({"job": 8, "rows": 50}, False, 0, False),  # a merge: its place is still to be noted
+        ({"job": 8, "rows": 40}, True, 50, False),  # the next job reads all rows
+    ],
+)
+def test_the_lag_behind_a_table_is_what_the_next_job_reads(
+    place: dict[str, int] | None, whole: bool, behind: int, current: bool
+) -> None:
+    async def read_object(key: str) -> bytes:
+        return json.dumps({"source": {"uid": "6", **(place or {})}}).encode()
+
+    lag = DerivedLag(cast(Tables, Listed(stream("shop/a", 7, 100, first=60))), read_object)
+    made = table("1.json" if place else "")
+    made.transform = str(Transform("sql:select 1", table="6", whole=whole))
+    assert asyncio.run(lag.records(made)) == behind
+    assert asyncio.run(lag.is_current(made)) is current
+    assert asyncio.run(lag.trimmed(made)) == 0

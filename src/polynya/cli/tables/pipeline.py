@@ -105,7 +105,7 @@ def told_outcome(done: JobOutcome) -> str:
     if done.work == "merge":
         return f"{job} merged {output.counted(done.replaced, 'file')}"
     if done.work == "derived" and done.rows < 0:
-        return f"{job} left {output.counted(-done.rows, 'row')} less"
+        return f"{job} left {output.counted(-done.rows, 'row')} fewer"
     if done.work == "derived":
         return f"{job} added {output.counted(done.rows, 'row')}"
     if done.work:

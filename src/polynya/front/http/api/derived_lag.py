@@ -55,6 +55,14 @@ class DerivedLag:
         whole = parse_transform(table.transform).whole
         return source.rows if whole else max(0, source.rows - last.source.rows)
 
+    async def trimmed(self, table: Table) -> int | None:
+        """Return the records that were trimmed after the places of the last job. None: it cannot be
+        told now."""
+        last = await self._last(table)
+        if last is None or source_uid(table):
+            return None if last is None else 0
+        return trimmed_after(last.taken, await self._tables.covered(table, DERIVED_STREAMS_MAX))
+
     async def is_current(self, table: Table) -> bool:
         """Report whether the last job of a derived table had all that its input has."""
         if not source_uid(table):
@@ -83,9 +91,17 @@ class DerivedLag:
 def records_after(places: Places, streams: Sequence[StreamInfo]) -> int:
     """Return the number of retained records after their stream's place; all those of an incarnation
     that has none. Before its first job, a fork counts the records that it inherits."""
-    total = 0
-    for stream in streams:
-        uid, place = places.get(spelled_name(stream.name), (0, 0))
-        begin = place if uid == stream.uid else 0
-        total += max(0, stream.record - max(begin, stream.first_record))
-    return total
+    return sum(
+        max(0, stream.record - max(_place(places, stream), stream.first_record))
+        for stream in streams
+    )
+
+
+def trimmed_after(places: Places, streams: Sequence[StreamInfo]) -> int:
+    """Return the number of trimmed records after their stream's place."""
+    return sum(max(0, stream.first_record - _place(places, stream)) for stream in streams)
+
+
+def _place(places: Places, stream: StreamInfo) -> int:
+    uid, place = places.get(spelled_name(stream.name), (0, 0))
+    return place if uid == stream.uid else 0

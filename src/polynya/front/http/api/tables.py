@@ -426,6 +426,7 @@ class TableRoutes:
         lag = await self._tables.lag(table)
         derived = bool(table.transform)
         records = await self._derived.records(table) if derived else lag.records
+        trimmed = await self._derived.trimmed(table) if derived else lag.skipped
         info = await self._facts(table)
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         return {
@@ -441,7 +442,7 @@ class TableRoutes:
             "rows": table.rows,
             "dead_rows": table.dlq_rows,
             "records_behind": records,
-            "records_trimmed": lag.skipped,
+            "records_trimmed": trimmed,
             "records_ended": lag.lost,
             "hold": table.hold,
             "failing": sum(not each.aside for each in table.failures),
