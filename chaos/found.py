@@ -490,4 +490,11 @@ FOUND = (
         "chaos on real processes, transactional clients under kills",
         "tests/front/test_kafka_producers_in_transactions.py",
     ),
+    Found(
+        "A backup under many commits took several rounds, and commits waited for up to ten seconds. The "
+        "commits that had waited for the end of the hold were counted as if they were decided under "
+        "it. The captures of such rounds then took the room of the next one, while commits were held.",
+        "eight backups after each other under six transactional producers",
+        "tests/admin/test_commits_of_backups.py",
+    ),
 )

@@ -1,5 +1,6 @@
-"""Clients that others use: Java's since 2.1, kafka-go, platformatic and Quix Streams. Each writes with
-its codecs, reads in a group that goes on at its committed offset, and most use transactions."""
+"""Clients that others use: Java's since 2.1, kafka-go, platformatic and Python's stream processors. Each
+writes with its codecs, reads in a group that goes on at its committed offset, and most use
+transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +25,6 @@ from product import RunningNode
 pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 300
-QUIX = "quixstreams==3.28.1"
 COUNT = 20
 POM = """<project><modelVersion>4.0.0</modelVersion><groupId>local</groupId>
 <artifactId>clients</artifactId><version>1</version><dependencies><dependency>
@@ -104,13 +104,26 @@ def test_kafka_go(node: RunningNode, tmp_path: Path) -> None:
     assert lines_of(program, node.kafka, "go", COUNT, *codecs, cwd=tmp_path) == [[100, 20]]
 
 
+FIRST = [["a", 1], ["a", 2], ["a", 3], ["b", 1], ["b", 2], ["c", 1]]
+SECOND = [["a", 4], ["a", 5], ["a", 6], ["b", 3], ["b", 4], ["c", 2]]
+
+
 @pytest.mark.long
-def test_quix_restores_its_state_from_the_changelog(node: RunningNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [
+        ("quix", ["quixstreams==3.28.1"]),
+        ("faust", ["faust-streaming==0.15.3", "aiokafka==0.14.0"]),
+        ("bytewax", ["bytewax==0.21.1", "confluent-kafka==2.16.1"]),
+    ],
+)
+def test_stream_processors_of_python_go_on_with_their_state(
+    node: RunningNode, tmp_path: Path, name: str, packages: list[str]
+) -> None:
+    """Quix and Faust restore it from a changelog, with exactly-once; Bytewax from its own store."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", QUIX]
+    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
     subprocess.run(install, check=True, timeout=INSTALL_SECONDS, stdout=sys.stderr)
-    program = HERE / "quix_word_count.py"
-    ((first, second),) = lines_of(python, program, node.kafka, "w", cwd=tmp_path)
-    assert first == [["a", 1], ["a", 2], ["a", 3], ["b", 1], ["b", 2], ["c", 1]]
-    assert second == [["a", 4], ["a", 5], ["a", 6], ["b", 3], ["b", 4], ["c", 2]]
+    program = HERE / f"{name}_word_count.py"
+    assert lines_of(python, program, node.kafka, "w", cwd=tmp_path) == [[FIRST, SECOND]]

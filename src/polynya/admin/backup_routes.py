@@ -20,7 +20,7 @@ from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import BACKUP_ROUND_CHARACTERS_MAX, HOLD_MS_MAX
 from polynya.config.core_start import CoreStart
 from polynya.engine.snapshots.capture import captured
-from polynya.engine.snapshots.prepared import PreparedCaptures
+from polynya.engine.snapshots.prepared import PreparedCaptures, backup_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
@@ -165,6 +165,7 @@ class Backups:
         if machine is None:
             raise NotLeader(0)
         group = self._engine.storage.core_replicas.groups[number]
+        self._drop_rounds_before(question.backup)
         if question.prepare:
             await self._prepared.prepare(question.backup, number, group)
             return Captured(number, "", 0, 0, 0, 0, 0, 0, 0)
@@ -210,6 +211,13 @@ class Backups:
         if group > self._start.groups:
             raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
 
+    def _drop_rounds_before(self, round_: str) -> None:
+        """Drop the captures of the earlier rounds of a backup, which were in vain: else they take the
+        room of this one, while commits are held."""
+        for token, held in list(self._held.items()):
+            if round_ and held.backup != round_ and backup_of(held.backup) == backup_of(round_):
+                self._forget(token)
+
     def _check_room(self, backup: str) -> None:
         """Refuse a capture beyond the limit; a round needs one of each group, and is one."""
         rounds = {held.backup for held in self._held.values() if held.backup}
@@ -232,20 +240,23 @@ class Backups:
             raise NotLeader(0)
         for token in [each for each, held in self._held.items() if held.backup == question.backup]:
             self._keep(token)
+        told = None
         if question.hold_ms is not None:
             now_ms = service.now_ms()
             until_ms = now_ms + question.hold_ms if question.hold_ms else 0
             reply = await service.call(number, TxnHold(question.backup, until_ms, now_ms))
             if reply.code == Code.BACKUP_HOLDS:
                 return GroupCommits(number, len(machine.transactions), backup=reply.detail)
+            told = reply.detail  # as of this command: commits that waited for it may follow at once
             await service.local.linearize(number)
         known = machine.transactions
+        hold = ("", 0) if known.hold is None else (known.hold.backup, known.hold.commits)
         deciding = (
             each.id
             for each in known.active.values()
             if each.state == TransactionState.PREPARE_COMMIT
         )
-        backup, commits = ("", 0) if known.hold is None else (known.hold.backup, known.hold.commits)
+        backup, commits = told or hold
         return GroupCommits(number, len(known), list(islice(deciding, NAMED)), backup, commits)
 
     async def _answer_part(self, request: Request) -> Response:

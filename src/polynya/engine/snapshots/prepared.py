@@ -25,7 +25,7 @@ class PreparedCaptures:
 
     async def prepare(self, backup: str, number: int, group: Group) -> None:
         """Encode a group for a round. Raises Unavailable while another round has the lock."""
-        if self._round != backup and _backup_of(self._round) == _backup_of(backup):
+        if self._round != backup and backup_of(self._round) == backup_of(backup):
             self.drop()  # that round could not hold commits
         if self._round not in ("", backup):
             raise Unavailable("another backup is capturing groups: retry in a moment")
@@ -86,5 +86,6 @@ class PreparedCaptures:
         self._timer = asyncio.get_running_loop().call_later(PREPARED_SECONDS, self.drop)
 
 
-def _backup_of(round_: str) -> str:
+def backup_of(round_: str) -> str:
+    """Return the backup that a round belongs to."""
     return round_.rpartition("/")[0]
