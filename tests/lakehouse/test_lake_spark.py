@@ -70,6 +70,20 @@ def test_spark_runs_jobs(tmp_path: Path, runner: Any) -> None:
 
 
 @pytest.mark.long
+def test_workers_are_forks_of_a_process_that_has_compiled_modules(runner: Any) -> None:
+    def found(batches: Any) -> Any:
+        import sys
+
+        files = [getattr(module, "__file__", "") or "" for module in list(sys.modules.values())]
+        zipped = any("pyspark.zip" in file for file in files)
+        shared = "polynya.lakehouse.jobs.spark_tasks" in sys.modules
+        for _ in batches:
+            yield sys.modules["pyarrow"].RecordBatch.from_pydict({"id": [2 * zipped + shared]})
+
+    rows = runner.session.range(0, 1, 1, 1).mapInArrow(found, "id long").collect()
+    assert [row.id for row in rows] == [1], "no module of the zip file, and those of tasks"
+
+
 def test_what_spark_writes_is_private(tmp_path: Path, runner: Any) -> None:
     """The JVM and its workers have the umask of the driver; a worker that was started elsewhere
     sets its own."""

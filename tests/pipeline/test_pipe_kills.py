@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1800)]
 STEPS = ("planned", "starting Spark", "plan-object", "ran", "result-object", "pointer")
 # test_lake_crashes.py stops jobs between any two steps, without Spark
 FEW_STEPS = ("pointer",)
+DAEMON = "polynya.lakehouse.machine.python_daemon"
 
 
 def fill(world: PipeWorld, run: int) -> None:
@@ -61,7 +62,7 @@ def workers_of(driver: Driver) -> list[int]:
     for process in psutil.Process(driver.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has just ended
             parent = process.parent()
-            if parent and all("pyspark.daemon" in each.cmdline() for each in (process, parent)):
+            if parent and all(DAEMON in each.cmdline() for each in (process, parent)):
                 found.append(process.pid)
     return found
 
