@@ -153,15 +153,15 @@ def test_aborted_transactions_win_no_key(node: RunningNode, profile: str) -> Non
 def test_java_restores_a_compacted_topic(node: RunningNode, libraries: Path) -> None:
     java = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*")
     program = HERE / "kafka_java" / "Compacted.java"
-    found = called(*java, program, node.kafka, *(f"c-{codec}" for codec in CODECS))
-    assert found == [[KEYS, dict(sorted(LAST.items())), COUNT]] * len(CODECS)
+    found = called(*java, program, node.kafka, *(f"c-{topic}" for topic in TOPICS))
+    assert found == [[KEYS, dict(sorted(LAST.items())), COUNT]] * len(TOPICS)
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_kafkajs_reads_a_compacted_topic_to_its_end(node: RunningNode, codec: str) -> None:
+@pytest.mark.parametrize("topic", ["none", "gzip", "diskless"])
+def test_kafkajs_reads_a_compacted_topic_to_its_end(node: RunningNode, topic: str) -> None:
     folder = node_js.installed(HERE / "kafka_js", "kafkajs")
     done = subprocess.run(
-        [node_js.node(), "compacted.mjs", node.kafka, f"c-{codec}"],
+        [node_js.node(), "compacted.mjs", node.kafka, f"c-{topic}"],
         cwd=folder, env=node_js.environment(), capture_output=True, text=True, timeout=SECONDS,
         check=False,
     )  # fmt: skip
@@ -201,14 +201,18 @@ def test_streams_restores_its_state_from_a_compacted_changelog(
     assert run(0, "second") == (keys, counts)
 
 
-def test_http_reads_a_compacted_topic_and_a_compacted_stream(node: RunningNode) -> None:
+@pytest.mark.parametrize("topic", ["zstd", "diskless"])
+def test_http_reads_a_compacted_topic(node: RunningNode, topic: str) -> None:
     request = urllib.request.Request(
-        f"{node.url}/v1/stream/kafka/c-zstd/0?offset=-1", headers={"Accept": RECORDS}
+        f"{node.url}/v1/stream/kafka/c-{topic}/0?offset=-1", headers={"Accept": RECORDS}
     )
     with urllib.request.urlopen(request) as answer:
         records = json.load(answer)
         assert answer.headers["Stream-Up-To-Date"] == "true"
     assert {each["key"]: each["value"] for each in records} == LAST
+
+
+def test_http_reads_a_compacted_stream_and_its_fork(node: RunningNode) -> None:
     with Client(node.url) as client:
         stream = client.stream("settings")
         stream.create()

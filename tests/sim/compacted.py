@@ -1,6 +1,7 @@
 """Keyed records in a simulated cluster whose streams are compacted. Idempotent producers and transactions
 write to replicated and diskless streams. A table holds one of them; another is forked, one is trimmed, one is
-idle for most of the time, and one has pages before it gets the policy. Nodes die between the steps of a pass.
+idle for most of the time, one has pages before it gets the policy, and one has batches that cannot be decoded.
+Nodes die between the steps of a pass.
 `chaos.transaction_history` checks what clients were told (rules H and I among others)."""
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from sim.compacted_clients import (
     HELD,
     IDLE,
     LATE,
+    TOMBSTONES_MS,
     TRIMMED,
     TableReader,
     Trimmer,
     WholeReader,
 )
+from sim.compacted_damage import DAMAGED, DAMAGED_POLICY, Damager
 from sim.compacted_forks import Forker
 from sim.faults import FAULTS
 from sim.knobs import Knobs
@@ -51,13 +54,14 @@ from polynya.stream.state import index
 
 Result = TypeVar("Result")
 KEYS = ("a", "b", "c", "d" * 30, "e", "f")
-POLICY = CompactionPolicy(delete_retention_ms=2000, dirty_ratio=0.3)
+POLICY = CompactionPolicy(delete_retention_ms=TOMBSTONES_MS, dirty_ratio=0.3)
 POLICIES = {
     HELD: POLICY,
     LATE: POLICY,
     FORKED: structs.replace(POLICY, min_lag_ms=700),
     TRIMMED: structs.replace(POLICY, dirty_ratio=0.1, max_lag_ms=3000),
     IDLE: POLICY,
+    DAMAGED: DAMAGED_POLICY,
 }
 LATE_SECONDS = 9.0  # from the start until one stream gets its policy
 STRIKES = 0.04  # share of the steps of merges and passes at which the leader dies
@@ -174,6 +178,7 @@ class CompactedEpisode(TransactionEpisode):
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         self.deleted: set[str] = set()
         super().__init__(seed, mishaps, knobs)
+        self.knobs.constants.pop("RECALL_BYTES_MAX", None)  # keyed batches are larger than some
         paged = {"MergeSettings.page_entries": 3, **self.knobs.settings}
         self.knobs = structs.replace(self.knobs, settings=paged)
         self.world.compaction = {name: POLICIES[name] for name in POLICIES if name != LATE}
@@ -181,9 +186,10 @@ class CompactedEpisode(TransactionEpisode):
         self.choices = (*self.choices, *[FAULTS["crash at a call"]] * 2)
         self.transactional = [KeyedTransactions(self, number) for number in range(2)]
         self.producers = [KeyedProducer(self, number) for number in range(3)]
-        self.recorder.history.compacted = {*POLICIES}
+        self.recorder.history.compacted = {*POLICIES} - {DAMAGED}
         self.recorder.history.tombstones = self.deleted
         self.table, self.forker, self.trimmer = TableReader(self), Forker(self), Trimmer(self)
+        self.damager = Damager(self)
         self._strikes, self.struck = Random(f"strikes {seed}"), 0
         self.passes = self.rewrites = 0
 
@@ -195,7 +201,8 @@ class CompactedEpisode(TransactionEpisode):
         return (
             f"{super().told()}, {self.rewrites} slices replaced, {self.passes} passes, "
             f"{self.struck} leaders died of them, {self.forker.count} forks with {self.forker.written} records, "
-            f"{self.trimmer.count} trims, {len(self.table.rows)} rows"
+            f"{self.trimmer.count} trims, {len(self.table.rows)} rows, "
+            f"{len(self.damager.damaged)} batches that cannot be decoded"
         )
 
     def acknowledged_count(self) -> int:
@@ -253,6 +260,7 @@ class CompactedEpisode(TransactionEpisode):
             self.table,
             self.forker,
             self.trimmer,
+            self.damager,
             *(WholeReader(self, kind) for kind in (ROWS, COMMITTED)),
         ]
         work = [each.run() for each in clients]
@@ -277,6 +285,7 @@ class CompactedEpisode(TransactionEpisode):
         await super().settle()
         await self.table.finish()
         await self._compacted()
+        await self.damager.finish()
         final = Final({name: await self._whole(name) for name in self.uids})
         found = check_transactions(self.recorder.history, final)
         assert not found, "\n".join(found[:5])
@@ -322,24 +331,24 @@ class CompactedEpisode(TransactionEpisode):
                 return
             assert loop.time() < deadline, f"no pass completes though all is well: {late}"
             for name in late:
-                leader, _ = self._stream(name)
+                leader, _ = self.stream_of(name)
                 assert leader.tier.compactor is not None
                 leader.tier.compactor.force(name)
             await asyncio.sleep(0.5)
 
     def _packed(self, name: str) -> int:
         """Return the end of a stream's packs; 0: there are none, or the stream has pages, which stay."""
-        _, stream = self._stream(name)
+        _, stream = self.stream_of(name)
         if stream is None or not stream.cold or index.pages(stream.cold):
             return 0
         return index.end_of(stream.cold, -1)[0]
 
     def _cleaned(self, name: str) -> int:
         """Return the end of what was compared; of an evicted stream nothing is due."""
-        _, stream = self._stream(name)
+        _, stream = self.stream_of(name)
         return 1 << 62 if stream is None else compaction_of(stream).cleaned
 
-    def _stream(self, name: str) -> tuple[Any, Any]:
+    def stream_of(self, name: str) -> tuple[Any, Any]:
         """Return the leader of a stream, and its state; None while it is evicted."""
         group = self.world.group_of(name)
         leader = self.world.leader(group)

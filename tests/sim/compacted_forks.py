@@ -49,7 +49,7 @@ class Forker(Client):
     """A client that forks a stream, writes to the forks, reads and deletes them."""
 
     def __init__(self, episode: CompactedEpisode) -> None:
-        super().__init__(episode, "forks of compacted streams")
+        super().__init__(episode, "forks of compacted streams", FORK_POLICY.delete_retention_ms)
         self.forks: list[Made] = []
         self.written = 0
 

@@ -45,15 +45,26 @@ COMPACTION: dict[str, tuple[Any, str, Any]] = {
         "__code__",
         edited_function(pinned_until, "pin.record + (pin.prefix > 0)", "0").__code__,
     ),
+    "a batch that cannot be decoded goes": _edited(
+        work.CompactionWork,
+        "_without_older",
+        "raise UnreadableBatch(_named(piece, found, number, fault)) from None",
+        'kept = b"" if fault else None',
+    ),
+    "a pass ends at a batch that cannot be decoded": _edited(
+        compactor.Compactor, "_map_until_full", "answer.is_full", "answer.is_full or answer.damage"
+    ),
     "a pass of a fork ignores its base": _edited(
         planner, "_begin", "stream.fork is not None", "False"
     ),
 }
 COMPACTION_CAUGHT_BY = {
     **dict.fromkeys(COMPACTION, ("compacted", Knobs.draw(0), 10)),
-    "an aborted value wins a key": ("compacted", Knobs.draw(1), 10),
-    "an undecided batch is taken for a committed one": ("compacted", Knobs.draw(7), 10),
-    "a pass goes beyond the stable end": ("compacted", Knobs.draw(1), 10),
+    "an aborted value wins a key": ("compacted", Knobs.draw(2), 10),
+    "an undecided batch is taken for a committed one": ("compacted", Knobs.draw(4), 10),
+    "a pass goes beyond the stable end": ("compacted", Knobs.draw(6), 10),
     "a pass without room counts as whole": ("compacted", Knobs.draw(6), 10),
     "a pass takes what a table holds": ("compacted", Knobs.draw(1), 10),
+    "a pass drops what a fork still reads": ("compacted", Knobs.draw(1), 10),
+    "a pass of a fork ignores its base": ("compacted", Knobs.draw(4), 10),
 }
