@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from missing import needed_module
 from polling import wait_until
 from product import RunningNode, polynya, running_node
 
@@ -179,7 +180,7 @@ def _check_lines_of_many_appends(http: httpx.Client) -> None:
 
 def _check_kafka(address: str) -> None:
     """No request of a Kafka client lists, makes or reads a hidden stream."""
-    pytest.importorskip("confluent_kafka")
+    needed_module("confluent_kafka")
     from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic
 

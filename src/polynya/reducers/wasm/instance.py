@@ -73,14 +73,20 @@ class Instance:
             self._function("migrate")(self._store, *self._place(state))
 
     def apply(self, frame: bytes, count: int) -> None:
-        """Apply a frame of `count` records."""
-        with self._limited(len(frame)):
-            if not self._one_by_one:
-                self._apply(frame, count)
-                return
-            for time_ms, single in split(frame):  # it can ask for the time
-                self._wasi.time_ms = time_ms
-                self._apply(single, 1)
+        """Apply a frame of `count` records. A fault names them."""
+        try:
+            with self._limited(len(frame)):
+                if not self._one_by_one:
+                    self._apply(frame, count)
+                    return
+                for time_ms, single in split(frame):  # it can ask for the time
+                    self._wasi.time_ms = time_ms
+                    self._apply(single, 1)
+        except Fault as fault:
+            first = int.from_bytes(frame[:8], "little")
+            raise Fault(
+                fault.kind, f"{fault.reason}, in the batch that begins at record {first}"
+            ) from None
 
     def _apply(self, frame: bytes, count: int) -> None:
         applied = self._function("apply")(self._store, *self._place(frame)) % _U32
@@ -217,4 +223,5 @@ def _refused(text: str) -> Fault:
 def _first(message: str) -> str:
     """Return the trap without its backtrace."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return (lines[-1] if lines else "trap").removeprefix("wasm trap: ")[:500]
+    last = lines[-1] if lines else "trap"
+    return re.sub(r"^(\d+: )?(wasm trap: )?", "", last)[:500]
