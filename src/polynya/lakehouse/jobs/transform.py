@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,10 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_ROWS = "10000"
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
 _TOLD_CHARACTERS = 300
+# PySpark 4.3 wants the zone of timestamps; earlier ones have an option that is UTC by default
+_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+)
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -40,7 +45,7 @@ def derived(
     try:
         frame = rows.mapInArrow(partial(read_input, store, key), from_arrow_schema(schema))
         found = _transformed(session, frame, asked.transform)
-        made, place = shaped(to_arrow_schema(found.schema))
+        made, place = shaped(to_arrow_schema(found.schema, **_UTC))
         results = written(found, store, place)
         if not asked.transform.key:
             return Derived(made, results)
