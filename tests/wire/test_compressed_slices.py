@@ -19,7 +19,7 @@ from polynya.stream.state.model import HotBatch
 from polynya.wire import payloads
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.pack import pressed
-from polynya.wire.payloads import BYTES_MIN
+from polynya.wire.payloads import BYTES_MIN, FRAME_BYTES
 from polynya.wire.slice_building import build_slice, gap, merge_slices
 from polynya.wire.slices import Slice, parse_slice, unpacked_bytes
 
@@ -216,3 +216,19 @@ def test_another_compression_is_refused() -> None:
     data = stored_with(FRAME, compression=2)
     with pytest.raises(CorruptData, match="compression 2"):
         parse_slice(data, crc32c(data))
+
+
+def test_a_large_payload_is_several_frames_and_a_cut_between_them_is_damage() -> None:
+    payload = b"".join(TEXT % number for number in range(3 * FRAME_BYTES // len(TEXT)))[
+        : 5 * FRAME_BYTES // 2
+    ]
+    stored = payloads.compressed(payload, 3)
+    assert stored is not None
+    first = bytes(cramjam.zstd.compress(payload[:FRAME_BYTES], level=3))
+    assert stored.startswith(first)
+    assert payloads.decompressed(memoryview(stored), len(payload)) == payload
+    one = bytes(cramjam.zstd.compress(payload, level=3))
+    assert payloads.decompressed(memoryview(one), len(payload)) == payload
+    for wrong in (first, stored + first, stored[len(first) :]):
+        with pytest.raises(CorruptData):
+            payloads.decompressed(memoryview(wrong), len(payload))
