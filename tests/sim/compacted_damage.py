@@ -54,6 +54,7 @@ class Damager(Client):
         self.written: Kept = {}
         self.damaged: dict[int, int] = {}  # offset -> records of a batch that cannot be decoded
         self.end = 0
+        self._limit = 0  # the records before this one are to be compacted in the end
         self._pending: list[tuple[str, str]] = []
         self._payload, self._is_spoilt, self._is_made = b"", False, False
 
@@ -153,6 +154,7 @@ class Damager(Client):
         else:
             raise AssertionError(f"{DAMAGED} takes no batches though all is well")
         await asyncio.sleep(3.0)
+        self._limit = self.end
         for _ in range(FORCED):
             found = await self._check()
             if found is not None and self._is_compacted(found):
@@ -189,10 +191,11 @@ class Damager(Client):
             if not any(each.record <= at < each.record + each.records for at in self.damaged)
         ]
         packed = entries[-1].record + entries[-1].records if entries else 0
+        packed = min(packed, self._limit)  # what was sent since wakes the stream, and may stay
         newest = {key: at for at, (key, _) in sorted(found.items()) if at < packed}
         return [
             at
             for at, (key, _) in found.items()
-            if at < newest.get(key, 0)
+            if at < min(newest.get(key, 0), self._limit)
             and any(each.record <= at < each.record + each.records for each in sound)
         ]
