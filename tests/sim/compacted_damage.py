@@ -174,12 +174,12 @@ class Damager(Client):
         last = leader.tier.compactor.last.get(stream.uid)
         pages = index.pages(stream.cold)
         is_named = last is not None and (last.damage or pages)  # slices of pages stay unread
-        if is_named and not self._older(leader, stream, found):
+        if is_named and not self._older_passes(leader, stream, found):
             return True
         leader.tier.compactor.force(DAMAGED)
         return False
 
-    def _older(self, leader: Any, stream: Any, found: Kept) -> list[int]:
+    def _older_passes(self, leader: Any, stream: Any, found: Kept) -> list[int]:
         """Return the records before newer ones of their keys, in slices that can be compacted."""
         machine = leader.engine.local.machines[self.episode.world.group_of(DAMAGED)]
         pages = index.pages(stream.cold)
