@@ -9,7 +9,9 @@ import pytest
 from worlds.cold import FaultyStore, play, play_each
 from worlds.compaction import NAME, KeyedTier, Pair
 
+from polynya.cold.compaction.child import CompactionFailed, HereWorker
 from polynya.cold.compaction.planner import CompactionPolicy
+from polynya.cold.compaction.work import Answer, MapPiece, Request
 from polynya.stream.features.compaction.progress import compaction_of
 from polynya.wire.kafka import codecs
 
@@ -43,6 +45,44 @@ def test_only_the_last_value_of_each_key_stays(codec: int) -> None:
             }
         await tier.settle_all()
         tier.check_nothing_leaks()
+
+    play(story)
+
+
+class EndingWorker(HereWorker):
+    """A worker that a slice with this text ends, until it is mended."""
+
+    text = b"poison"
+    is_mended = False
+
+    async def run(self, request: Request) -> Answer:
+        is_step = isinstance(request, MapPiece) and not self.is_mended
+        if is_step and self.text in request.piece.data:
+            raise CompactionFailed("the compaction process failed: planted")
+        return await super().run(request)
+
+
+def test_a_stream_whose_pass_fails_does_not_hold_up_others() -> None:
+    async def story() -> None:
+        tier = KeyedTier()
+        other = "kafka/t/1"
+        tier.policies[other] = tier.policies[NAME]
+        worker = EndingWorker()
+        tier.compactor = tier.new_compactor(worker)
+        for number in range(10):
+            tier.produce((worker.text, b"%d" % number))
+            tier.produce((b"a", b"%d" % number), name=other)
+        await tier.flush()
+        tier.compactor.force(NAME)
+        tier.compactor.force(other)
+        for _ in range(3):
+            await tier.compactor.compact_due()
+        assert len(await tier.check_keys(other)) == 1
+        assert len(await tier.check_keys()) == 10
+        assert tier.compactor.is_waiting(NAME)
+        worker.is_mended = True
+        assert await tier.compactor.compact_due() == 1
+        assert len(await tier.check_keys()) == 1
 
     play(story)
 

@@ -11,7 +11,7 @@ from worlds.cold import CLUSTER, GROUPS, MERGE_SETTINGS, FaultyStore, Tier, no_s
 from worlds.stream import kafka_batch
 
 from polynya.base.names import group_of
-from polynya.cold.compaction.child import HereWorker
+from polynya.cold.compaction.child import HereWorker, Worker
 from polynya.cold.compaction.compactor import Compactor, LastPass, Policies
 from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.cold.settings import MergeSettings
@@ -64,7 +64,7 @@ class KeyedTier(Tier):
         self.compactor = self.new_compactor()
         self.records: dict[str, dict[int, Pair]] = {}
 
-    def new_compactor(self) -> Compactor:
+    def new_compactor(self, worker: Worker | None = None) -> Compactor:
         async def policies() -> Policies:
             return self.policies
 
@@ -74,7 +74,7 @@ class KeyedTier(Tier):
             CLUSTER,
             self.merger.in_hand,
             policies=policies,
-            worker=HereWorker(),
+            worker=worker or HereWorker(),
         )
 
     def produce(self, *pairs: Pair, name: str = NAME, codec: int = 0) -> None:

@@ -128,6 +128,7 @@ class Compactor:
         self._known: Policies = {}
         self._mapped: dict[int, int] = {}  # uid -> end of what held-up passes have mapped
         self._rest_until: dict[int, int] = {}  # uid -> log time from which it is due again
+        self._failed: dict[int, int] = {}  # uid -> its passes that failed since one was completed
         self._due_since: dict[str, int] = {}  # name -> log time
         self._forced: set[str] = set()  # names of streams whose next pass was asked for
         self._wake_up = asyncio.Event()
@@ -155,8 +156,8 @@ class Compactor:
         return Rest(INTERVAL_SECONDS)
 
     async def compact_due(self) -> int:
-        """Look at all streams with a policy once, and compact those that are due, the dirtiest first.
-        Return the number of passes."""
+        """Look at all streams with a policy once, and compact those that are due: the dirtiest first,
+        and behind them those whose last pass failed. Return the number of passes."""
         done = 0
         with self._failures:
             asked = set(self._forced)
@@ -241,10 +242,12 @@ class Compactor:
                     found.append((group, machine, stream, extent, policy))
         self._in_hand.compacted.clear()
         self._in_hand.compacted.update(compacted)
-        for known in (self._mapped, self._rest_until, self.last):
+        for known in (self._mapped, self._rest_until, self._failed, self.last):
             for uid in known.keys() - compacted:
                 del known[uid]
-        return sorted(found, key=lambda each: -each[3].dirty_ratio)
+        # a failure ends the round: a stream that fails again and again must not hold up the others
+        failed = self._failed.get
+        return sorted(found, key=lambda each: (failed(each[2].uid, 0), -each[3].dirty_ratio))
 
     def _is_due(
         self, stream: Stream, extent: Extent, policy: CompactionPolicy, now_ms: int
@@ -282,11 +285,13 @@ class Compactor:
             term = self._groups.term(group)
             await self._run(plan_pass(group, machine, stream, extent, term=term), policy)
         except (*FAULTS, CompactionFailed):
+            self._failed[uid] = self._failed.get(uid, 0) + 1
             if asked:
                 self._forced.add(stream.name)
             raise
         finally:
             self._in_hand.uids.discard(uid)
+        self._failed.pop(uid, None)
         return True
 
     async def _run(self, made: Pass, policy: CompactionPolicy) -> None:
