@@ -50,13 +50,13 @@ def test_only_the_last_value_of_each_key_stays(codec: int) -> None:
 
 
 class EndingWorker(HereWorker):
-    """A worker that a slice with this text ends, until it is mended."""
+    """A worker that a slice with this text ends, until it is repaired."""
 
     text = b"poison"
-    is_mended = False
+    is_repaired = False
 
     async def run(self, request: Request) -> Answer:
-        is_step = isinstance(request, MapPiece) and not self.is_mended
+        is_step = isinstance(request, MapPiece) and not self.is_repaired
         if is_step and self.text in request.piece.data:
             raise CompactionFailed("the compaction process failed: planted")
         return await super().run(request)
@@ -80,7 +80,7 @@ def test_a_stream_whose_pass_fails_does_not_hold_up_others() -> None:
         assert len(await tier.check_keys(other)) == 1
         assert len(await tier.check_keys()) == 10
         assert tier.compactor.is_waiting(NAME)
-        worker.is_mended = True
+        worker.is_repaired = True
         assert await tier.compactor.compact_due() == 1
         assert len(await tier.check_keys()) == 1
 

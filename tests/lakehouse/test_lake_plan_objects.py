@@ -32,7 +32,7 @@ HEADER = (
     b'"iceberg":"","iceberg_dlq":"","result":"","store":null,"columns":[],"merge_files":0,'
     b'"merge_bytes":0,"partitions":[],"transform":"","keep_snapshots":20,"keep_ms":0,"tags":{}},"job":3,"attempt":"ab","store":{"kind":'
     b'"local","root":"/x","bucket":"","region":"","endpoint":"","shared":false},"ranges":[],'
-    b'"version":1,"more":null,"streams":[]},"columns":[{"field":"n","type":"long","name":"n",'
+    b'"version":1,"more":null,"streams":[],"source":null},"columns":[{"field":"n","type":"long","name":"n",'
     b'"children":[]}],"shapes":[{}],"tasks":[],"arrow_schema":"bQ==","arrow_schema_dlq":"ZA==",'
     b'"discover":true,"full":false,"round":0,"cuts":[],"folder":"","strict":[],"version":2}'
 )

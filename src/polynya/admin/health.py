@@ -25,6 +25,7 @@ KIND_SAMPLES = 1001
 GATHER_SECONDS = 2.0  # a core that takes longer counts as down
 BEAT_SECONDS = 0.1
 STALL_SECONDS = 10.0  # a loop blocked for longer is not live
+KAFKA_BROKERS = "kafka brokers"  # the name of a check
 Check = Callable[[], str | None]
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"

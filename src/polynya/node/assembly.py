@@ -14,7 +14,7 @@ from polynya.admin.access_keeper import Keeper
 from polynya.admin.backup_routes import Backups
 from polynya.admin.debug_state import core_state
 from polynya.admin.disk_health import DataDisk
-from polynya.admin.health import Health
+from polynya.admin.health import KAFKA_BROKERS, Health
 from polynya.admin.http_listeners import HttpListeners
 from polynya.admin.listeners import Listeners, connection_shares, text_listeners
 from polynya.admin.node_figures import NodeFigures
@@ -215,7 +215,7 @@ class Assembly:
         self._cluster.view.disk = disk.trouble
         health.warn("disk", disk.check)
         health.warn("streams", engine.local.faulted.trouble)
-        health.add("kafka brokers", brokers_check(self._start, self._cluster.maps, wall_ms))
+        health.add(KAFKA_BROKERS, brokers_check(self._start, self._cluster.maps, wall_ms))
         for samples in (
             disk.samples,
             metric_sources.of_core(engine.core),

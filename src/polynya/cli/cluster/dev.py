@@ -9,13 +9,14 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from polynya.admin.health import KAFKA_BROKERS
 from polynya.admin.workers.lake_worker import check_lake
 from polynya.base.errors import ConfigError
 from polynya.base.names import DISKLESS, REPLICATED
@@ -472,7 +473,7 @@ def _wait_until_healthy(nodes: list[dev_nodes.DevNode]) -> None:
                     )
                 if dev_nodes.was_stopped(node):  # by the user: `_watch` reports it
                     return
-            problems = _problems(client)
+            problems = _problems(client) or _without_brokers(nodes)
             if not problems:
                 return
             if time.monotonic() > deadline:
@@ -497,6 +498,19 @@ def _problems(client: Client) -> list[str]:
         ] or _level_problems(client.send("GET", "/v1/cluster").json())
     except (exits.Ended, ValueError, KeyError):
         return ["node 1 does not respond yet"]
+
+
+def _without_brokers(nodes: list[dev_nodes.DevNode]) -> list[str]:
+    """Report nodes that do not know the Kafka brokers of all others yet: a client that asks such a
+    node learns of too few, and some forget a broker for good when it goes."""
+    found = []
+    for node in nodes:
+        with Client(node.url) as client, suppress(exits.Ended):
+            lines = client.send("GET", "/readyz").text.splitlines()
+            found += [
+                f"node {node.number}: {line}" for line in lines if f" {KAFKA_BROKERS}: " in line
+            ]
+    return found
 
 
 def _level_problems(told: dict[str, Any]) -> list[str]:
