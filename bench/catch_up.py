@@ -1,6 +1,6 @@
 """The CPU that a catch-up read of cold data costs with compressed packs, beside raw ones.
 
-    PYTHONPATH=src python -m bench.catch_up [--mib 256] [--rounds 5]
+    PYTHONPATH=src python -m bench.catch_up [--mib 512] [--rounds 5]
 
 Two nodes of one core hold the same stream of flights as JSON, all of it in packs, one with
 `cold.compression=zstd` and one with `none`. Each round reads the stream from start to end at each, on
@@ -99,6 +99,8 @@ class Reader:
             time.sleep(0.5)
         if hot := self._hot_bytes():
             raise RuntimeError(f"{hot:.0f} bytes are still in memory after {FLUSH_SECONDS:.0f} s")
+        lasting = [each for each in self.servers.processes if each.is_running()]
+        self.servers = self.servers._replace(processes=lasting)  # without those of the start
         self.servers.settle()
 
     def _hot_bytes(self) -> float:
@@ -127,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mib", type=int, default=256, help="JSON in the stream")
+    parser.add_argument("--mib", type=int, default=512, help="JSON in the stream")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
     arguments = parser.parse_args()
@@ -138,8 +140,6 @@ def main() -> None:
         }
         for reader in readers.values():
             reader.fill(arguments.mib * MIB)
-            lasting = [each for each in reader.servers.processes if each.is_running()]
-            reader.servers = reader.servers._replace(processes=lasting)
             reader.read()
         runs = in_turn(CODECS, arguments.rounds, lambda codec: readers[codec].read())
     raw = statistics.median(run["cpu_ms_per_mib"] for run in runs["none"])
