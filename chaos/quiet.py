@@ -18,7 +18,7 @@ import msgspec
 LOAD_MAX = 0.5  # for each core, before a run
 OTHERS_MAX = 5.0  # percent of the machine that other processes and other guests may use
 INTERVAL_SECONDS = 2.0
-LOAD_BEFORE = "POLYNYA_RUN_LOAD"  # load before the first of several runs; later it is their own
+LOAD_BEFORE = "BENCH_RUN_LOAD"  # load before the first of several runs; later it is their own
 TICKS = os.sysconf("SC_CLK_TCK")
 KERNEL = 2  # kthreadd
 
