@@ -76,6 +76,13 @@ class Servers(NamedTuple):
             before = now
 
 
+def lasting(parent: psutil.Process) -> list[psutil.Process]:
+    """Return a process and its children, without those that only helped it to start."""
+    found = [parent, *parent.children(recursive=True)]
+    time.sleep(1.0)
+    return [process for process in found if process.is_running()]
+
+
 def missing(server: str) -> str:
     """Return why a peer cannot be started here, or nothing."""
     if server.startswith("rust-") and shutil.which("durable-streams-server") is None:
@@ -101,8 +108,7 @@ def one_node(server: str, arguments: argparse.Namespace) -> Iterator[Servers]:
     )
     try:
         wait_ready(port, process)
-        parent = psutil.Process(process.pid)
-        yield Servers(port, [parent, *parent.children(recursive=True)])
+        yield Servers(port, lasting(psutil.Process(process.pid)))
     finally:
         stop(process)
         log.close()

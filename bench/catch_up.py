@@ -28,7 +28,7 @@ import psutil
 
 from bench._nodes import machine
 from bench._rounds import Figures, in_turn, table
-from bench.bulk import MIB, PAGE_BYTES, Servers
+from bench.bulk import MIB, PAGE_BYTES, Servers, lasting
 from bench.compare import stop, wait_ready
 from chaos.ports import keep_row
 from polynya.cli.demo.flights import rows
@@ -55,8 +55,7 @@ def node(codec: str, directory: str | None) -> Iterator[Servers]:
     )
     try:
         wait_ready(port, process)
-        parent = psutil.Process(process.pid)
-        yield Servers(port, [parent, *parent.children(recursive=True)])
+        yield Servers(port, lasting(psutil.Process(process.pid)))
     finally:
         stop(process)
         log.close()
@@ -99,8 +98,6 @@ class Reader:
             time.sleep(0.5)
         if hot := self._hot_bytes():
             raise RuntimeError(f"{hot:.0f} bytes are still in memory after {FLUSH_SECONDS:.0f} s")
-        lasting = [each for each in self.servers.processes if each.is_running()]
-        self.servers = self.servers._replace(processes=lasting)  # without those of the start
         self.servers.settle()
 
     def _hot_bytes(self) -> float:
