@@ -139,23 +139,9 @@ def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
 
 
 @applies(TableCommit)
-def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
+def apply_commit(machine: Machine, command: TableCommit | TableReplace, place: int) -> Reply:
     """Move both pointers and the job number at once. OK, DUPLICATE (this attempt committed before),
     NOT_YET (another won). Detail: the table."""
-    table = live_table(machine, command.table)
-    if table is None:
-        return Reply(Code.NOT_FOUND)
-    code = _advanced(table, command)
-    if code == Code.OK:
-        table.rows += command.rows
-        table.dlq_rows += command.dlq_rows
-    return Reply(code, table.uid, detail=table)
-
-
-@applies(TableReplace)
-def apply_replace(machine: Machine, command: TableReplace, place: int) -> Reply:
-    """Commit a job that left fewer rows than there were. Replies as `apply_commit`."""
-    machine.counters.raise_level(level_of(TableReplace))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -164,6 +150,13 @@ def apply_replace(machine: Machine, command: TableReplace, place: int) -> Reply:
         table.rows = max(0, table.rows + command.rows)
         table.dlq_rows += command.dlq_rows
     return Reply(code, table.uid, detail=table)
+
+
+@applies(TableReplace)
+def apply_replace(machine: Machine, command: TableReplace, place: int) -> Reply:
+    """Commit a job that left fewer rows than there were. Replies as `apply_commit`."""
+    machine.counters.raise_level(level_of(TableReplace))  # see `apply_evict`
+    return apply_commit(machine, command, place)
 
 
 @applies(TableMove)
