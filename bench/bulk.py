@@ -83,6 +83,24 @@ def lasting(parent: psutil.Process) -> list[psutil.Process]:
     return [process for process in found if process.is_running()]
 
 
+@contextmanager
+def serving(
+    line: list[str], port: int, folder: Path, extra: dict[str, str], cwd: str | None = None
+) -> Iterator[Servers]:
+    """Run a server by its command line, with `extra` variables. Its folder, which has its log, is
+    removed at the end."""
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            line, env={**os.environ, **extra}, stdout=log, stderr=log, cwd=cwd
+        )
+        try:
+            wait_ready(port, process)
+            yield Servers(port, lasting(psutil.Process(process.pid)))
+        finally:
+            stop(process)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def missing(server: str) -> str:
     """Return why a peer cannot be started here, or nothing."""
     if server.startswith("rust-") and shutil.which("durable-streams-server") is None:
@@ -102,17 +120,8 @@ def one_node(server: str, arguments: argparse.Namespace) -> Iterator[Servers]:
     line, extra = command("polynya" if tree else server, port, folder / "data")
     if tree:
         extra = {"PYTHONPATH": str(Path(tree).absolute() / "src")}
-    log = open(folder / "server.log", "wb")  # noqa: SIM115 (closed with the process)
-    process = subprocess.Popen(
-        line, env={**os.environ, **extra}, stdout=log, stderr=log, cwd=tree or None
-    )
-    try:
-        wait_ready(port, process)
-        yield Servers(port, lasting(psutil.Process(process.pid)))
-    finally:
-        stop(process)
-        log.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with serving(line, port, folder, extra, cwd=tree or None) as servers:
+        yield servers
 
 
 @contextmanager

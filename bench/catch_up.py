@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import re
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,12 +22,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from bench._nodes import machine
 from bench._rounds import Figures, in_turn, table
-from bench.bulk import MIB, PAGE_BYTES, Servers, lasting
-from bench.compare import stop, wait_ready
+from bench.bulk import MIB, PAGE_BYTES, Servers, serving
 from chaos.ports import keep_row
 from polynya.cli.demo.flights import rows
 
@@ -47,19 +43,9 @@ def node(codec: str, directory: str | None) -> Iterator[Servers]:
     port = keep_row(2)
     line = f"-m polynya serve --cores 1 --listen 127.0.0.1:{port} --kafka-listen 127.0.0.1:0"
     settings = f"--cold-compression {codec} --cold-flush-max-age-ms 1000"
-    log = (folder / "server.log").open("wb")
-    process = subprocess.Popen(
-        [sys.executable, *line.split(), *settings.split(), "--data", str(folder / "data")],
-        stdout=log,
-        stderr=log,
-    )
-    try:
-        wait_ready(port, process)
-        yield Servers(port, lasting(psutil.Process(process.pid)))
-    finally:
-        stop(process)
-        log.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, *line.split(), *settings.split(), "--data", str(folder / "data")]
+    with serving(command, port, folder, {}) as servers:
+        yield servers
 
 
 class Reader:

@@ -4,16 +4,15 @@ the relay to the leader, and its write; and of a question to another core."""
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
+from worlds.traced import PARENT, tracer_of
 
 from polynya.base.errors import InvalidMessage, NotLeader
-from polynya.base.spans import Span, Tracer, active, within
+from polynya.base.spans import Span, active, within
 from polynya.replica.log import encode_command
 from polynya.routing import messages
 from polynya.routing.bundles import Bundles
@@ -25,22 +24,9 @@ from polynya.stream.parts import Batch, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.transport.handshake import address
 
-PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 GROUP = 2
 RELAY, LEADER = address(2, 0), address(3, 0)
 OLDER = TRACE_PROTOCOL - 1
-
-
-def tracer_of(seed: int) -> Tracer:
-    numbers = random.Random(seed)
-    return Tracer(
-        ratio=0.0,
-        follows_clients=True,
-        queue_max=100,
-        now_ns=itertools.count().__next__,
-        random=numbers.random,
-        bits=numbers.getrandbits,
-    )
 
 
 class Core:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from polling import wait_for
+from worlds.traced import PARENT, tracer_of
 from worlds.two_nodes import answer_of, each_loop, two_nodes  # noqa: F401 a fixture
 
 from polynya.base.spans import Span, Tracer, active, within
@@ -26,19 +25,6 @@ from polynya.transport import Transport, address
 
 run = asyncio.run
 pytestmark = pytest.mark.usefixtures("each_loop")
-PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-def tracer_of(seed: int) -> Tracer:
-    numbers = random.Random(seed)
-    return Tracer(
-        ratio=0.0,
-        follows_clients=True,
-        queue_max=100,
-        now_ns=itertools.count().__next__,
-        random=numbers.random,
-        bits=numbers.getrandbits,
-    )
 
 
 def lead(transport: Transport, tracer: Tracer) -> None:
