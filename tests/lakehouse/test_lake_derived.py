@@ -143,6 +143,7 @@ def test_a_function_derives_rows(
     ("code", "partitions", "why"),
     [
         ("sql:select nothing from input", [], "UNRESOLVED_COLUMN"),
+        ("sql:select item from records", [], "The rows are in the view 'input'."),
         ("sql:select item, item from input", [], "the transform has two columns 'item'"),
         ("sql:select raise_error('odd price') from input", [], "odd price"),
         ("sql:create table x (a int)", [], "expected one SELECT"),

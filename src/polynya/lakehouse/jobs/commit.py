@@ -26,6 +26,7 @@ from polynya.lakehouse.jobs.results import (
     Rewrite,
     Runner,
     announce,
+    counted,
     find_result,
     load_result,
     part_of,
@@ -112,7 +113,7 @@ def run_job(
     """
     check_plan(plan)
     if plan.ranges:
-        announce(plan, f"{len(plan.ranges)} ranges, {_size(plan)}", progress)
+        announce(plan, f"{counted(len(plan.ranges), 'range')}, {_size(plan)}", progress)
     repair(blobs, plan.table)
     key = find_result(blobs, plan)
     if not key and plan.ranges:
@@ -205,7 +206,7 @@ def _produce(
         progress("schema", f"{found} were found: running again with columns for them")
     unframed = sum(result.unframed for result in results)
     without = f", {unframed:,} of them without a schema's id" if unframed else ""
-    progress("ran", f"{sum(result.records for result in results):,} records{without}")
+    progress("ran", counted(sum(result.records for result in results), "record") + without)
     known = {*fixed.uncovered, *(previous.uncovered if previous else ())} - set(paths(job.columns))
     made = _result(plan, job, results, previous)
     made = msgspec.structs.replace(

@@ -28,6 +28,7 @@ from polynya.lakehouse.jobs.results import (
     Rewrite,
     Runner,
     announce,
+    counted,
     load_result,
     part_of,
     result_of,
@@ -103,7 +104,7 @@ def _records(
     if not ranges:
         return None
     runner, progress = run
-    announce(plan, f"the transform of {len(ranges)} ranges", progress)
+    announce(plan, f"the transform of {counted(len(ranges), 'range')}", progress)
     plan = msgspec.structs.replace(plan, ranges=ranges)
     writers = Writers(plan.table.columns, coordinator.schemas)
     fixed = fix_schema(blobs, plan, previous.columns if previous else [], writers)

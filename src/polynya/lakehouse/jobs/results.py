@@ -142,6 +142,11 @@ Rewrite = Callable[[JobPlan, Runner, Blobs, Progress], str]
 """Produces the result of a plan without ranges: returns its key, or "" if nothing is to do."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural but for one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def announce(plan: JobPlan, what: str, progress: Progress) -> None:
     """Say what a job will do. One without ranges may turn out to have nothing to do."""
     progress("planned", f"job {plan.job} of '{plan.table.name}': {what}")

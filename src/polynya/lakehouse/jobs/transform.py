@@ -31,6 +31,7 @@ _UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 )
 _TRACEBACK = "Traceback (most recent call last):"
+_NO_VIEW = "TABLE_OR_VIEW_NOT_FOUND"
 
 
 def derived(
@@ -85,7 +86,8 @@ def _reason(fault: Exception) -> str:
     if _TRACEBACK in lines:
         last = len(lines) - lines[::-1].index(_TRACEBACK)
         lines = [line for line in lines[last:] if line.strip() and line[0] != " "] or lines
-    return lines[0][:_TOLD_CHARACTERS]
+    told = lines[0][:_TOLD_CHARACTERS]
+    return f"{told} The rows are in the view '{VIEW}'." if _NO_VIEW in told else told
 
 
 def _check_query(session: Any, statement: str) -> None:
