@@ -142,7 +142,7 @@ def test_a_client_that_goes_back_gets_again_what_came_after_that_event() -> None
 @pytest.mark.parametrize(
     "query", ["match=many/0*", "prefix=many/&offset=now", "stream=many/00", QUERY + "&stream=x"]
 )
-def test_another_selection_begins_anew_and_leaves_nothing(query: str) -> None:
+def test_another_selection_opens_its_own_streams_and_leaves_nothing(query: str) -> None:
     async def story(world: World) -> None:
         await filled(world, 3)
         first = await poll(world, QUERY)

@@ -365,7 +365,7 @@ def test_a_read_replica_that_is_promoted_votes_in_groups_that_it_has_had() -> No
         steps = toy.round()
         for step in steps:
             if isinstance(step, ChangeVoters) and 4 in step.configuration.learners:
-                assert step.group in read, "what it has is not made anew"
+                assert step.group in read, "what it has is not made again"
         if not steps:
             break
     toy.check_rest()

@@ -73,7 +73,7 @@ export function open(place, shell) {
 
   function drawTokens({ tokens: found, acls = [] }) {
     const shown = [...found].sort((one, other) => Number(other.state === "active") - Number(one.state === "active") || other.created_ms - one.created_ms);
-    const key = (token) => JSON.stringify([token, aclsOf(token.name, acls)]); // a row is made anew if anything in it changed
+    const key = (token) => JSON.stringify([token, aclsOf(token.name, acls)]); // a row is made again if anything in it changed
     tokenRows.show(shown.slice(0, TOKENS_MAX), key, (token) => tokenRow(token, acls, () => revokeToken(shell, token, again)));
     noTokens.hidden = true;
   }
