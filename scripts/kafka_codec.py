@@ -266,9 +266,16 @@ def tagged(message: Message, shape: Shape) -> list[Field]:
     return sorted(found, key=lambda each: each.tag)
 
 
+def primitive_of(each: Field, *, write: bool) -> str:
+    """Return the name of the function that reads or writes a field of variable size."""
+    name = "array" if each.is_array else PRIMITIVES.get(each.type, each.type)
+    is_either = write or not each.is_nullable or each.type == "records"  # records may be null
+    return name if is_either else f"nullable_{name}"
+
+
 def chooses(message: Message, shape: Shape, *, write: bool) -> Iterator[str]:
     """Yield the lines that choose the classic or the compact form of the primitives that are
-    used."""
+    used. Readers refuse null but in fields of some version that allows it."""
     if not message.flexible <= message.last:
         compact = "never"
     else:
@@ -276,14 +283,13 @@ def chooses(message: Message, shape: Shape, *, write: bool) -> Iterator[str]:
             "always" if message.flexible <= message.first else f"version >= {message.flexible}"
         )
     used = {
-        each.type
+        primitive_of(each, write=write)
         for each in shape.fields
-        if not each.is_array and each.type in ("string", "records", "bytes")
+        if each.is_array or each.type in ("string", "records", "bytes")
     }
     used |= {"string" for each in shape.fields if each.is_array and each.type == "string"}
-    used |= {"array" for each in shape.fields if each.is_array}
     prefix = "put_" if write else ""
-    for name in sorted(PRIMITIVES.get(each, each) for each in used):
+    for name in sorted(used):
         local = f"{prefix}{name}"
         choice = {"never": f"p.{prefix}{name}", "always": f"p.{prefix}compact_{name}"}.get(
             compact, f"p.{prefix}compact_{name} if {compact} else p.{prefix}{name}"
@@ -337,11 +343,13 @@ def read_one(message: Message, each: Field) -> Iterator[str]:
     begin = max(each.versions[0], message.first)
     strict = f"version < {each.nullable[0]}" if each.nullable[0] > begin else ""  # null is refused
     if each.is_array:
-        yield "count, at = array(data, at)"
+        yield f"count, at = {primitive_of(each, write=False)}(data, at)"
         if each.is_nullable:
             yield "if count < 0" + (f" and not {strict}" if strict else "") + ":"
             yield f"    {target} = None"
             yield "else:"
+            if strict:
+                yield "    p.counted(count)"
             yield from ("    " + line for line in read_elements(each, target))
         else:
             yield from read_elements(each, target)
@@ -354,20 +362,16 @@ def read_one(message: Message, each: Field) -> Iterator[str]:
     elif each.type == "uuid":
         yield f"{target}, at = p.uuid(data, at)"
     else:
+        read = f"{primitive_of(each, write=False)}(data, at)"
+        if not (each.is_nullable and strict):
+            yield f"{target}, at = {read}"
+            return
         local = {"string": "value", "bytes": "octet_string"}.get(each.type, "view")
-        yield f"{local}, at = {PRIMITIVES.get(each.type, each.type)}(data, at)"
-        if not each.is_nullable:
-            yield f"{target} = p.given({local})"
-        else:
-            yield (
-                f"{target} = p.given({local}) if {strict} else {local}"
-                if strict
-                else f"{target} = {local}"
-            )
+        yield f"{local}, at = {read}"
+        yield f"{target} = p.given({local}) if {strict} else {local}"
 
 
 def read_elements(each: Field, target: str) -> Iterator[str]:
-    yield "p.counted(count)"
     if each.type == "int32":
         yield f"{target}, at = p.integers(data, at, count)"
         return
@@ -386,7 +390,7 @@ def read_elements(each: Field, target: str) -> Iterator[str]:
         yield f"    {local}.append({snake(each.type)})"
     else:
         yield "    text, at = string(data, at)"
-        yield f"    {local}.append(p.given(text))"
+        yield f"    {local}.append(text)"
     yield f"{target} = {local}"
 
 
@@ -498,7 +502,10 @@ def tags_written(message: Message, shape: Shape, module: Module) -> Iterator[str
             yield f"{indent}    add({module.format([each])}.pack(it.{each.name}))"
         else:
             yield from (f"{indent}    {line}" for line in write_one(each, "add"))
-    yield f"{indent}p.put_tags(put, tags)"
+    yield f"{indent}if tags:"
+    yield f"{indent}    p.put_tags(put, tags)"
+    yield f"{indent}else:"
+    yield f'{indent}    put(b"\\0")'
 
 
 # --- modules --------------------------------------------------------------------------------------

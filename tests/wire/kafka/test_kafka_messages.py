@@ -37,9 +37,8 @@ def test_requests_of_kio_decode_to_the_same_values(api: Api, version: int) -> No
     kind = typing.get_type_hints(api.read)["return"].__args__[0]
     for _ in range(SAMPLES):
         theirs = random_kio(kio_class(api, version, "request"), rng)
-        found = decode_request(
-            api, memoryview(kio_bytes(theirs)), Header(api.key, version, 1, "", 0)
-        )
+        header = Header(api.key, version, 1, "", 0)
+        found, _ = decode_request(api, memoryview(kio_bytes(theirs)), header)
         assert found == as_ours(theirs, kind, request=True)
 
 
@@ -66,7 +65,7 @@ def test_cut_and_changed_requests_are_malformed_or_decoded(api: Api, version: in
         changed = bytearray(whole)
         changed[rng.randrange(len(changed))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
         with contextlib.suppress(Malformed):  # any other error would break the connection's loop
-            assert decode_request(api, memoryview(changed), header) is not None
+            assert decode_request(api, memoryview(changed), header)[0] is not None
 
 
 def test_the_index_lists_each_generated_module() -> None:
@@ -103,14 +102,40 @@ def test_golden_frames() -> None:
         == "00000017" + "00000005" + "00000001" + "00000001" + "000168" + "00002384" + "00000000"
     )
     body = "ffff ffff 000005dc 00000001 000174 00000001 00000000 00000003 616263"
-    found = decode_request(APIS[0], memoryview(bytes.fromhex(body)), Header(0, 3, 1, "", 0))
+    found, _ = decode_request(APIS[0], memoryview(bytes.fromhex(body)), Header(0, 3, 1, "", 0))
     data = produce.PartitionProduceData(0, memoryview(b"abc"))
     assert found == produce.ProduceRequest(
         None, -1, 1500, [produce.TopicProduceData("t", partition_data=[data])]
     )
 
 
+@pytest.mark.parametrize(
+    ("version", "body", "reason"),
+    [
+        (3, "ffff ffff 000005dc ffffffff", "array"),
+        (3, "ffff ffff 000005dc 00000001 ffff 00000000", "field"),
+        (3, "ffff ffff 000005dc 00000001 000174 ffffffff", "array"),
+        (9, "00 ffff 000005dc 00", "array"),
+        (9, "00 ffff 000005dc 02 00 01 00 00", "field"),
+        (9, "00 ffff 000005dc 02 0274 00 00 00", "array"),
+    ],
+)
+def test_null_is_refused_where_a_version_allows_none(version: int, body: str, reason: str) -> None:
+    with pytest.raises(Malformed, match=f"null in an? {reason} that cannot be null"):
+        decode_request(APIS[0], memoryview(bytes.fromhex(body)), Header(0, version, 1, "", 0))
+
+
+def test_a_decoded_request_comes_with_its_elements() -> None:
+    """An array of one is free."""
+    classic = bytes.fromhex("ffff ffff 000005dc 00000003") + 3 * bytes.fromhex("000174 00000000")
+    request, elements = decode_request(APIS[0], memoryview(classic), Header(0, 3, 1, "", 0))
+    assert (len(request.topic_data), elements) == (3, 3)
+    compact = bytes.fromhex("00 ffff 000005dc 02 0274 01 00 00")
+    request, elements = decode_request(APIS[0], memoryview(compact), Header(0, 9, 1, "", 0))
+    assert (request.transactional_id, len(request.topic_data), elements) == (None, 1, 0)
+
+
 def test_records_are_views_and_pieces() -> None:
     body = bytes.fromhex("ffff ffff 000005dc 00000001 000174 00000001 00000000 00000003") + b"abc"
-    request = decode_request(APIS[0], memoryview(body), Header(0, 3, 1, "", 0))
+    request, _ = decode_request(APIS[0], memoryview(body), Header(0, 3, 1, "", 0))
     assert request.topic_data[0].partition_data[0].records.obj is body

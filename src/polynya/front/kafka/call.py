@@ -183,12 +183,8 @@ class Call:
         self.worked = 0  # elements of the request, or of the answer
         self.span: Span | None = None  # of a traced request
 
-    def answer(self, message: Any) -> None:
-        """Answer with a message of the request's version."""
-        self.send(self.encoded(message))
-
     def encoded(self, message: Any) -> list[Bytes]:
-        """Return an answer as a frame."""
+        """Return an answer, a message of the request's version, as a frame."""
         assert self.api is not None
         if self.throttle_ms and hasattr(message, "throttle_time_ms"):
             message.throttle_time_ms = self.throttle_ms

@@ -45,7 +45,7 @@ from polynya.wire.kafka.messages import (
     decode_request,
     encode_response,
 )
-from polynya.wire.kafka.primitives import Bytes, Malformed, decoded_elements
+from polynya.wire.kafka.primitives import Bytes, Malformed
 
 _DECODED_AT_ONCE_BYTES = 64 * KIB  # beyond it a request without records is decoded in a thread
 # A client of before librdkafka 2.3 turns compression off if it sees no version 0 of Produce.
@@ -137,7 +137,7 @@ def dispatch(call: Call) -> None:
         call.connection.hold()
         call.context.spawn(_decode_and_run(call, api))
         return
-    request, count = _decoded(call, api)
+    request, count = decode_request(api, call.data, call.header)
     if count >= KAFKA_ELEMENTS_PER_TURN:
         charge_elements(call, count)
     if header.key == PRODUCE:
@@ -147,17 +147,12 @@ def dispatch(call: Call) -> None:
     call.context.spawn(_run(call, request))
 
 
-def _decoded(call: Call, api: Api) -> tuple[Any, int]:
-    """Return a request, and the number of its elements. Raises Malformed."""
-    request = decode_request(api, call.data, call.header)
-    return request, decoded_elements()
-
-
 async def _decode_and_run(call: Call, api: Api) -> None:
     """Decode a large request in a thread. The connection takes no further one meanwhile, so that
     they begin in their order."""
     try:
-        request, count = await in_thread(call.context.turns.coding, partial(_decoded, call, api))
+        decode = partial(decode_request, api, call.data, call.header)
+        request, count = await in_thread(call.context.turns.coding, decode)
     except BaseException as error:
         call.drop()
         call.connection.go_on_after(error)
@@ -180,7 +175,7 @@ async def _repeat(call: Call, repeated: RepeatedRequest) -> None:
         raise
     if left_seconds >= 0:
         assert call.api is not None
-        request = decode_request(call.api, call.data, call.header)
+        request, _ = decode_request(call.api, call.data, call.header)
         request.max_wait_ms = int(left_seconds * 1000)
         await _run(call, request)
 
@@ -202,7 +197,7 @@ async def _run(call: Call, request: Any) -> None:
     elif call.worked >= KAFKA_ELEMENTS_PER_TURN:
         call.send(await in_thread(call.context.turns.coding, partial(call.encoded, message)))
     else:
-        call.answer(message)
+        call.send(call.encoded(message))
 
 
 def _note_denied(call: Call) -> None:
@@ -228,6 +223,6 @@ def _api_versions(call: Call) -> list[Bytes]:
     if header.version not in api.versions:
         response.error_code = Error.UNSUPPORTED_VERSION
         return encode(0, header.correlation, response)
-    request = decode_request(api, call.data, header)
+    request, _ = decode_request(api, call.data, header)
     call.session.software = (request.client_software_name, request.client_software_version)
     return encode(header.version, header.correlation, response)

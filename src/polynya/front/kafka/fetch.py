@@ -128,10 +128,8 @@ async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes
             is_repeatable = session is None or not changes_session
         reading = _Reading(call, request)
         await reading.find()
-        await reading.read()
-        while not (reading.is_enough or loop.time() >= until or connection.is_ending):
+        while not (await reading.read() or loop.time() >= until or connection.is_ending):
             await reading.wait(until)
-            await reading.read()
         response, waiting = await reading.ended()
         if session is not None:
             response.session_id = session.id
@@ -265,13 +263,9 @@ class _Reading:
         each.is_read, each.is_beyond = True, False
         self._refuse(each.answer, error)
 
-    @property
-    def is_enough(self) -> bool:
-        """Report whether the answer may leave: it has enough bytes, or an error."""
-        return self._size >= self._request.min_bytes or self._is_answered
-
-    async def read(self) -> None:
+    async def read(self) -> bool:
         """Read what is not read, up to the size of the request; the first batch may exceed it.
+        Return whether the answer may leave: it has enough bytes, or an error.
 
         Partitions in memory are read first, others together: their slices come at once."""
         late = []
@@ -284,10 +278,11 @@ class _Reading:
             left = self._bytes_max - self._size
             if left <= 0 and self._size:
                 await asyncio.gather(*map(self._place, late))
-                return
+                break
             some = late[: max(1, left // MIB)]  # each may exceed its share by a batch
             del late[: len(some)]
             await asyncio.gather(*(self._read_late(each, left // len(some)) for each in some))
+        return self._size >= self._request.min_bytes or self._is_answered
 
     def _read_now(self, each: _Wanted) -> bool:
         """Read a partition of this core's memory; return False if it is not there."""
@@ -298,14 +293,11 @@ class _Reading:
         is_full = left <= 0 and self._size > 0
         info = None if each.has_more and not is_full else each.stream.info_nowait()
         if isinstance(info, StreamInfo):
-            high = info.high_watermark
-            end = high if self._uncommitted else info.record
-            if offset > high:
-                each.place(info)
-                each.is_beyond = True
-                return True
-            if end <= offset or is_full:
-                each.place(info)
+            each.place(info)
+            ends = each.answer
+            each.is_beyond = offset > ends.high_watermark
+            end = ends.high_watermark if self._uncommitted else ends.last_stable_offset
+            if each.is_beyond or end <= offset or is_full:
                 return True
         query = self._query(each, left)
         found = each.stream.read_nowait(query)

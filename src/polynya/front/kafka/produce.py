@@ -442,7 +442,7 @@ class _Produce:
             if self._is_misled:
                 tell_of_produce(self._call, self._response)
             if self._call.worked < KAFKA_ELEMENTS_PER_TURN:
-                self._call.answer(self._response)
+                self._call.send(self._call.encoded(self._response))
             else:
                 self._call.context.spawn(self._answer_later())
 

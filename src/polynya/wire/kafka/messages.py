@@ -88,16 +88,17 @@ def read_header(data: memoryview) -> Header:
     return Header(key, version, correlation, client_id or "", at)
 
 
-def decode_request(api: Api, data: memoryview, header: Header) -> Any:
-    """Decode the body of a request; its byte fields are views of `data`. Raises Malformed.
+def decode_request(api: Api, data: memoryview, header: Header) -> tuple[Any, int]:
+    """Decode the body of a request; its byte fields are views of `data`. Return it with the number
+    of its array elements and tagged fields. Raises Malformed.
 
     Bytes behind the body are ignored, as Kafka does: librdkafka 2.16 sends some."""
-    p.allow_elements(_ELEMENTS_MAX.get(api.key, KAFKA_ELEMENTS_MAX))
+    elements = p.allow_elements(_ELEMENTS_MAX.get(api.key, KAFKA_ELEMENTS_MAX))
     try:
         message, _ = api.read(data, header.body, header.version)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise Malformed(f"the body of {api.name} version {header.version}: {error}") from None
-    return message
+    return message, elements.most - elements.left
 
 
 def encode_response(api: Api, version: int, correlation: int, message: Any) -> list[p.Bytes]:

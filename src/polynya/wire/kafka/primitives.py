@@ -26,6 +26,8 @@ Put = Callable[[Bytes], None]  # appends a piece to the encoded message
 
 NO_UUID = bytes(16)
 _VARINT_BYTES_MAX = 5
+_NULL = "null in a field that cannot be null"
+_NULL_ARRAY = "null in an array that cannot be null"
 _T = TypeVar("_T")
 _I16, _I32 = Struct(">h"), Struct(">i")
 
@@ -34,7 +36,7 @@ class Malformed(ValueError):
     """The bytes are not a message of this version."""
 
 
-class _Elements(msgspec.Struct, gc=False):
+class Elements(msgspec.Struct, gc=False):
     """The array elements and tagged fields that a message being decoded may still have. An array
     of one element is free, as the element that holds it has been counted."""
 
@@ -48,18 +50,14 @@ class _Elements(msgspec.Struct, gc=False):
 
 
 # of the message that this thread or task decodes: large ones are decoded in threads
-_elements: ContextVar[_Elements] = ContextVar("elements", default=_Elements(0, 0))  # noqa: B039 (nothing is left of it)
+_elements: ContextVar[Elements] = ContextVar("elements", default=Elements(0, 0))  # noqa: B039 (nothing is left of it)
 
 
-def allow_elements(most: int) -> None:
-    """Begin to decode a message of at most so many elements."""
-    _elements.set(_Elements(most, most))
-
-
-def decoded_elements() -> int:
-    """Return the number of elements of the message that was decoded last."""
-    found = _elements.get()
-    return found.most - found.left
+def allow_elements(most: int) -> Elements:
+    """Begin to decode a message of at most so many elements, and return their count."""
+    allowed = Elements(most, most)
+    _elements.set(allowed)
+    return allowed
 
 
 def uvarint(data: memoryview, at: int) -> tuple[int, int]:
@@ -85,17 +83,22 @@ def _end(data: memoryview, at: int, size: int) -> int:
     return end
 
 
-def string(data: memoryview, at: int) -> tuple[str | None, int]:
-    """Read a string with a 16-bit length; -1 is null."""
+def string(data: memoryview, at: int) -> tuple[str, int]:
+    """Read a string with a 16-bit length. Null, as -1, is refused."""
     size = _I16.unpack_from(data, at)[0]
     if size == -1:
-        return None, at + 2
+        raise Malformed(_NULL)
     end = _end(data, at + 2, size)
     return str(data[at + 2 : end], "utf-8"), end
 
 
+def nullable_string(data: memoryview, at: int) -> tuple[str | None, int]:
+    """Read a string as `string` does, or null."""
+    return (None, at + 2) if _I16.unpack_from(data, at)[0] == -1 else string(data, at)
+
+
 def lenient_string(data: memoryview, at: int) -> tuple[str | None, int]:
-    """Read a string as `string` does, with U+FFFD in place of what is not UTF-8."""
+    """Read a string as `nullable_string` does, with U+FFFD in place of what is not UTF-8."""
     size = _I16.unpack_from(data, at)[0]
     if size == -1:
         return None, at + 2
@@ -105,19 +108,24 @@ def lenient_string(data: memoryview, at: int) -> tuple[str | None, int]:
     return str(data[at + 2 : end], "utf-8", "replace"), end
 
 
-def compact_string(data: memoryview, at: int) -> tuple[str | None, int]:
-    """Read a string with a varint length plus one; 0 is null."""
+def compact_string(data: memoryview, at: int) -> tuple[str, int]:
+    """Read a string with a varint length plus one. Null, as 0, is refused."""
     size = data[at]
     if size < 0x80:
         at += 1
     else:
         size, at = uvarint(data, at)
     if size == 0:
-        return None, at
+        raise Malformed(_NULL)
     end = at + size - 1
     if end > len(data):
         _end(data, at, size - 1)
     return str(data[at:end], "utf-8"), end
+
+
+def compact_nullable_string(data: memoryview, at: int) -> tuple[str | None, int]:
+    """Read a string as `compact_string` does, or null."""
+    return compact_string(data, at) if data[at] else (None, at + 1)
 
 
 def records(data: memoryview, at: int) -> tuple[memoryview | None, int]:
@@ -140,14 +148,26 @@ def compact_records(data: memoryview, at: int) -> tuple[memoryview | None, int]:
     return data[at:end], end
 
 
-def octets(data: memoryview, at: int) -> tuple[bytes | None, int]:
-    """Read bytes with a 32-bit length, as a copy; -1 is null."""
+def octets(data: memoryview, at: int) -> tuple[bytes, int]:
+    """Read bytes with a 32-bit length, as a copy. Null, as -1, is refused."""
+    view, at = records(data, at)
+    return bytes(given(view)), at
+
+
+def nullable_octets(data: memoryview, at: int) -> tuple[bytes | None, int]:
+    """Read bytes as `octets` does, or null."""
     view, at = records(data, at)
     return None if view is None else bytes(view), at
 
 
-def compact_octets(data: memoryview, at: int) -> tuple[bytes | None, int]:
-    """Read bytes with a varint length plus one, as a copy; 0 is null."""
+def compact_octets(data: memoryview, at: int) -> tuple[bytes, int]:
+    """Read bytes with a varint length plus one, as a copy. Null, as 0, is refused."""
+    view, at = compact_records(data, at)
+    return bytes(given(view)), at
+
+
+def compact_nullable_octets(data: memoryview, at: int) -> tuple[bytes | None, int]:
+    """Read bytes as `compact_octets` does, or null."""
     view, at = compact_records(data, at)
     return None if view is None else bytes(view), at
 
@@ -164,27 +184,43 @@ def int8(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def array(data: memoryview, at: int) -> tuple[int, int]:
-    """Read the 32-bit length of an array; -1 is null. Each element has at least one byte."""
+    """Read the 32-bit length of an array. Null, as -1, is refused. Each element has at least one
+    byte."""
     size = _I32.unpack_from(data, at)[0]
-    if size < -1 or size > len(data) - at:
+    if size == -1:
+        raise Malformed(_NULL_ARRAY)
+    if size < 0 or size > len(data) - at:
         raise Malformed(f"an array of {size} elements in {len(data) - at} bytes")
     if size > 1:
         _elements.get().take(size)
     return size, at + 4
 
 
+def nullable_array(data: memoryview, at: int) -> tuple[int, int]:
+    """Read the length of an array as `array` does, or -1 for null."""
+    return (-1, at + 4) if _I32.unpack_from(data, at)[0] == -1 else array(data, at)
+
+
 def compact_array(data: memoryview, at: int) -> tuple[int, int]:
-    """Read the varint length of an array, which is one more than its elements; -1 is null."""
+    """Read the varint length of an array, which is one more than its elements. Null, as 0, is
+    refused."""
     size = data[at]
     if size < 0x80:
         at += 1
     else:
         size, at = uvarint(data, at)
+    if size == 0:
+        raise Malformed(_NULL_ARRAY)
     if size - 1 > len(data) - at:
         raise Malformed(f"an array of {size - 1} elements in {len(data) - at} bytes")
     if size > 2:
         _elements.get().take(size - 1)
     return size - 1, at
+
+
+def compact_nullable_array(data: memoryview, at: int) -> tuple[int, int]:
+    """Read the length of an array as `compact_array` does, or -1 for null."""
+    return compact_array(data, at) if data[at] else (-1, at + 1)
 
 
 def integers(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
@@ -243,13 +279,13 @@ def skip_tags(data: memoryview, at: int) -> int:
 def counted(count: int) -> None:
     """Refuse a null array where this version allows none."""
     if count < 0:
-        raise Malformed("null in an array that cannot be null")
+        raise Malformed(_NULL_ARRAY)
 
 
 def given(value: _T | None) -> _T:
     """Return the value, or refuse a null where this version allows none."""
     if value is None:
-        raise Malformed("null in a field that cannot be null")
+        raise Malformed(_NULL)
     return value
 
 

@@ -30,12 +30,10 @@ def read_add_offsets_to_txn_request(
 ) -> tuple[AddOffsetsToTxnRequest, int]:
     string = p.compact_string if version >= 3 else p.string
     it = AddOffsetsToTxnRequest()
-    value, at = string(data, at)
-    it.transactional_id = p.given(value)
+    it.transactional_id, at = string(data, at)
     it.producer_id, it.producer_epoch = _QH.unpack_from(data, at)
     at += _QH.size
-    value, at = string(data, at)
-    it.group_id = p.given(value)
+    it.group_id, at = string(data, at)
     if version >= 3:
         at = p.skip_tags(data, at)
     return it, at

@@ -48,10 +48,8 @@ def read_add_partitions_to_txn_topic(
     array = p.compact_array if version >= 3 else p.array
     string = p.compact_string if version >= 3 else p.string
     it = AddPartitionsToTxnTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     it.partitions, at = p.integers(data, at, count)
     if version >= 3:
         at = p.skip_tags(data, at)
@@ -65,14 +63,12 @@ def read_add_partitions_to_txn_transaction(
     string = p.compact_string if version >= 3 else p.string
     it = AddPartitionsToTxnTransaction()
     if version >= 4:
-        value, at = string(data, at)
-        it.transactional_id = p.given(value)
+        it.transactional_id, at = string(data, at)
     if version >= 4:
         it.producer_id, it.producer_epoch, it.verify_only = _QHX.unpack_from(data, at)
         at += _QHX.size
     if version >= 4:
         count, at = array(data, at)
-        p.counted(count)
         found_topics: list[AddPartitionsToTxnTopic] = []
         for _ in range(count):
             add_partitions_to_txn_topic, at = read_add_partitions_to_txn_topic(data, at, version)
@@ -91,7 +87,6 @@ def read_add_partitions_to_txn_request(
     it = AddPartitionsToTxnRequest()
     if version >= 4:
         count, at = array(data, at)
-        p.counted(count)
         found_transactions: list[AddPartitionsToTxnTransaction] = []
         for _ in range(count):
             add_partitions_to_txn_transaction, at = read_add_partitions_to_txn_transaction(
@@ -100,14 +95,12 @@ def read_add_partitions_to_txn_request(
             found_transactions.append(add_partitions_to_txn_transaction)
         it.transactions = found_transactions
     if version <= 3:
-        value, at = string(data, at)
-        it.v3_and_below_transactional_id = p.given(value)
+        it.v3_and_below_transactional_id, at = string(data, at)
     if version <= 3:
         it.v3_and_below_producer_id, it.v3_and_below_producer_epoch = _QH.unpack_from(data, at)
         at += _QH.size
     if version <= 3:
         count, at = array(data, at)
-        p.counted(count)
         found_v3_and_below_topics: list[AddPartitionsToTxnTopic] = []
         for _ in range(count):
             add_partitions_to_txn_topic, at = read_add_partitions_to_txn_topic(data, at, version)

@@ -42,12 +42,11 @@ class AlterClientQuotasRequest(msgspec.Struct, gc=False):
 
 
 def read_entity_data(data: memoryview, at: int, version: int) -> tuple[EntityData, int]:
+    nullable_string = p.compact_nullable_string if version >= 1 else p.nullable_string
     string = p.compact_string if version >= 1 else p.string
     it = EntityData()
-    value, at = string(data, at)
-    it.entity_type = p.given(value)
-    value, at = string(data, at)
-    it.entity_name = value
+    it.entity_type, at = string(data, at)
+    it.entity_name, at = nullable_string(data, at)
     if version >= 1:
         at = p.skip_tags(data, at)
     return it, at
@@ -56,8 +55,7 @@ def read_entity_data(data: memoryview, at: int, version: int) -> tuple[EntityDat
 def read_op_data(data: memoryview, at: int, version: int) -> tuple[OpData, int]:
     string = p.compact_string if version >= 1 else p.string
     it = OpData()
-    value, at = string(data, at)
-    it.key = p.given(value)
+    it.key, at = string(data, at)
     it.value, it.remove = _DX.unpack_from(data, at)
     at += _DX.size
     if version >= 1:
@@ -69,14 +67,12 @@ def read_entry_data(data: memoryview, at: int, version: int) -> tuple[EntryData,
     array = p.compact_array if version >= 1 else p.array
     it = EntryData()
     count, at = array(data, at)
-    p.counted(count)
     found_entity: list[EntityData] = []
     for _ in range(count):
         entity_data, at = read_entity_data(data, at, version)
         found_entity.append(entity_data)
     it.entity = found_entity
     count, at = array(data, at)
-    p.counted(count)
     found_ops: list[OpData] = []
     for _ in range(count):
         op_data, at = read_op_data(data, at, version)
@@ -93,7 +89,6 @@ def read_alter_client_quotas_request(
     array = p.compact_array if version >= 1 else p.array
     it = AlterClientQuotasRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_entries: list[EntryData] = []
     for _ in range(count):
         entry_data, at = read_entry_data(data, at, version)

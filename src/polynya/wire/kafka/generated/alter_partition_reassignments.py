@@ -39,15 +39,14 @@ class AlterPartitionReassignmentsRequest(msgspec.Struct, gc=False):
 def read_reassignable_partition(
     data: memoryview, at: int, version: int
 ) -> tuple[ReassignablePartition, int]:
-    array = p.compact_array
+    nullable_array = p.compact_nullable_array
     it = ReassignablePartition()
     (it.partition_index,) = _I.unpack_from(data, at)
     at += _I.size
-    count, at = array(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.replicas = None
     else:
-        p.counted(count)
         it.replicas, at = p.integers(data, at, count)
     at = p.skip_tags(data, at)
     return it, at
@@ -59,10 +58,8 @@ def read_reassignable_topic(
     array = p.compact_array
     string = p.compact_string
     it = ReassignableTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[ReassignablePartition] = []
     for _ in range(count):
         reassignable_partition, at = read_reassignable_partition(data, at, version)
@@ -83,7 +80,6 @@ def read_alter_partition_reassignments_request(
         (it.allow_replication_factor_change,) = _X.unpack_from(data, at)
         at += _X.size
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[ReassignableTopic] = []
     for _ in range(count):
         reassignable_topic, at = read_reassignable_topic(data, at, version)

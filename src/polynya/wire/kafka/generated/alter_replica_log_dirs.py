@@ -38,10 +38,8 @@ def read_alter_replica_log_dir_topic(
     array = p.compact_array if version >= 2 else p.array
     string = p.compact_string if version >= 2 else p.string
     it = AlterReplicaLogDirTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     it.partitions, at = p.integers(data, at, count)
     if version >= 2:
         at = p.skip_tags(data, at)
@@ -54,10 +52,8 @@ def read_alter_replica_log_dir(
     array = p.compact_array if version >= 2 else p.array
     string = p.compact_string if version >= 2 else p.string
     it = AlterReplicaLogDir()
-    value, at = string(data, at)
-    it.path = p.given(value)
+    it.path, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[AlterReplicaLogDirTopic] = []
     for _ in range(count):
         alter_replica_log_dir_topic, at = read_alter_replica_log_dir_topic(data, at, version)
@@ -74,7 +70,6 @@ def read_alter_replica_log_dirs_request(
     array = p.compact_array if version >= 2 else p.array
     it = AlterReplicaLogDirsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_dirs: list[AlterReplicaLogDir] = []
     for _ in range(count):
         alter_replica_log_dir, at = read_alter_replica_log_dir(data, at, version)

@@ -43,8 +43,7 @@ def read_scram_credential_deletion(
 ) -> tuple[ScramCredentialDeletion, int]:
     string = p.compact_string
     it = ScramCredentialDeletion()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     (it.mechanism,) = _B.unpack_from(data, at)
     at += _B.size
     at = p.skip_tags(data, at)
@@ -57,14 +56,11 @@ def read_scram_credential_upsertion(
     octets = p.compact_octets
     string = p.compact_string
     it = ScramCredentialUpsertion()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     it.mechanism, it.iterations = _BI.unpack_from(data, at)
     at += _BI.size
-    octet_string, at = octets(data, at)
-    it.salt = p.given(octet_string)
-    octet_string, at = octets(data, at)
-    it.salted_password = p.given(octet_string)
+    it.salt, at = octets(data, at)
+    it.salted_password, at = octets(data, at)
     at = p.skip_tags(data, at)
     return it, at
 
@@ -75,14 +71,12 @@ def read_alter_user_scram_credentials_request(
     array = p.compact_array
     it = AlterUserScramCredentialsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_deletions: list[ScramCredentialDeletion] = []
     for _ in range(count):
         scram_credential_deletion, at = read_scram_credential_deletion(data, at, version)
         found_deletions.append(scram_credential_deletion)
     it.deletions = found_deletions
     count, at = array(data, at)
-    p.counted(count)
     found_upsertions: list[ScramCredentialUpsertion] = []
     for _ in range(count):
         scram_credential_upsertion, at = read_scram_credential_upsertion(data, at, version)

@@ -33,11 +33,9 @@ def read_api_versions_request(
     string = p.compact_string if version >= 3 else p.string
     it = ApiVersionsRequest()
     if version >= 3:
-        value, at = string(data, at)
-        it.client_software_name = p.given(value)
+        it.client_software_name, at = string(data, at)
     if version >= 3:
-        value, at = string(data, at)
-        it.client_software_version = p.given(value)
+        it.client_software_version, at = string(data, at)
     if version >= 3:
         at = p.skip_tags(data, at)
     return it, at
@@ -127,4 +125,7 @@ def write_api_versions_response(put: p.Put, it: ApiVersionsResponse, version: in
             tags.append((3, []))
             add = tags[-1][1].append
             add(_X.pack(it.zk_migration_ready))
-        p.put_tags(put, tags)
+        if tags:
+            p.put_tags(put, tags)
+        else:
+            put(b"\0")

@@ -33,11 +33,10 @@ def read_consumer_group_describe_request(
     string = p.compact_string
     it = ConsumerGroupDescribeRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_group_ids: list[str] = []
     for _ in range(count):
         text, at = string(data, at)
-        found_group_ids.append(p.given(text))
+        found_group_ids.append(text)
     it.group_ids = found_group_ids
     (it.include_authorized_operations,) = _X.unpack_from(data, at)
     at += _X.size

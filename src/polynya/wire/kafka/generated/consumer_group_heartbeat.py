@@ -42,7 +42,6 @@ def read_topic_partitions(data: memoryview, at: int, version: int) -> tuple[Topi
     it = TopicPartitions()
     it.topic_id, at = p.uuid(data, at)
     count, at = array(data, at)
-    p.counted(count)
     it.partitions, at = p.integers(data, at, count)
     at = p.skip_tags(data, at)
     return it, at
@@ -51,41 +50,34 @@ def read_topic_partitions(data: memoryview, at: int, version: int) -> tuple[Topi
 def read_consumer_group_heartbeat_request(
     data: memoryview, at: int, version: int
 ) -> tuple[ConsumerGroupHeartbeatRequest, int]:
-    array = p.compact_array
+    nullable_array = p.compact_nullable_array
+    nullable_string = p.compact_nullable_string
     string = p.compact_string
     it = ConsumerGroupHeartbeatRequest()
-    value, at = string(data, at)
-    it.group_id = p.given(value)
-    value, at = string(data, at)
-    it.member_id = p.given(value)
+    it.group_id, at = string(data, at)
+    it.member_id, at = string(data, at)
     (it.member_epoch,) = _I.unpack_from(data, at)
     at += _I.size
-    value, at = string(data, at)
-    it.instance_id = value
-    value, at = string(data, at)
-    it.rack_id = value
+    it.instance_id, at = nullable_string(data, at)
+    it.rack_id, at = nullable_string(data, at)
     (it.rebalance_timeout_ms,) = _I.unpack_from(data, at)
     at += _I.size
-    count, at = array(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.subscribed_topic_names = None
     else:
-        p.counted(count)
         found_subscribed_topic_names: list[str] = []
         for _ in range(count):
             text, at = string(data, at)
-            found_subscribed_topic_names.append(p.given(text))
+            found_subscribed_topic_names.append(text)
         it.subscribed_topic_names = found_subscribed_topic_names
     if version >= 1:
-        value, at = string(data, at)
-        it.subscribed_topic_regex = value
-    value, at = string(data, at)
-    it.server_assignor = value
-    count, at = array(data, at)
+        it.subscribed_topic_regex, at = nullable_string(data, at)
+    it.server_assignor, at = nullable_string(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.topic_partitions = None
     else:
-        p.counted(count)
         found_topic_partitions: list[TopicPartitions] = []
         for _ in range(count):
             topic_partitions, at = read_topic_partitions(data, at, version)

@@ -39,14 +39,11 @@ def read_acl_creation(data: memoryview, at: int, version: int) -> tuple[AclCreat
     it = AclCreation()
     (it.resource_type,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.resource_name = p.given(value)
+    it.resource_name, at = string(data, at)
     (it.resource_pattern_type,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.principal = p.given(value)
-    value, at = string(data, at)
-    it.host = p.given(value)
+    it.principal, at = string(data, at)
+    it.host, at = string(data, at)
     it.operation, it.permission_type = _BB.unpack_from(data, at)
     at += _BB.size
     if version >= 2:
@@ -60,7 +57,6 @@ def read_create_acls_request(
     array = p.compact_array if version >= 2 else p.array
     it = CreateAclsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_creations: list[AclCreation] = []
     for _ in range(count):
         acl_creation, at = read_acl_creation(data, at, version)

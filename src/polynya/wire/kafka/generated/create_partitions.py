@@ -41,7 +41,6 @@ def read_create_partitions_assignment(
     array = p.compact_array if version >= 2 else p.array
     it = CreatePartitionsAssignment()
     count, at = array(data, at)
-    p.counted(count)
     it.broker_ids, at = p.integers(data, at, count)
     if version >= 2:
         at = p.skip_tags(data, at)
@@ -51,18 +50,16 @@ def read_create_partitions_assignment(
 def read_create_partitions_topic(
     data: memoryview, at: int, version: int
 ) -> tuple[CreatePartitionsTopic, int]:
-    array = p.compact_array if version >= 2 else p.array
+    nullable_array = p.compact_nullable_array if version >= 2 else p.nullable_array
     string = p.compact_string if version >= 2 else p.string
     it = CreatePartitionsTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     (it.count,) = _I.unpack_from(data, at)
     at += _I.size
-    count, at = array(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.assignments = None
     else:
-        p.counted(count)
         found_assignments: list[CreatePartitionsAssignment] = []
         for _ in range(count):
             create_partitions_assignment, at = read_create_partitions_assignment(data, at, version)
@@ -79,7 +76,6 @@ def read_create_partitions_request(
     array = p.compact_array if version >= 2 else p.array
     it = CreatePartitionsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[CreatePartitionsTopic] = []
     for _ in range(count):
         create_partitions_topic, at = read_create_partitions_topic(data, at, version)

@@ -53,7 +53,6 @@ def read_creatable_replica_assignment(
     (it.partition_index,) = _I.unpack_from(data, at)
     at += _I.size
     count, at = array(data, at)
-    p.counted(count)
     it.broker_ids, at = p.integers(data, at, count)
     if version >= 5:
         at = p.skip_tags(data, at)
@@ -63,12 +62,11 @@ def read_creatable_replica_assignment(
 def read_creatable_topic_config(
     data: memoryview, at: int, version: int
 ) -> tuple[CreatableTopicConfig, int]:
+    nullable_string = p.compact_nullable_string if version >= 5 else p.nullable_string
     string = p.compact_string if version >= 5 else p.string
     it = CreatableTopicConfig()
-    value, at = string(data, at)
-    it.name = p.given(value)
-    value, at = string(data, at)
-    it.value = value
+    it.name, at = string(data, at)
+    it.value, at = nullable_string(data, at)
     if version >= 5:
         at = p.skip_tags(data, at)
     return it, at
@@ -78,19 +76,16 @@ def read_creatable_topic(data: memoryview, at: int, version: int) -> tuple[Creat
     array = p.compact_array if version >= 5 else p.array
     string = p.compact_string if version >= 5 else p.string
     it = CreatableTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     it.num_partitions, it.replication_factor = _IH.unpack_from(data, at)
     at += _IH.size
     count, at = array(data, at)
-    p.counted(count)
     found_assignments: list[CreatableReplicaAssignment] = []
     for _ in range(count):
         creatable_replica_assignment, at = read_creatable_replica_assignment(data, at, version)
         found_assignments.append(creatable_replica_assignment)
     it.assignments = found_assignments
     count, at = array(data, at)
-    p.counted(count)
     found_configs: list[CreatableTopicConfig] = []
     for _ in range(count):
         creatable_topic_config, at = read_creatable_topic_config(data, at, version)
@@ -107,7 +102,6 @@ def read_create_topics_request(
     array = p.compact_array if version >= 5 else p.array
     it = CreateTopicsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[CreatableTopic] = []
     for _ in range(count):
         creatable_topic, at = read_creatable_topic(data, at, version)
@@ -179,7 +173,10 @@ def write_creatable_topic_result(put: p.Put, it: CreatableTopicResult, version: 
             tags.append((0, []))
             add = tags[-1][1].append
             add(_H.pack(it.topic_config_error_code))
-        p.put_tags(put, tags)
+        if tags:
+            p.put_tags(put, tags)
+        else:
+            put(b"\0")
 
 
 def write_create_topics_response(put: p.Put, it: CreateTopicsResponse, version: int) -> None:

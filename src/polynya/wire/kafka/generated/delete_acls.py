@@ -37,18 +37,15 @@ class DeleteAclsRequest(msgspec.Struct, gc=False):
 def read_delete_acls_filter(
     data: memoryview, at: int, version: int
 ) -> tuple[DeleteAclsFilter, int]:
-    string = p.compact_string if version >= 2 else p.string
+    nullable_string = p.compact_nullable_string if version >= 2 else p.nullable_string
     it = DeleteAclsFilter()
     (it.resource_type_filter,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.resource_name_filter = value
+    it.resource_name_filter, at = nullable_string(data, at)
     (it.pattern_type_filter,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.principal_filter = value
-    value, at = string(data, at)
-    it.host_filter = value
+    it.principal_filter, at = nullable_string(data, at)
+    it.host_filter, at = nullable_string(data, at)
     it.operation, it.permission_type = _BB.unpack_from(data, at)
     at += _BB.size
     if version >= 2:
@@ -62,7 +59,6 @@ def read_delete_acls_request(
     array = p.compact_array if version >= 2 else p.array
     it = DeleteAclsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_filters: list[DeleteAclsFilter] = []
     for _ in range(count):
         delete_acls_filter, at = read_delete_acls_filter(data, at, version)

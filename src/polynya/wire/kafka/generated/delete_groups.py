@@ -29,11 +29,10 @@ def read_delete_groups_request(
     string = p.compact_string if version >= 2 else p.string
     it = DeleteGroupsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_groups_names: list[str] = []
     for _ in range(count):
         text, at = string(data, at)
-        found_groups_names.append(p.given(text))
+        found_groups_names.append(text)
     it.groups_names = found_groups_names
     if version >= 2:
         at = p.skip_tags(data, at)

@@ -51,10 +51,8 @@ def read_delete_records_topic(
     array = p.compact_array if version >= 2 else p.array
     string = p.compact_string if version >= 2 else p.string
     it = DeleteRecordsTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[DeleteRecordsPartition] = []
     for _ in range(count):
         delete_records_partition, at = read_delete_records_partition(data, at, version)
@@ -71,7 +69,6 @@ def read_delete_records_request(
     array = p.compact_array if version >= 2 else p.array
     it = DeleteRecordsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[DeleteRecordsTopic] = []
     for _ in range(count):
         delete_records_topic, at = read_delete_records_topic(data, at, version)

@@ -32,11 +32,10 @@ class DeleteTopicsRequest(msgspec.Struct, gc=False):
 def read_delete_topic_state(
     data: memoryview, at: int, version: int
 ) -> tuple[DeleteTopicState, int]:
-    string = p.compact_string if version >= 4 else p.string
+    nullable_string = p.compact_nullable_string if version >= 4 else p.nullable_string
     it = DeleteTopicState()
     if version >= 6:
-        value, at = string(data, at)
-        it.name = value
+        it.name, at = nullable_string(data, at)
     if version >= 6:
         it.topic_id, at = p.uuid(data, at)
     if version >= 4:
@@ -52,7 +51,6 @@ def read_delete_topics_request(
     it = DeleteTopicsRequest()
     if version >= 6:
         count, at = array(data, at)
-        p.counted(count)
         found_topics: list[DeleteTopicState] = []
         for _ in range(count):
             delete_topic_state, at = read_delete_topic_state(data, at, version)
@@ -60,11 +58,10 @@ def read_delete_topics_request(
         it.topics = found_topics
     if version <= 5:
         count, at = array(data, at)
-        p.counted(count)
         found_topic_names: list[str] = []
         for _ in range(count):
             text, at = string(data, at)
-            found_topic_names.append(p.given(text))
+            found_topic_names.append(text)
         it.topic_names = found_topic_names
     (it.timeout_ms,) = _I.unpack_from(data, at)
     at += _I.size

@@ -32,18 +32,15 @@ class DescribeAclsRequest(msgspec.Struct, gc=False):
 def read_describe_acls_request(
     data: memoryview, at: int, version: int
 ) -> tuple[DescribeAclsRequest, int]:
-    string = p.compact_string if version >= 2 else p.string
+    nullable_string = p.compact_nullable_string if version >= 2 else p.nullable_string
     it = DescribeAclsRequest()
     (it.resource_type_filter,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.resource_name_filter = value
+    it.resource_name_filter, at = nullable_string(data, at)
     (it.pattern_type_filter,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.principal_filter = value
-    value, at = string(data, at)
-    it.host_filter = value
+    it.principal_filter, at = nullable_string(data, at)
+    it.host_filter, at = nullable_string(data, at)
     it.operation, it.permission_type = _BB.unpack_from(data, at)
     at += _BB.size
     if version >= 2:

@@ -32,14 +32,13 @@ class DescribeClientQuotasRequest(msgspec.Struct, gc=False):
 
 
 def read_component_data(data: memoryview, at: int, version: int) -> tuple[ComponentData, int]:
+    nullable_string = p.compact_nullable_string if version >= 1 else p.nullable_string
     string = p.compact_string if version >= 1 else p.string
     it = ComponentData()
-    value, at = string(data, at)
-    it.entity_type = p.given(value)
+    it.entity_type, at = string(data, at)
     (it.match_type,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.match = value
+    it.match, at = nullable_string(data, at)
     if version >= 1:
         at = p.skip_tags(data, at)
     return it, at
@@ -51,7 +50,6 @@ def read_describe_client_quotas_request(
     array = p.compact_array if version >= 1 else p.array
     it = DescribeClientQuotasRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_components: list[ComponentData] = []
     for _ in range(count):
         component_data, at = read_component_data(data, at, version)

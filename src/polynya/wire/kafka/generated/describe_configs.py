@@ -36,22 +36,20 @@ class DescribeConfigsRequest(msgspec.Struct, gc=False):
 def read_describe_configs_resource(
     data: memoryview, at: int, version: int
 ) -> tuple[DescribeConfigsResource, int]:
-    array = p.compact_array if version >= 4 else p.array
+    nullable_array = p.compact_nullable_array if version >= 4 else p.nullable_array
     string = p.compact_string if version >= 4 else p.string
     it = DescribeConfigsResource()
     (it.resource_type,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.resource_name = p.given(value)
-    count, at = array(data, at)
+    it.resource_name, at = string(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.configuration_keys = None
     else:
-        p.counted(count)
         found_configuration_keys: list[str] = []
         for _ in range(count):
             text, at = string(data, at)
-            found_configuration_keys.append(p.given(text))
+            found_configuration_keys.append(text)
         it.configuration_keys = found_configuration_keys
     if version >= 4:
         at = p.skip_tags(data, at)
@@ -64,7 +62,6 @@ def read_describe_configs_request(
     array = p.compact_array if version >= 4 else p.array
     it = DescribeConfigsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_resources: list[DescribeConfigsResource] = []
     for _ in range(count):
         describe_configs_resource, at = read_describe_configs_resource(data, at, version)

@@ -31,11 +31,10 @@ def read_describe_groups_request(
     string = p.compact_string if version >= 5 else p.string
     it = DescribeGroupsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_groups: list[str] = []
     for _ in range(count):
         text, at = string(data, at)
-        found_groups.append(p.given(text))
+        found_groups.append(text)
     it.groups = found_groups
     if version >= 3:
         (it.include_authorized_operations,) = _X.unpack_from(data, at)

@@ -36,10 +36,8 @@ def read_describable_log_dir_topic(
     array = p.compact_array if version >= 2 else p.array
     string = p.compact_string if version >= 2 else p.string
     it = DescribableLogDirTopic()
-    value, at = string(data, at)
-    it.topic = p.given(value)
+    it.topic, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     it.partitions, at = p.integers(data, at, count)
     if version >= 2:
         at = p.skip_tags(data, at)
@@ -49,13 +47,12 @@ def read_describable_log_dir_topic(
 def read_describe_log_dirs_request(
     data: memoryview, at: int, version: int
 ) -> tuple[DescribeLogDirsRequest, int]:
-    array = p.compact_array if version >= 2 else p.array
+    nullable_array = p.compact_nullable_array if version >= 2 else p.nullable_array
     it = DescribeLogDirsRequest()
-    count, at = array(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.topics = None
     else:
-        p.counted(count)
         found_topics: list[DescribableLogDirTopic] = []
         for _ in range(count):
             describable_log_dir_topic, at = read_describable_log_dir_topic(data, at, version)

@@ -32,10 +32,8 @@ def read_topic_request(data: memoryview, at: int, version: int) -> tuple[TopicRe
     array = p.compact_array
     string = p.compact_string
     it = TopicRequest()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     it.partition_indexes, at = p.integers(data, at, count)
     at = p.skip_tags(data, at)
     return it, at
@@ -47,7 +45,6 @@ def read_describe_producers_request(
     array = p.compact_array
     it = DescribeProducersRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[TopicRequest] = []
     for _ in range(count):
         topic_request, at = read_topic_request(data, at, version)

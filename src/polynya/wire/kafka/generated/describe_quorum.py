@@ -48,10 +48,8 @@ def read_topic_data(data: memoryview, at: int, version: int) -> tuple[TopicData,
     array = p.compact_array
     string = p.compact_string
     it = TopicData()
-    value, at = string(data, at)
-    it.topic_name = p.given(value)
+    it.topic_name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[PartitionData] = []
     for _ in range(count):
         partition_data, at = read_partition_data(data, at, version)
@@ -67,7 +65,6 @@ def read_describe_quorum_request(
     array = p.compact_array
     it = DescribeQuorumRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[TopicData] = []
     for _ in range(count):
         topic_data, at = read_topic_data(data, at, version)

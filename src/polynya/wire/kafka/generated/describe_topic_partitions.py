@@ -38,8 +38,7 @@ class DescribeTopicPartitionsRequest(msgspec.Struct, gc=False):
 def read_topic_request(data: memoryview, at: int, version: int) -> tuple[TopicRequest, int]:
     string = p.compact_string
     it = TopicRequest()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     at = p.skip_tags(data, at)
     return it, at
 
@@ -47,8 +46,7 @@ def read_topic_request(data: memoryview, at: int, version: int) -> tuple[TopicRe
 def read_cursor(data: memoryview, at: int, version: int) -> tuple[Cursor, int]:
     string = p.compact_string
     it = Cursor()
-    value, at = string(data, at)
-    it.topic_name = p.given(value)
+    it.topic_name, at = string(data, at)
     (it.partition_index,) = _I.unpack_from(data, at)
     at += _I.size
     at = p.skip_tags(data, at)
@@ -61,7 +59,6 @@ def read_describe_topic_partitions_request(
     array = p.compact_array
     it = DescribeTopicPartitionsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[TopicRequest] = []
     for _ in range(count):
         topic_request, at = read_topic_request(data, at, version)

@@ -30,11 +30,10 @@ def read_describe_transactions_request(
     string = p.compact_string
     it = DescribeTransactionsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_transactional_ids: list[str] = []
     for _ in range(count):
         text, at = string(data, at)
-        found_transactional_ids.append(p.given(text))
+        found_transactional_ids.append(text)
     it.transactional_ids = found_transactional_ids
     at = p.skip_tags(data, at)
     return it, at

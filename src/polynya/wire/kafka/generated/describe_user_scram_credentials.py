@@ -30,8 +30,7 @@ class DescribeUserScramCredentialsRequest(msgspec.Struct, gc=False):
 def read_user_name(data: memoryview, at: int, version: int) -> tuple[UserName, int]:
     string = p.compact_string
     it = UserName()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     at = p.skip_tags(data, at)
     return it, at
 
@@ -39,13 +38,12 @@ def read_user_name(data: memoryview, at: int, version: int) -> tuple[UserName, i
 def read_describe_user_scram_credentials_request(
     data: memoryview, at: int, version: int
 ) -> tuple[DescribeUserScramCredentialsRequest, int]:
-    array = p.compact_array
+    nullable_array = p.compact_nullable_array
     it = DescribeUserScramCredentialsRequest()
-    count, at = array(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.users = None
     else:
-        p.counted(count)
         found_users: list[UserName] = []
         for _ in range(count):
             user_name, at = read_user_name(data, at, version)

@@ -35,10 +35,8 @@ def read_topic_partitions(data: memoryview, at: int, version: int) -> tuple[Topi
     array = p.compact_array if version >= 2 else p.array
     string = p.compact_string if version >= 2 else p.string
     it = TopicPartitions()
-    value, at = string(data, at)
-    it.topic = p.given(value)
+    it.topic, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     it.partitions, at = p.integers(data, at, count)
     if version >= 2:
         at = p.skip_tags(data, at)
@@ -48,16 +46,15 @@ def read_topic_partitions(data: memoryview, at: int, version: int) -> tuple[Topi
 def read_elect_leaders_request(
     data: memoryview, at: int, version: int
 ) -> tuple[ElectLeadersRequest, int]:
-    array = p.compact_array if version >= 2 else p.array
+    nullable_array = p.compact_nullable_array if version >= 2 else p.nullable_array
     it = ElectLeadersRequest()
     if version >= 1:
         (it.election_type,) = _B.unpack_from(data, at)
         at += _B.size
-    count, at = array(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.topic_partitions = None
     else:
-        p.counted(count)
         found_topic_partitions: list[TopicPartitions] = []
         for _ in range(count):
             topic_partitions, at = read_topic_partitions(data, at, version)

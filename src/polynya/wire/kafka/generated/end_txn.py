@@ -29,8 +29,7 @@ class EndTxnRequest(msgspec.Struct, gc=False):
 def read_end_txn_request(data: memoryview, at: int, version: int) -> tuple[EndTxnRequest, int]:
     string = p.compact_string if version >= 3 else p.string
     it = EndTxnRequest()
-    value, at = string(data, at)
-    it.transactional_id = p.given(value)
+    it.transactional_id, at = string(data, at)
     it.producer_id, it.producer_epoch, it.committed = _QHX.unpack_from(data, at)
     at += _QHX.size
     if version >= 3:

@@ -112,12 +112,10 @@ def read_fetch_topic(data: memoryview, at: int, version: int) -> tuple[FetchTopi
     string = p.compact_string if version >= 12 else p.string
     it = FetchTopic()
     if version <= 12:
-        value, at = string(data, at)
-        it.topic = p.given(value)
+        it.topic, at = string(data, at)
     if version >= 13:
         it.topic_id, at = p.uuid(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[FetchPartition] = []
     for _ in range(count):
         fetch_partition, at = read_fetch_partition(data, at, version)
@@ -133,13 +131,11 @@ def read_forgotten_topic(data: memoryview, at: int, version: int) -> tuple[Forgo
     string = p.compact_string if version >= 12 else p.string
     it = ForgottenTopic()
     if 7 <= version <= 12:
-        value, at = string(data, at)
-        it.topic = p.given(value)
+        it.topic, at = string(data, at)
     if version >= 13:
         it.topic_id, at = p.uuid(data, at)
     if version >= 7:
         count, at = array(data, at)
-        p.counted(count)
         it.partitions, at = p.integers(data, at, count)
     if version >= 12:
         at = p.skip_tags(data, at)
@@ -148,6 +144,7 @@ def read_forgotten_topic(data: memoryview, at: int, version: int) -> tuple[Forgo
 
 def read_fetch_request(data: memoryview, at: int, version: int) -> tuple[FetchRequest, int]:
     array = p.compact_array if version >= 12 else p.array
+    nullable_string = p.compact_nullable_string if version >= 12 else p.nullable_string
     string = p.compact_string if version >= 12 else p.string
     it = FetchRequest()
     if version <= 14:
@@ -159,7 +156,6 @@ def read_fetch_request(data: memoryview, at: int, version: int) -> tuple[FetchRe
         it.session_id, it.session_epoch = _II.unpack_from(data, at)
         at += _II.size
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[FetchTopic] = []
     for _ in range(count):
         fetch_topic, at = read_fetch_topic(data, at, version)
@@ -167,22 +163,19 @@ def read_fetch_request(data: memoryview, at: int, version: int) -> tuple[FetchRe
     it.topics = found_topics
     if version >= 7:
         count, at = array(data, at)
-        p.counted(count)
         found_forgotten_topics_data: list[ForgottenTopic] = []
         for _ in range(count):
             forgotten_topic, at = read_forgotten_topic(data, at, version)
             found_forgotten_topics_data.append(forgotten_topic)
         it.forgotten_topics_data = found_forgotten_topics_data
     if version >= 11:
-        value, at = string(data, at)
-        it.rack_id = p.given(value)
+        it.rack_id, at = string(data, at)
     if version >= 12:
         tags, at = p.tags(data, at)
         for _ in range(tags):
             number, at, end = p.tag(data, at)
             if number == 0:
-                value, at = string(data, at)
-                it.cluster_id = value
+                it.cluster_id, at = nullable_string(data, at)
             elif number == 1 and version >= 15:
                 it.replica_state, at = read_replica_state(data, at, version)
             at = end
@@ -299,7 +292,10 @@ def write_partition_data(put: p.Put, it: PartitionData, version: int) -> None:
             tags.append((2, []))
             add = tags[-1][1].append
             write_snapshot_id(add, it.snapshot_id, version)
-        p.put_tags(put, tags)
+        if tags:
+            p.put_tags(put, tags)
+        else:
+            put(b"\0")
 
 
 def write_fetchable_topic_response(put: p.Put, it: FetchableTopicResponse, version: int) -> None:
@@ -346,4 +342,7 @@ def write_fetch_response(put: p.Put, it: FetchResponse, version: int) -> None:
             put_array(add, len(it.node_endpoints))
             for node_endpoint in it.node_endpoints:
                 write_node_endpoint(add, node_endpoint, version)
-        p.put_tags(put, tags)
+        if tags:
+            p.put_tags(put, tags)
+        else:
+            put(b"\0")

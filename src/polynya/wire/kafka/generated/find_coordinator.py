@@ -33,18 +33,16 @@ def read_find_coordinator_request(
     string = p.compact_string if version >= 3 else p.string
     it = FindCoordinatorRequest()
     if version <= 3:
-        value, at = string(data, at)
-        it.key = p.given(value)
+        it.key, at = string(data, at)
     if version >= 1:
         (it.key_type,) = _B.unpack_from(data, at)
         at += _B.size
     if version >= 4:
         count, at = array(data, at)
-        p.counted(count)
         found_coordinator_keys: list[str] = []
         for _ in range(count):
             text, at = string(data, at)
-            found_coordinator_keys.append(p.given(text))
+            found_coordinator_keys.append(text)
         it.coordinator_keys = found_coordinator_keys
     if version >= 3:
         at = p.skip_tags(data, at)

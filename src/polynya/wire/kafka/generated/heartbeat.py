@@ -26,17 +26,15 @@ class HeartbeatRequest(msgspec.Struct, gc=False):
 
 
 def read_heartbeat_request(data: memoryview, at: int, version: int) -> tuple[HeartbeatRequest, int]:
+    nullable_string = p.compact_nullable_string if version >= 4 else p.nullable_string
     string = p.compact_string if version >= 4 else p.string
     it = HeartbeatRequest()
-    value, at = string(data, at)
-    it.group_id = p.given(value)
+    it.group_id, at = string(data, at)
     (it.generation_id,) = _I.unpack_from(data, at)
     at += _I.size
-    value, at = string(data, at)
-    it.member_id = p.given(value)
+    it.member_id, at = string(data, at)
     if version >= 3:
-        value, at = string(data, at)
-        it.group_instance_id = value
+        it.group_instance_id, at = nullable_string(data, at)
     if version >= 4:
         at = p.skip_tags(data, at)
     return it, at

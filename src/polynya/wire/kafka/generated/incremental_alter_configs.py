@@ -38,14 +38,13 @@ class IncrementalAlterConfigsRequest(msgspec.Struct, gc=False):
 
 
 def read_alterable_config(data: memoryview, at: int, version: int) -> tuple[AlterableConfig, int]:
+    nullable_string = p.compact_nullable_string if version >= 1 else p.nullable_string
     string = p.compact_string if version >= 1 else p.string
     it = AlterableConfig()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     (it.config_operation,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.value = value
+    it.value, at = nullable_string(data, at)
     if version >= 1:
         at = p.skip_tags(data, at)
     return it, at
@@ -59,10 +58,8 @@ def read_alter_configs_resource(
     it = AlterConfigsResource()
     (it.resource_type,) = _B.unpack_from(data, at)
     at += _B.size
-    value, at = string(data, at)
-    it.resource_name = p.given(value)
+    it.resource_name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_configs: list[AlterableConfig] = []
     for _ in range(count):
         alterable_config, at = read_alterable_config(data, at, version)
@@ -79,7 +76,6 @@ def read_incremental_alter_configs_request(
     array = p.compact_array if version >= 1 else p.array
     it = IncrementalAlterConfigsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_resources: list[AlterConfigsResource] = []
     for _ in range(count):
         alter_configs_resource, at = read_alter_configs_resource(data, at, version)

@@ -29,10 +29,9 @@ class InitProducerIdRequest(msgspec.Struct, gc=False):
 def read_init_producer_id_request(
     data: memoryview, at: int, version: int
 ) -> tuple[InitProducerIdRequest, int]:
-    string = p.compact_string if version >= 2 else p.string
+    nullable_string = p.compact_nullable_string if version >= 2 else p.nullable_string
     it = InitProducerIdRequest()
-    value, at = string(data, at)
-    it.transactional_id = value
+    it.transactional_id, at = nullable_string(data, at)
     (it.transaction_timeout_ms,) = _I.unpack_from(data, at)
     at += _I.size
     if version >= 3:

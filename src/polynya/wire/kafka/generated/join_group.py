@@ -41,10 +41,8 @@ def read_join_group_request_protocol(
     octets = p.compact_octets if version >= 6 else p.octets
     string = p.compact_string if version >= 6 else p.string
     it = JoinGroupRequestProtocol()
-    value, at = string(data, at)
-    it.name = p.given(value)
-    octet_string, at = octets(data, at)
-    it.metadata = p.given(octet_string)
+    it.name, at = string(data, at)
+    it.metadata, at = octets(data, at)
     if version >= 6:
         at = p.skip_tags(data, at)
     return it, at
@@ -54,32 +52,27 @@ def read_join_group_request(
     data: memoryview, at: int, version: int
 ) -> tuple[JoinGroupRequest, int]:
     array = p.compact_array if version >= 6 else p.array
+    nullable_string = p.compact_nullable_string if version >= 6 else p.nullable_string
     string = p.compact_string if version >= 6 else p.string
     it = JoinGroupRequest()
-    value, at = string(data, at)
-    it.group_id = p.given(value)
+    it.group_id, at = string(data, at)
     (it.session_timeout_ms,) = _I.unpack_from(data, at)
     at += _I.size
     if version >= 1:
         (it.rebalance_timeout_ms,) = _I.unpack_from(data, at)
         at += _I.size
-    value, at = string(data, at)
-    it.member_id = p.given(value)
+    it.member_id, at = string(data, at)
     if version >= 5:
-        value, at = string(data, at)
-        it.group_instance_id = value
-    value, at = string(data, at)
-    it.protocol_type = p.given(value)
+        it.group_instance_id, at = nullable_string(data, at)
+    it.protocol_type, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_protocols: list[JoinGroupRequestProtocol] = []
     for _ in range(count):
         join_group_request_protocol, at = read_join_group_request_protocol(data, at, version)
         found_protocols.append(join_group_request_protocol)
     it.protocols = found_protocols
     if version >= 8:
-        value, at = string(data, at)
-        it.reason = value
+        it.reason, at = nullable_string(data, at)
     if version >= 6:
         at = p.skip_tags(data, at)
     return it, at

@@ -31,17 +31,15 @@ class LeaveGroupRequest(msgspec.Struct, gc=False):
 
 
 def read_member_identity(data: memoryview, at: int, version: int) -> tuple[MemberIdentity, int]:
+    nullable_string = p.compact_nullable_string if version >= 4 else p.nullable_string
     string = p.compact_string if version >= 4 else p.string
     it = MemberIdentity()
     if version >= 3:
-        value, at = string(data, at)
-        it.member_id = p.given(value)
+        it.member_id, at = string(data, at)
     if version >= 3:
-        value, at = string(data, at)
-        it.group_instance_id = value
+        it.group_instance_id, at = nullable_string(data, at)
     if version >= 5:
-        value, at = string(data, at)
-        it.reason = value
+        it.reason, at = nullable_string(data, at)
     if version >= 4:
         at = p.skip_tags(data, at)
     return it, at
@@ -53,14 +51,11 @@ def read_leave_group_request(
     array = p.compact_array if version >= 4 else p.array
     string = p.compact_string if version >= 4 else p.string
     it = LeaveGroupRequest()
-    value, at = string(data, at)
-    it.group_id = p.given(value)
+    it.group_id, at = string(data, at)
     if version <= 2:
-        value, at = string(data, at)
-        it.member_id = p.given(value)
+        it.member_id, at = string(data, at)
     if version >= 3:
         count, at = array(data, at)
-        p.counted(count)
         found_members: list[MemberIdentity] = []
         for _ in range(count):
             member_identity, at = read_member_identity(data, at, version)

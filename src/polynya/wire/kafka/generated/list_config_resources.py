@@ -29,7 +29,6 @@ def read_list_config_resources_request(
     it = ListConfigResourcesRequest()
     if version >= 1:
         count, at = array(data, at)
-        p.counted(count)
         it.resource_types, at = p.small_integers(data, at, count)
     at = p.skip_tags(data, at)
     return it, at

@@ -31,19 +31,17 @@ def read_list_groups_request(
     it = ListGroupsRequest()
     if version >= 4:
         count, at = array(data, at)
-        p.counted(count)
         found_states_filter: list[str] = []
         for _ in range(count):
             text, at = string(data, at)
-            found_states_filter.append(p.given(text))
+            found_states_filter.append(text)
         it.states_filter = found_states_filter
     if version >= 5:
         count, at = array(data, at)
-        p.counted(count)
         found_types_filter: list[str] = []
         for _ in range(count):
             text, at = string(data, at)
-            found_types_filter.append(p.given(text))
+            found_types_filter.append(text)
         it.types_filter = found_types_filter
     if version >= 3:
         at = p.skip_tags(data, at)

@@ -60,10 +60,8 @@ def read_list_offsets_topic(
     array = p.compact_array if version >= 6 else p.array
     string = p.compact_string if version >= 6 else p.string
     it = ListOffsetsTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[ListOffsetsPartition] = []
     for _ in range(count):
         list_offsets_partition, at = read_list_offsets_partition(data, at, version)
@@ -85,7 +83,6 @@ def read_list_offsets_request(
         (it.isolation_level,) = _B.unpack_from(data, at)
         at += _B.size
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[ListOffsetsTopic] = []
     for _ in range(count):
         list_offsets_topic, at = read_list_offsets_topic(data, at, version)

@@ -34,10 +34,8 @@ def read_list_partition_reassignments_topics(
     array = p.compact_array
     string = p.compact_string
     it = ListPartitionReassignmentsTopics()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     it.partition_indexes, at = p.integers(data, at, count)
     at = p.skip_tags(data, at)
     return it, at
@@ -46,15 +44,14 @@ def read_list_partition_reassignments_topics(
 def read_list_partition_reassignments_request(
     data: memoryview, at: int, version: int
 ) -> tuple[ListPartitionReassignmentsRequest, int]:
-    array = p.compact_array
+    nullable_array = p.compact_nullable_array
     it = ListPartitionReassignmentsRequest()
     (it.timeout_ms,) = _I.unpack_from(data, at)
     at += _I.size
-    count, at = array(data, at)
+    count, at = nullable_array(data, at)
     if count < 0:
         it.topics = None
     else:
-        p.counted(count)
         found_topics: list[ListPartitionReassignmentsTopics] = []
         for _ in range(count):
             list_partition_reassignments_topics, at = read_list_partition_reassignments_topics(

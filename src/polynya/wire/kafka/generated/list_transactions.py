@@ -29,24 +29,22 @@ def read_list_transactions_request(
     data: memoryview, at: int, version: int
 ) -> tuple[ListTransactionsRequest, int]:
     array = p.compact_array
+    nullable_string = p.compact_nullable_string
     string = p.compact_string
     it = ListTransactionsRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_state_filters: list[str] = []
     for _ in range(count):
         text, at = string(data, at)
-        found_state_filters.append(p.given(text))
+        found_state_filters.append(text)
     it.state_filters = found_state_filters
     count, at = array(data, at)
-    p.counted(count)
     it.producer_id_filters, at = p.large_integers(data, at, count)
     if version >= 1:
         (it.duration_filter,) = _Q.unpack_from(data, at)
         at += _Q.size
     if version >= 2:
-        value, at = string(data, at)
-        it.transactional_id_pattern = value
+        it.transactional_id_pattern, at = nullable_string(data, at)
     at = p.skip_tags(data, at)
     return it, at
 

@@ -35,11 +35,11 @@ class MetadataRequest(msgspec.Struct, gc=False):
 def read_metadata_request_topic(
     data: memoryview, at: int, version: int
 ) -> tuple[MetadataRequestTopic, int]:
-    string = p.compact_string if version >= 9 else p.string
+    nullable_string = p.compact_nullable_string if version >= 9 else p.nullable_string
     it = MetadataRequestTopic()
     if version >= 10:
         it.topic_id, at = p.uuid(data, at)
-    value, at = string(data, at)
+    value, at = nullable_string(data, at)
     it.name = p.given(value) if version < 10 else value
     if version >= 9:
         at = p.skip_tags(data, at)
@@ -47,9 +47,9 @@ def read_metadata_request_topic(
 
 
 def read_metadata_request(data: memoryview, at: int, version: int) -> tuple[MetadataRequest, int]:
-    array = p.compact_array if version >= 9 else p.array
+    nullable_array = p.compact_nullable_array if version >= 9 else p.nullable_array
     it = MetadataRequest()
-    count, at = array(data, at)
+    count, at = nullable_array(data, at)
     if count < 0 and not version < 1:
         it.topics = None
     else:

@@ -45,15 +45,14 @@ class OffsetCommitRequest(msgspec.Struct, gc=False):
 def read_offset_commit_request_partition(
     data: memoryview, at: int, version: int
 ) -> tuple[OffsetCommitRequestPartition, int]:
-    string = p.compact_string if version >= 8 else p.string
+    nullable_string = p.compact_nullable_string if version >= 8 else p.nullable_string
     it = OffsetCommitRequestPartition()
     it.partition_index, it.committed_offset = _IQ.unpack_from(data, at)
     at += _IQ.size
     if version >= 6:
         (it.committed_leader_epoch,) = _I.unpack_from(data, at)
         at += _I.size
-    value, at = string(data, at)
-    it.committed_metadata = value
+    it.committed_metadata, at = nullable_string(data, at)
     if version >= 8:
         at = p.skip_tags(data, at)
     return it, at
@@ -66,12 +65,10 @@ def read_offset_commit_request_topic(
     string = p.compact_string if version >= 8 else p.string
     it = OffsetCommitRequestTopic()
     if version <= 9:
-        value, at = string(data, at)
-        it.name = p.given(value)
+        it.name, at = string(data, at)
     if version >= 10:
         it.topic_id, at = p.uuid(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[OffsetCommitRequestPartition] = []
     for _ in range(count):
         offset_commit_request_partition, at = read_offset_commit_request_partition(
@@ -88,22 +85,19 @@ def read_offset_commit_request(
     data: memoryview, at: int, version: int
 ) -> tuple[OffsetCommitRequest, int]:
     array = p.compact_array if version >= 8 else p.array
+    nullable_string = p.compact_nullable_string if version >= 8 else p.nullable_string
     string = p.compact_string if version >= 8 else p.string
     it = OffsetCommitRequest()
-    value, at = string(data, at)
-    it.group_id = p.given(value)
+    it.group_id, at = string(data, at)
     (it.generation_id_or_member_epoch,) = _I.unpack_from(data, at)
     at += _I.size
-    value, at = string(data, at)
-    it.member_id = p.given(value)
+    it.member_id, at = string(data, at)
     if version >= 7:
-        value, at = string(data, at)
-        it.group_instance_id = value
+        it.group_instance_id, at = nullable_string(data, at)
     if version <= 4:
         (it.retention_time_ms,) = _Q.unpack_from(data, at)
         at += _Q.size
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[OffsetCommitRequestTopic] = []
     for _ in range(count):
         offset_commit_request_topic, at = read_offset_commit_request_topic(data, at, version)

@@ -48,10 +48,8 @@ def read_offset_delete_request_topic(
     array = p.array
     string = p.string
     it = OffsetDeleteRequestTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[OffsetDeleteRequestPartition] = []
     for _ in range(count):
         offset_delete_request_partition, at = read_offset_delete_request_partition(
@@ -68,10 +66,8 @@ def read_offset_delete_request(
     array = p.array
     string = p.string
     it = OffsetDeleteRequest()
-    value, at = string(data, at)
-    it.group_id = p.given(value)
+    it.group_id, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[OffsetDeleteRequestTopic] = []
     for _ in range(count):
         offset_delete_request_topic, at = read_offset_delete_request_topic(data, at, version)

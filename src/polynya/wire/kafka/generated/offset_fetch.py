@@ -53,11 +53,9 @@ def read_offset_fetch_request_topic(
     string = p.compact_string if version >= 6 else p.string
     it = OffsetFetchRequestTopic()
     if version <= 7:
-        value, at = string(data, at)
-        it.name = p.given(value)
+        it.name, at = string(data, at)
     if version <= 7:
         count, at = array(data, at)
-        p.counted(count)
         it.partition_indexes, at = p.integers(data, at, count)
     if version >= 6:
         at = p.skip_tags(data, at)
@@ -71,13 +69,11 @@ def read_offset_fetch_request_topics(
     string = p.compact_string if version >= 6 else p.string
     it = OffsetFetchRequestTopics()
     if 8 <= version <= 9:
-        value, at = string(data, at)
-        it.name = p.given(value)
+        it.name, at = string(data, at)
     if version >= 10:
         it.topic_id, at = p.uuid(data, at)
     if version >= 8:
         count, at = array(data, at)
-        p.counted(count)
         it.partition_indexes, at = p.integers(data, at, count)
     if version >= 6:
         at = p.skip_tags(data, at)
@@ -87,24 +83,22 @@ def read_offset_fetch_request_topics(
 def read_offset_fetch_request_group(
     data: memoryview, at: int, version: int
 ) -> tuple[OffsetFetchRequestGroup, int]:
-    array = p.compact_array if version >= 6 else p.array
+    nullable_array = p.compact_nullable_array if version >= 6 else p.nullable_array
+    nullable_string = p.compact_nullable_string if version >= 6 else p.nullable_string
     string = p.compact_string if version >= 6 else p.string
     it = OffsetFetchRequestGroup()
     if version >= 8:
-        value, at = string(data, at)
-        it.group_id = p.given(value)
+        it.group_id, at = string(data, at)
     if version >= 9:
-        value, at = string(data, at)
-        it.member_id = value
+        it.member_id, at = nullable_string(data, at)
     if version >= 9:
         (it.member_epoch,) = _I.unpack_from(data, at)
         at += _I.size
     if version >= 8:
-        count, at = array(data, at)
+        count, at = nullable_array(data, at)
         if count < 0:
             it.topics = None
         else:
-            p.counted(count)
             found_topics: list[OffsetFetchRequestTopics] = []
             for _ in range(count):
                 offset_fetch_request_topics, at = read_offset_fetch_request_topics(
@@ -121,13 +115,13 @@ def read_offset_fetch_request(
     data: memoryview, at: int, version: int
 ) -> tuple[OffsetFetchRequest, int]:
     array = p.compact_array if version >= 6 else p.array
+    nullable_array = p.compact_nullable_array if version >= 6 else p.nullable_array
     string = p.compact_string if version >= 6 else p.string
     it = OffsetFetchRequest()
     if version <= 7:
-        value, at = string(data, at)
-        it.group_id = p.given(value)
+        it.group_id, at = string(data, at)
     if version <= 7:
-        count, at = array(data, at)
+        count, at = nullable_array(data, at)
         if count < 0 and not version < 2:
             it.topics = None
         else:
@@ -139,7 +133,6 @@ def read_offset_fetch_request(
             it.topics = found_topics
     if version >= 8:
         count, at = array(data, at)
-        p.counted(count)
         found_groups: list[OffsetFetchRequestGroup] = []
         for _ in range(count):
             offset_fetch_request_group, at = read_offset_fetch_request_group(data, at, version)

@@ -52,10 +52,8 @@ def read_offset_for_leader_topic(
     array = p.compact_array if version >= 4 else p.array
     string = p.compact_string if version >= 4 else p.string
     it = OffsetForLeaderTopic()
-    value, at = string(data, at)
-    it.topic = p.given(value)
+    it.topic, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[OffsetForLeaderPartition] = []
     for _ in range(count):
         offset_for_leader_partition, at = read_offset_for_leader_partition(data, at, version)
@@ -75,7 +73,6 @@ def read_offset_for_leader_epoch_request(
         (it.replica_id,) = _I.unpack_from(data, at)
         at += _I.size
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[OffsetForLeaderTopic] = []
     for _ in range(count):
         offset_for_leader_topic, at = read_offset_for_leader_topic(data, at, version)

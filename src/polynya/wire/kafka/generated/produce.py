@@ -46,8 +46,7 @@ def read_partition_produce_data(
     it = PartitionProduceData()
     (it.index,) = _I.unpack_from(data, at)
     at += _I.size
-    view, at = records(data, at)
-    it.records = view
+    it.records, at = records(data, at)
     if version >= 9:
         at = p.skip_tags(data, at)
     return it, at
@@ -60,12 +59,10 @@ def read_topic_produce_data(
     string = p.compact_string if version >= 9 else p.string
     it = TopicProduceData()
     if version <= 12:
-        value, at = string(data, at)
-        it.name = p.given(value)
+        it.name, at = string(data, at)
     if version >= 13:
         it.topic_id, at = p.uuid(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partition_data: list[PartitionProduceData] = []
     for _ in range(count):
         partition_produce_data, at = read_partition_produce_data(data, at, version)
@@ -78,14 +75,12 @@ def read_topic_produce_data(
 
 def read_produce_request(data: memoryview, at: int, version: int) -> tuple[ProduceRequest, int]:
     array = p.compact_array if version >= 9 else p.array
-    string = p.compact_string if version >= 9 else p.string
+    nullable_string = p.compact_nullable_string if version >= 9 else p.nullable_string
     it = ProduceRequest()
-    value, at = string(data, at)
-    it.transactional_id = value
+    it.transactional_id, at = nullable_string(data, at)
     it.acks, it.timeout_ms = _HI.unpack_from(data, at)
     at += _HI.size
     count, at = array(data, at)
-    p.counted(count)
     found_topic_data: list[TopicProduceData] = []
     for _ in range(count):
         topic_produce_data, at = read_topic_produce_data(data, at, version)
@@ -175,7 +170,10 @@ def write_partition_produce_response(
             tags.append((0, []))
             add = tags[-1][1].append
             write_leader_id_and_epoch(add, it.current_leader, version)
-        p.put_tags(put, tags)
+        if tags:
+            p.put_tags(put, tags)
+        else:
+            put(b"\0")
 
 
 def write_topic_produce_response(put: p.Put, it: TopicProduceResponse, version: int) -> None:
@@ -220,4 +218,7 @@ def write_produce_response(put: p.Put, it: ProduceResponse, version: int) -> Non
             put_array(add, len(it.node_endpoints))
             for node_endpoint in it.node_endpoints:
                 write_node_endpoint(add, node_endpoint, version)
-        p.put_tags(put, tags)
+        if tags:
+            p.put_tags(put, tags)
+        else:
+            put(b"\0")

@@ -34,8 +34,7 @@ def read_push_telemetry_request(
     it.client_instance_id, at = p.uuid(data, at)
     it.subscription_id, it.terminating, it.compression_type = _IXB.unpack_from(data, at)
     at += _IXB.size
-    octet_string, at = octets(data, at)
-    it.metrics = p.given(octet_string)
+    it.metrics, at = octets(data, at)
     at = p.skip_tags(data, at)
     return it, at
 

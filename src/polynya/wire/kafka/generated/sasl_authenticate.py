@@ -27,8 +27,7 @@ def read_sasl_authenticate_request(
 ) -> tuple[SaslAuthenticateRequest, int]:
     octets = p.compact_octets if version >= 2 else p.octets
     it = SaslAuthenticateRequest()
-    octet_string, at = octets(data, at)
-    it.auth_bytes = p.given(octet_string)
+    it.auth_bytes, at = octets(data, at)
     if version >= 2:
         at = p.skip_tags(data, at)
     return it, at

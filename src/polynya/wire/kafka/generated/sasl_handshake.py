@@ -26,8 +26,7 @@ def read_sasl_handshake_request(
 ) -> tuple[SaslHandshakeRequest, int]:
     string = p.string
     it = SaslHandshakeRequest()
-    value, at = string(data, at)
-    it.mechanism = p.given(value)
+    it.mechanism, at = string(data, at)
     return it, at
 
 

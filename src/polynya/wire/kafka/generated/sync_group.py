@@ -39,10 +39,8 @@ def read_sync_group_request_assignment(
     octets = p.compact_octets if version >= 4 else p.octets
     string = p.compact_string if version >= 4 else p.string
     it = SyncGroupRequestAssignment()
-    value, at = string(data, at)
-    it.member_id = p.given(value)
-    octet_string, at = octets(data, at)
-    it.assignment = p.given(octet_string)
+    it.member_id, at = string(data, at)
+    it.assignment, at = octets(data, at)
     if version >= 4:
         at = p.skip_tags(data, at)
     return it, at
@@ -52,25 +50,20 @@ def read_sync_group_request(
     data: memoryview, at: int, version: int
 ) -> tuple[SyncGroupRequest, int]:
     array = p.compact_array if version >= 4 else p.array
+    nullable_string = p.compact_nullable_string if version >= 4 else p.nullable_string
     string = p.compact_string if version >= 4 else p.string
     it = SyncGroupRequest()
-    value, at = string(data, at)
-    it.group_id = p.given(value)
+    it.group_id, at = string(data, at)
     (it.generation_id,) = _I.unpack_from(data, at)
     at += _I.size
-    value, at = string(data, at)
-    it.member_id = p.given(value)
+    it.member_id, at = string(data, at)
     if version >= 3:
-        value, at = string(data, at)
-        it.group_instance_id = value
+        it.group_instance_id, at = nullable_string(data, at)
     if version >= 5:
-        value, at = string(data, at)
-        it.protocol_type = value
+        it.protocol_type, at = nullable_string(data, at)
     if version >= 5:
-        value, at = string(data, at)
-        it.protocol_name = value
+        it.protocol_name, at = nullable_string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_assignments: list[SyncGroupRequestAssignment] = []
     for _ in range(count):
         sync_group_request_assignment, at = read_sync_group_request_assignment(data, at, version)

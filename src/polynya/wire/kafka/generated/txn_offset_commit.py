@@ -46,15 +46,14 @@ class TxnOffsetCommitRequest(msgspec.Struct, gc=False):
 def read_txn_offset_commit_request_partition(
     data: memoryview, at: int, version: int
 ) -> tuple[TxnOffsetCommitRequestPartition, int]:
-    string = p.compact_string if version >= 3 else p.string
+    nullable_string = p.compact_nullable_string if version >= 3 else p.nullable_string
     it = TxnOffsetCommitRequestPartition()
     it.partition_index, it.committed_offset = _IQ.unpack_from(data, at)
     at += _IQ.size
     if version >= 2:
         (it.committed_leader_epoch,) = _I.unpack_from(data, at)
         at += _I.size
-    value, at = string(data, at)
-    it.committed_metadata = value
+    it.committed_metadata, at = nullable_string(data, at)
     if version >= 3:
         at = p.skip_tags(data, at)
     return it, at
@@ -66,10 +65,8 @@ def read_txn_offset_commit_request_topic(
     array = p.compact_array if version >= 3 else p.array
     string = p.compact_string if version >= 3 else p.string
     it = TxnOffsetCommitRequestTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_partitions: list[TxnOffsetCommitRequestPartition] = []
     for _ in range(count):
         txn_offset_commit_request_partition, at = read_txn_offset_commit_request_partition(
@@ -86,25 +83,21 @@ def read_txn_offset_commit_request(
     data: memoryview, at: int, version: int
 ) -> tuple[TxnOffsetCommitRequest, int]:
     array = p.compact_array if version >= 3 else p.array
+    nullable_string = p.compact_nullable_string if version >= 3 else p.nullable_string
     string = p.compact_string if version >= 3 else p.string
     it = TxnOffsetCommitRequest()
-    value, at = string(data, at)
-    it.transactional_id = p.given(value)
-    value, at = string(data, at)
-    it.group_id = p.given(value)
+    it.transactional_id, at = string(data, at)
+    it.group_id, at = string(data, at)
     it.producer_id, it.producer_epoch = _QH.unpack_from(data, at)
     at += _QH.size
     if version >= 3:
         (it.generation_id,) = _I.unpack_from(data, at)
         at += _I.size
     if version >= 3:
-        value, at = string(data, at)
-        it.member_id = p.given(value)
+        it.member_id, at = string(data, at)
     if version >= 3:
-        value, at = string(data, at)
-        it.group_instance_id = value
+        it.group_instance_id, at = nullable_string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[TxnOffsetCommitRequestTopic] = []
     for _ in range(count):
         txn_offset_commit_request_topic, at = read_txn_offset_commit_request_topic(

@@ -45,10 +45,8 @@ def read_writable_txn_marker_topic(
     array = p.compact_array
     string = p.compact_string
     it = WritableTxnMarkerTopic()
-    value, at = string(data, at)
-    it.name = p.given(value)
+    it.name, at = string(data, at)
     count, at = array(data, at)
-    p.counted(count)
     it.partition_indexes, at = p.integers(data, at, count)
     at = p.skip_tags(data, at)
     return it, at
@@ -62,7 +60,6 @@ def read_writable_txn_marker(
     it.producer_id, it.producer_epoch, it.transaction_result = _QHX.unpack_from(data, at)
     at += _QHX.size
     count, at = array(data, at)
-    p.counted(count)
     found_topics: list[WritableTxnMarkerTopic] = []
     for _ in range(count):
         writable_txn_marker_topic, at = read_writable_txn_marker_topic(data, at, version)
@@ -83,7 +80,6 @@ def read_write_txn_markers_request(
     array = p.compact_array
     it = WriteTxnMarkersRequest()
     count, at = array(data, at)
-    p.counted(count)
     found_markers: list[WritableTxnMarker] = []
     for _ in range(count):
         writable_txn_marker, at = read_writable_txn_marker(data, at, version)
