@@ -10,7 +10,7 @@ from worlds.cold import CLUSTER, GROUPS, Tier, no_sleep, play
 
 from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, StateReader
-from polynya.front.http.api.tables import _range
+from polynya.front.http.api.table_views import range_of
 from polynya.objectstore import MemoryStore
 from polynya.stream.features.pages.commands import Return
 from polynya.stream.features.pages.eviction import evicted_views, slice_of
@@ -142,8 +142,8 @@ def test_small_gaps_are_flushed_merged_and_read() -> None:
 def test_a_claim_counts_what_a_slice_holds() -> None:
     """A driver reads by records and bytes of the object, not by spans."""
     cold = ColdSlice(10, 100, 9, 50, "p", 8, 99, 7, 1, 0, 5, missing_records=4, missing_bytes=3)
-    shown = _range(ClaimedRange(7, "docs/a", "text/plain", 0, [cold]), 0)
+    shown = range_of(ClaimedRange(7, "docs/a", "text/plain", 0, [cold]), 0)
     assert (shown["record"], shown["records"], shown["length"]) == (10, 5, 47)
     assert "take" not in shown
-    part = _range(ClaimedRange(7, "docs/a", "text/plain", 0, [cold], 12, 17), 0)
+    part = range_of(ClaimedRange(7, "docs/a", "text/plain", 0, [cold], 12, 17), 0)
     assert (part["skip"], part["take"], part["numbers"]) == (2, 5, 9)

@@ -14,7 +14,7 @@ from worlds.service import World
 from worlds.transactions import Planter
 
 from polynya.front.http.api.ranges import _stream as as_ranges
-from polynya.front.http.api.tables import _ranges as ranges_of
+from polynya.front.http.api.table_views import ranges_of
 from polynya.lakehouse.jobs.plan import Range
 from polynya.lakehouse.reading.slices import read_rows
 from polynya.service.stream_slices import SliceFinder

@@ -20,7 +20,8 @@ from polynya.front.http.api.cluster import ClusterActs
 from polynya.front.http.api.cost import Costs
 from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
 from polynya.front.http.api.table_runs import TableRunRoutes
-from polynya.front.http.api.tables import ReadObject, TableRoutes
+from polynya.front.http.api.table_views import ReadObject
+from polynya.front.http.api.tables import TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.auth.authorization import RECENT
 from polynya.front.http.protocol.errors import Failure

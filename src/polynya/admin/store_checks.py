@@ -13,7 +13,7 @@ import msgspec
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.names import spelled_name
 from polynya.cold import Swept, VerifiedPart
-from polynya.front.http.api.tables import ReadObject
+from polynya.front.http.api.table_views import ReadObject
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import StoreUnavailable

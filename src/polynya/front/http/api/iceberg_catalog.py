@@ -12,7 +12,8 @@ import msgspec
 
 from polynya.access import Principal
 from polynya.base.errors import Unavailable
-from polynya.front.http.api.tables import ReadObject, metadata_key, readable
+from polynya.front.http.api.table_views import ReadObject, metadata_key
+from polynya.front.http.api.tables import readable
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.service.tables import TableRefused, Tables
 from polynya.stream.features.tables.state import Table

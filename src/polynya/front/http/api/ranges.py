@@ -13,7 +13,7 @@ import msgspec
 from polynya.access.grants import Verb
 from polynya.base.limits import RANGES_STREAMS_MAX
 from polynya.base.names import BadName, canonical_name, spelled_name
-from polynya.front.http.api.tables import part_of
+from polynya.front.http.api.table_views import part_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import NO_STORE, Request, Response, read_json
 from polynya.service.stream_slices import SliceFinder, StreamSlices, members_of

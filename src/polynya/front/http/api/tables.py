@@ -6,35 +6,31 @@ The JSON is specified in docs/formats/tables.md, section "Routes".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
 from polynya.access import Principal
 from polynya.access.grants import Verb
-from polynya.base.errors import PolynyaError
 from polynya.base.limits import TABLE_REST_MS_MAX, WORKER_NAME_CHARACTERS_MAX
 from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
-from polynya.base.payloads import RECORD, fields_of
 from polynya.front.http.api.derived_lag import DerivedLag
-from polynya.front.http.api.schemas import (
-    TableFacts,
-    columns_of,
-    history_of,
-    info_of,
-    snapshot_in,
+from polynya.front.http.api.schemas import history_of, snapshot_in
+from polynya.front.http.api.table_views import (
+    ReadObject,
+    TableViews,
+    failure_of,
+    kept_of,
+    overlap_of,
 )
 from polynya.front.http.protocol.extension import Request, read_json
-from polynya.service.stream_slices import members_of
-from polynya.service.table_jobs import PlannedJob, TableJobs
+from polynya.service.table_jobs import TableJobs
 from polynya.service.table_snapshots import check_kept
-from polynya.service.tables import TableRefused, shown_prefix
+from polynya.service.tables import TableRefused
 from polynya.stream.features.tables.commands import TableCommit, TableMove, TableReplace
-from polynya.stream.features.tables.rules import ClaimedRange
 from polynya.stream.features.tables.snapshots import Kept, Tag
-from polynya.stream.features.tables.state import Failure, Table
-from polynya.stream.parts import ColdSlice
+from polynya.stream.features.tables.state import Table
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, Merging, StoreRef
 
 
@@ -96,7 +92,6 @@ _USER_ROUTES = (
     "cancel, and PUT and DELETE /v1/tables/NAME/tags/TAG"
 )
 _PARTS = (("GET", "schema"), ("GET", "history"), ("GET", "failures"), ("POST", "retry"))
-ReadObject = Callable[[str], Awaitable[bytes]]
 Answer = tuple[int, Any]  # status and JSON value (None: no body)
 
 
@@ -118,11 +113,9 @@ class TableRoutes:
         self._tables = jobs.tables
         self._store = store
         self._now_ms = now_ms
-        self._read_object = read_object
-        self._merging: dict[str, Any] = msgspec.to_builtins(merging or Merging())
         self._snapshots = jobs.snapshots
         self._derived = DerivedLag(jobs.tables, read_object)
-        self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
+        self._views = TableViews(jobs, self._derived, store, now_ms, read_object, merging)
 
     async def user(self, request: Request) -> Answer:
         """Handle `GET /v1/tables`, `GET|PUT|DELETE /v1/tables/NAME`, and the parts of a table;
@@ -130,17 +123,19 @@ class TableRoutes:
         method, segments, principal = request.method, request.segments, request.principal
         if not segments and method == "GET":
             return 200, {
-                "tables": [await self._described(table) for table in await self._visible(principal)]
+                "tables": [
+                    await self._views.described(table) for table in await self._visible(principal)
+                ]
             }
         if len(segments) == 1 and method == "GET":
             table = await self._tables.find(segments[0])
             check_covers(principal, Verb.READ, table.prefixes)
-            return 200, {"table": await self._described(table)}
+            return 200, {"table": await self._views.described(table)}
         if len(segments) == 1 and method == "PUT":
             return await self._create(segments[0], read_json(request.body, _Create), principal)
         if len(segments) == 1 and method == "DELETE":
             check_covers(principal, Verb.TABLE, (await self._tables.find(segments[0])).prefixes)
-            return 200, {"table": self._ref(await self._tables.drop(segments[0]))}
+            return 200, {"table": self._views.reference(await self._tables.drop(segments[0]))}
         if len(segments) == 2 and (method, segments[1]) == ("POST", "alter"):
             return await self._alter(segments[0], read_json(request.body, _Alter), principal)
         if len(segments) == 2 and (method, segments[1]) == ("POST", "check"):
@@ -157,16 +152,16 @@ class TableRoutes:
         table = await self._tables.find(name)
         check_covers(principal, Verb.TABLE if part == "retry" else Verb.READ, table.prefixes)
         if part == "schema":
-            return 200, {"columns": await self._columns(table)}
+            return 200, {"columns": await self._views.columns(table)}
         if part == "history":
-            metadata = await self._metadata(table)
+            metadata = await self._views.metadata(table)
             kept = await self._snapshots.of(table)
             return 200, {"jobs": [] if metadata is None else history_of(metadata, kept.tags)}
         if part == "failures":
-            return 200, {"failures": [_failure(each) for each in table.failures]}
+            return 200, {"failures": [failure_of(each) for each in table.failures]}
         retried = sum(each.aside for each in table.failures)
         return 200, {
-            "table": await self._described(await self._jobs.retry(name)),
+            "table": await self._views.described(await self._jobs.retry(name)),
             "ranges": retried,
         }
 
@@ -189,12 +184,12 @@ class TableRoutes:
         await self._keep(table, wanted)
         inner, outer = await self._tables.overlaps(table)
         return 201 if new else 200, {
-            "table": await self._described(table),
+            "table": await self._views.described(table),
             "covered": [
                 spelled_name(each) for each in await self._tables.names(table, NAMES_SHOWN)
             ],
-            "taken_by": [_overlap(other) for other in inner if readable(other, principal)],
-            "taken_from": [_overlap(other) for other in outer if readable(other, principal)],
+            "taken_by": [overlap_of(other) for other in inner if readable(other, principal)],
+            "taken_from": [overlap_of(other) for other in outer if readable(other, principal)],
         }
 
     async def _keep(self, table: Table, wanted: _Create | _Alter) -> None:
@@ -209,7 +204,7 @@ class TableRoutes:
             kept = await self._snapshots.untag(table, tag)
             return 200, {"tags": msgspec.to_builtins(kept.tags)}
         wanted = read_json(request.body, _Tag) if request.body else _Tag()
-        metadata = await self._metadata(table)
+        metadata = await self._views.metadata(table)
         found = None if metadata is None else snapshot_in(metadata, wanted.snapshot)
         if found is None:
             raise TableRefused(
@@ -233,7 +228,7 @@ class TableRoutes:
             payload=wanted.payload,
         )
         await self._keep(table, wanted)
-        return 200, {"table": await self._described(table)}
+        return 200, {"table": await self._views.described(table)}
 
     async def _check(self, name: str, wanted: _Check, principal: Principal | None) -> Answer:
         """Answer what a dry run needs: the table as it would be, and the streams that it covers."""
@@ -247,7 +242,7 @@ class TableRoutes:
         check_covers(principal, Verb.READ, table.prefixes)
         names = await self._tables.names(table, CHECKED_STREAMS_MAX + 1)
         return 200, {
-            "table": self._ref(table),
+            "table": self._views.reference(table),
             "store": self._store,
             "streams": [spelled_name(each) for each in names[:CHECKED_STREAMS_MAX]],
             "more": len(names) > CHECKED_STREAMS_MAX,
@@ -261,7 +256,11 @@ class TableRoutes:
         """Return references to all tables that the caller may read."""
         kept = await self._snapshots.all()
         return [
-            {**self._ref(table), **_kept(kept.get(table.uid, Kept())), "store": self._store}
+            {
+                **self._views.reference(table),
+                **kept_of(kept.get(table.uid, Kept())),
+                "store": self._store,
+            }
             for table in await self._visible(principal)
         ]
 
@@ -271,7 +270,7 @@ class TableRoutes:
         """Return the lag of the wanted tables behind their streams."""
         shown = ("name", "records_behind", "behind_seconds", "records_aside")
         described = [
-            await self._described(table)
+            await self._views.described(table)
             for table in await self._visible(principal)
             if wanted(table.name)
         ]
@@ -279,34 +278,10 @@ class TableRoutes:
 
     async def described(self) -> list[dict[str, Any]]:
         """Return all tables as users see them."""
-        return [await self._described(table) for table in await self._tables.all()]
+        return [await self._views.described(table) for table in await self._tables.all()]
 
     async def _visible(self, principal: Principal | None) -> list[Table]:
         return [table for table in await self._tables.all() if readable(table, principal)]
-
-    async def _columns(self, table: Table) -> list[dict[str, Any]]:
-        """Return the columns after the last job; empty before the first one."""
-        metadata = await self._metadata(table)
-        return [] if metadata is None else columns_of(metadata)
-
-    async def _metadata(self, table: Table) -> bytes | None:
-        """Return the current Iceberg metadata, None before the first job."""
-        if not table.main or self._read_object is None:
-            return None
-        return await self._read_object(metadata_key(table, table.main))
-
-    async def _facts(self, table: Table) -> TableFacts | None:
-        """Return the facts of the last job, None if they cannot be read now. They are read once a
-        job."""
-        known = self._known_facts.get(table.uid)
-        if known is None or known[0] != table.main:
-            try:
-                metadata = await self._metadata(table)
-                known = table.main, TableFacts() if metadata is None else info_of(metadata)
-            except (PolynyaError, OSError, ValueError):
-                return None
-            self._known_facts[table.uid] = known
-        return known[1]
 
     async def admin(self, request: Request) -> Answer:
         """Handle `POST /v1/admin/tables/NAME/plan|lease|commit|fail|abandon|check|derive`; `segments` are those
@@ -327,7 +302,7 @@ class TableRoutes:
             if not wanted.merge and await self._has_derived_all(name):
                 return 204, None
             job = await self._jobs.plan(name, merge=wanted.merge, worker=wanted.worker)
-            return (204, None) if job is None else (200, await self._plan(job))
+            return (204, None) if job is None else (200, await self._views.plan(job))
         if verb == "lease":
             return await self._lease(name, read_json(body, _Lease))
         if verb == "commit":
@@ -347,7 +322,9 @@ class TableRoutes:
                 for each in failed.ranges
             ]
             return 200, {
-                "table": self._ref(await self._jobs.fail(_uid(failed.uid), failed.job, rows))
+                "table": self._views.reference(
+                    await self._jobs.fail(_uid(failed.uid), failed.job, rows)
+                )
             }
         if verb == "check":
             return await self._check(name, read_json(body, _Check), request.principal)
@@ -357,7 +334,9 @@ class TableRoutes:
             given_up = read_json(body, AbandonRequest)
             reason = given_up.reason if given_up.failed else ""
             table = await self._jobs.abandon(_uid(given_up.uid), given_up.job, reason)
-            return (409 if table.committed >= given_up.job else 200), {"table": self._ref(table)}
+            return (409 if table.committed >= given_up.job else 200), {
+                "table": self._views.reference(table)
+            }
         raise TableRefused(
             404,
             "NO_ROUTE",
@@ -388,87 +367,24 @@ class TableRoutes:
         )
         names = await self._tables.names(table, NAMES_SHOWN)
         covered = [spelled_name(each) for each in names]
-        return 201 if new else 200, {"table": await self._described(table), "covered": covered}
+        return 201 if new else 200, {
+            "table": await self._views.described(table),
+            "covered": covered,
+        }
 
     async def _commit(self, asked: CommitRequest) -> Answer:
         uid = _uid(asked.uid)
         try:
             command = _commit_of(uid, asked, self._now_ms())
-            return 200, {"table": self._ref(await self._jobs.commit(command))}
+            return 200, {"table": self._views.reference(await self._jobs.commit(command))}
         except TableRefused as refused:
             if refused.status != 409:
                 raise
             found = [table for table in await self._tables.all() if table.uid == uid]
             return 409, {
                 "error": {"code": refused.code, "message": str(refused)},
-                "table": self._ref(found[0]),
+                "table": self._views.reference(found[0]),
             }
-
-    def _ref(self, table: Table) -> dict[str, Any]:
-        """Return the table as drivers see it (`TableRef` of docs/formats/tables.md)."""
-        return _ref(table) | self._merging
-
-    async def _plan(self, job: PlannedJob) -> dict[str, Any]:
-        plan = {
-            "version": 1,
-            "table": self._ref(job.table) | _kept(await self._snapshots.of(job.table)),
-            "job": job.job,
-            "attempt": job.attempt,
-            "store": self._store,
-            "ranges": _ranges(job.ranges),
-        }
-        if job.source is not None:
-            plan["source"] = self._ref(job.source)
-        return {**plan, "more": job.more, "streams": [spelled_name(each) for each in job.streams]}
-
-    async def _described(self, table: Table) -> dict[str, Any]:
-        """Return a table as users see it: its pointers and its lag behind the streams."""
-        lag = await self._tables.lag(table)
-        derived = bool(table.transform)
-        records = await self._derived.records(table) if derived else lag.records
-        trimmed = await self._derived.trimmed(table) if derived else lag.skipped
-        info = await self._facts(table)
-        behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
-        return {
-            **self._ref(table),
-            **_kept(await self._snapshots.of(table)),
-            **await self._lineage(table),
-            "columns": fields_of(table.columns),
-            "payload": dict(table.columns).get(RECORD, ""),
-            "delta": f"{table.folder}/main",
-            "delta_dlq": f"{table.folder}/dlq",
-            "store": self._store,
-            "streams": lag.streams,
-            "rows": table.rows,
-            "dead_rows": table.dlq_rows,
-            "records_behind": records,
-            "records_trimmed": trimmed,
-            "records_ended": lag.lost,
-            "hold": table.hold,
-            "failing": sum(not each.aside for each in table.failures),
-            "ranges_aside": sum(each.aside for each in table.failures),
-            "records_aside": sum(each.end - each.record for each in table.failures if each.aside),
-            "behind_seconds": None if derived else round(behind, 3),
-            "fault": table.fault,
-            "fault_ms": table.fault_ms,
-            "committed_ms": table.committed_ms,
-            "files": None if info is None else info.files,
-            "bytes": None if info is None else info.bytes,
-            "job_seconds": None if info is None else info.job_seconds,
-            "merges": None if info is None else info.merges,
-            "files_merged": None if info is None else info.files_merged,
-            "unframed_values": None if info is None else info.unframed_values,
-            "fields_without_column": None if info is None else info.fields_without_column,
-        }
-
-    async def _lineage(self, table: Table) -> dict[str, Any]:
-        """Return the table that a table is derived from, and those that are derived from it."""
-        source = await self._tables.source_of(table)
-        named = "" if source is None else source.name
-        return {
-            "source": named,
-            "derived": [each.name for each in await self._tables.derived_from(table)],
-        }
 
 
 def _commit_of(
@@ -500,95 +416,6 @@ def readable(table: Table, principal: Principal | None) -> bool:
     return principal is None or all(
         principal.covers(Verb.READ, prefix) for prefix in table.prefixes
     )
-
-
-def metadata_key(table: Table, pointer: str) -> str:
-    """Return the object key of a table's metadata from its URI."""
-    return f"tables/{table.uid}/{pointer.partition(f'/tables/{table.uid}/')[2]}"
-
-
-def _overlap(table: Table) -> dict[str, str]:
-    return {"name": table.name, "prefix": shown_prefix(table)}
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    return {
-        "stream": spelled_name(failure.stream),
-        "uid": failure.uid,
-        "record": failure.record,
-        "records": failure.end - failure.record,
-        "pack": failure.pack,
-        "offset": failure.offset,
-        "reason": failure.reason,
-        "failures": failure.count,
-        "since_ms": failure.since_ms,
-        "last_ms": failure.last_ms,
-        "state": "aside" if failure.aside else "retry" if failure.again else "failing",
-    }
-
-
-def _ref(table: Table) -> dict[str, Any]:
-    return {
-        "uid": str(table.uid),
-        "name": table.name,
-        "prefix": shown_prefix(table),
-        "location": table.folder,
-        "partitions": table.partitions,
-        "transform": table.transform,
-        "job": table.committed,
-        "iceberg": table.main,
-        "iceberg_dlq": table.dlq,
-        "result": table.result,
-        "columns": table.columns,
-    }
-
-
-def _kept(kept: Kept) -> dict[str, Any]:
-    """Return the members of a table that say which snapshots are kept."""
-    tags = msgspec.to_builtins(kept.tags)
-    return {"keep_snapshots": kept.count, "keep_ms": kept.age_ms, "tags": tags}
-
-
-def part_of(cold: ColdSlice) -> dict[str, int]:
-    """Return the members of a range that name its part of the slice, if it is known, and its span
-    in record numbers, if some are missing."""
-    part = {"first_batch": cold.first_batch, "batches": cold.batches} if cold.batches else {}
-    return part | ({"numbers": cold.records} if cold.missing_records else {})
-
-
-def _ranges(parts: Sequence[ClaimedRange]) -> list[dict[str, Any]]:
-    return [
-        _range(part, number)
-        for part in parts
-        for number, cold in enumerate(part.slices)
-        if not cold.is_inline  # a marker has no rows
-    ]
-
-
-def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
-    cold = part.slices[number]
-    skip = max(0, part.first - cold.record)
-    records, length = cold.records - cold.missing_records, cold.length - cold.missing_bytes
-    end = min(cold.records, part.end - cold.record) if part.end else cold.records
-    whole = skip == 0 and end == cold.records
-    return {
-        **({} if whole else {"skip": skip, "take": end - skip}),
-        "stream": spelled_name(part.name),
-        "uid": part.uid,
-        "group": part.uid >> 48,
-        "content_type": part.content_type,
-        "encoding": part.encoding,
-        "record": cold.record,
-        "byte": cold.byte,
-        "records": records,
-        "length": length,
-        "pack": cold.pack,
-        "offset": cold.offset,
-        "stored": cold.stored,
-        "crc": cold.crc,
-        **part_of(cold),
-        **members_of(cold, part.aborted),
-    }
 
 
 def _canonical(name: str) -> str:
