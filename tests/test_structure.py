@@ -25,7 +25,6 @@ LARGE = {  # classes that stay large: why
     "polynya.embedded.log:Log": "an interface of a library: a method for each verb",
     "polynya.embedded.reader:LogReader": "an interface of a library: a method for each verb",
     "polynya.engine.replicated:ReplicatedEngine": "the parts of a core's turn, each an attribute",
-    "polynya.raft.progress:Progress": "what a leader knows of one follower",
     "polynya.raft.raft:Raft": "the calls of a member; its reactions are functions of other files",
     "polynya.raft.state:RaftState": "the state of one protocol, which its reactions change",
     "polynya.transport.link:FrameLink": "the buffers and the callbacks of one connection",

@@ -73,7 +73,7 @@ IDENTIFIERS = {
     "_fitness": "_readiness",
     "_older": "_stale_copy_guard",
     "_copier": "_state_copy_worker",
-    "chunk_patience_ms": "chunk_timeout_ms",
+    "chunk_patience_ms": "timeout_ms",
     "compass": "router",
     "forgetful": "amnesiac",
     "farewell": "closing_request",

@@ -426,6 +426,8 @@ def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
     settings = Settings(chunk_bytes=10, chunk_window_bytes=30)
     peer = Progress(1, 0)
     peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 100, 7), 1000)
+    outgoing = peer.outgoing
+    assert outgoing is not None
     leader: Any = SimpleNamespace(
         role=Role.LEADER,
         peers={2: peer},
@@ -437,10 +439,10 @@ def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
     def answered(received: int) -> list[int]:
         leader.transfers.chunks_wanted.clear()
         snapshots.on_answer(leader, SnapshotAnswer(1, 2, 1, 1, 7, received))
-        snapshots.want(leader, 2, peer)
+        snapshots.want(leader, 2, outgoing)
         return [wanted.offset for wanted in leader.transfers.chunks_wanted]
 
-    snapshots.want(leader, 2, peer)
+    snapshots.want(leader, 2, outgoing)
     assert [answered(10), answered(0), answered(10)] == [[10, 20, 30], [0], [10, 20, 30]]
     assert [answered(0), answered(0), answered(0)] == [[], [], []], (
         "so soon after the last time nothing is sent again"
@@ -456,6 +458,8 @@ def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -
     settings = Settings(chunk_bytes=10, chunk_window_bytes=80)
     peer, queue, kept, sent = Progress(1, 0), list[int](), 0, 0
     peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 600, 7), 0)
+    outgoing = peer.outgoing
+    assert outgoing is not None
     leader: Any = SimpleNamespace(
         role=Role.LEADER,
         peers={2: peer},
@@ -466,16 +470,16 @@ def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -
     for now_ms in range(0, 120 * chunk_ms, 100):
         leader.now_ms = now_ms
         snapshots.beat(leader)
-        snapshots.want(leader, 2, peer)
+        snapshots.want(leader, 2, outgoing)
         queue += [wanted.offset for wanted in leader.transfers.chunks_wanted]
         leader.transfers.chunks_wanted.clear()
         if queue and now_ms % chunk_ms == 0:
             kept += 10 * (queue.pop(0) == kept)
             sent += 1
             snapshots.on_answer(leader, SnapshotAnswer(1, 2, 1, 1, 7, kept))
-        if peer.chunk_acked == 600:
+        if outgoing.acked == 600:
             break
-    assert peer.chunk_acked == 600 and sent <= 80
+    assert outgoing.acked == 600 and sent <= 80
 
 
 def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_sent() -> None:

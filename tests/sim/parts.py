@@ -260,7 +260,8 @@ class Links:
 def reached(nodes: Iterable[Node]) -> list[object]:
     """Return the progress of each node: small bounds and slow links take time."""
     members = [member for node in nodes for member in node.core.members.values()]
-    sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members]
+    peers = [peer for member in members for peer in member.raft.peers.values()]
+    sent = [peer.outgoing.acked if peer.outgoing is not None else 0 for peer in peers]
     return [[member.group.applied_index for member in members], sent]
 
 

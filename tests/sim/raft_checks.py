@@ -163,10 +163,9 @@ class Checks:
         for peer in raft.peers.values():  # type: ignore[attr-defined]
             assert len(peer.inflight) <= self.settings.inflight_messages_max
             assert peer.match < peer.next
-            assert (
-                peer.chunk_next - peer.chunk_acked
-                <= self.settings.chunk_window_bytes + self.settings.chunk_bytes
-            )
+            if (outgoing := peer.outgoing) is not None:
+                most = self.settings.chunk_window_bytes + self.settings.chunk_bytes
+                assert outgoing.next - outgoing.acked <= most
 
     def _voted(self, member: Member, term: int, candidate: int) -> None:
         hard = member.disk.hard_state

@@ -102,7 +102,7 @@ MUTANTS = {
     "applies twice after a snapshot": Mutant("snapshots.py", "raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index", "raft.commit = raft.verified = snapshot.index"),
     "keeps its log under a snapshot that does not fit": Mutant("recovery.py", "entries if fits else []", "entries", seeds=0),
     "forgets to write the reset": Mutant("snapshots.py", "raft.snapshot = raft.reset = snapshot", "raft.snapshot = snapshot"),
-    "loses chunks for ever": Mutant("snapshots.py", "peer.chunk_next, peer.chunk_ms = (peer.chunk_acked, raft.now_ms)", "pass"),
+    "loses chunks for ever": Mutant("snapshots.py", "outgoing.next, outgoing.since_ms = (outgoing.acked, raft.now_ms)", "pass"),
     "never finds out that an append was lost": Mutant("leading.py", "peer.mode is Mode.REPLICATE and held < peer.beat_next - 1", "False"),
     "leads on without a majority": Mutant("leading.py", (
         "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= "

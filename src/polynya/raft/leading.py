@@ -98,8 +98,8 @@ def unreachable(raft: RaftState, node: int) -> None:
     peer = raft.peers.get(node)
     if peer is None:
         return
-    if peer.mode is Mode.SNAPSHOT:
-        peer.chunk_next = peer.chunk_acked
+    if peer.outgoing is not None:
+        peer.outgoing.next = peer.outgoing.acked
     else:
         peer.probe(peer.match + 1)
 
@@ -180,12 +180,11 @@ def _check(raft: RaftState, message: AppendAnswer | HeartbeatAnswer) -> None:
 def _matched(raft: RaftState, peer: Progress, match: int) -> None:
     if peer.acknowledge(match):
         raft.lead.recount = True
-    if peer.mode is Mode.SNAPSHOT:
-        assert peer.snapshot is not None
+    if peer.outgoing is not None:
         if peer.match + 1 >= raft.log.first:
             peer.replicate()
         elif (
-            peer.match >= peer.snapshot.index
+            peer.match >= peer.outgoing.snapshot.index
         ):  # the entries that it needs next were compacted during the transfer
             peer.send_snapshot(raft.snapshot, raft.now_ms)
     if raft.lead.transferee:
@@ -370,8 +369,8 @@ def _replicate(raft: RaftState, node: int, peer: Progress, slices: _Slices) -> N
         if entries is None:
             entries = slices[peer.next, end] = log.entries(peer.next, end)
         _send(raft, node, peer, entries, log.size(peer.next, end))
-    if peer.mode is Mode.SNAPSHOT:
-        snapshots.want(raft, node, peer)
+    if peer.outgoing is not None:
+        snapshots.want(raft, node, peer.outgoing)
     elif peer.commit_sent < (commit := min(peer.match, raft.commit)):
         peer.commit_sent = commit
         raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit))

@@ -1,4 +1,4 @@
-"""The leader's view of one member: replication progress and data in flight."""
+"""The leader's view of one member: replication progress and data in flight, a snapshot too."""
 
 from __future__ import annotations
 
@@ -14,6 +14,26 @@ class Mode(IntEnum):
     SNAPSHOT = 2  # the entries that it needs are compacted
 
 
+class OutgoingSnapshot:
+    """A snapshot on its way to a member, in chunks."""
+
+    __slots__ = ("acked", "heard_ms", "next", "since_ms", "snapshot", "timeout_ms")
+
+    def __init__(self, snapshot: Snapshot, now_ms: int) -> None:
+        self.snapshot = snapshot
+        self.acked = 0  # the bytes that the member has
+        self.next = 0  # the offset of the next chunk
+        self.since_ms = now_ms  # time of the last answer, or of the last chunks that were repeated
+        self.heard_ms = now_ms  # time of the last answer …
+        self.timeout_ms = 0  # … and the timeout of the next
+
+    def answered(self, now_ms: int) -> None:
+        """Record an answer to a chunk, duplicates included, and adapt the retry timeout to the
+        interval between answers."""
+        self.timeout_ms = 2 * (now_ms - self.heard_ms)
+        self.since_ms = self.heard_ms = now_ms
+
+
 class Progress:
     """The progress of one member. Invariants: match < next; `inflight` is ordered by last index,
     all in match + 1 … next - 1."""
@@ -22,12 +42,6 @@ class Progress:
         "beat_context",
         "beat_ms",
         "beat_next",
-        "chunk_acked",
-        "chunk_back_ms",
-        "chunk_heard_ms",
-        "chunk_ms",
-        "chunk_next",
-        "chunk_timeout_ms",
         "commit_sent",
         "context",
         "heard_ms",
@@ -38,11 +52,12 @@ class Progress:
         "match",
         "mode",
         "next",
+        "outgoing",
         "probe_context",
         "probed",
         "probing",
         "quiescent",
-        "snapshot",
+        "resent_ms",
     )
 
     def __init__(self, next_index: int, now_ms: int) -> None:
@@ -61,10 +76,8 @@ class Progress:
         self.learned = False  # a new replica reported that it may vote
         # the regular heartbeat in flight, and the next index when it was sent
         self.beat_context = self.beat_next = self.beat_ms = 0
-        self.snapshot: Snapshot | None = None
-        self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
-        self.chunk_heard_ms = 0  # time of the last chunk answer …
-        self.chunk_timeout_ms = 0  # … and the timeout of the next
+        self.outgoing: OutgoingSnapshot | None = None  # in mode SNAPSHOT
+        self.resent_ms = 0  # when lost chunks were last sent again, of any snapshot
 
     def sent(self, last: int, size: int) -> None:
         self.inflight.append((last, size))
@@ -101,19 +114,11 @@ class Progress:
 
     def send_snapshot(self, snapshot: Snapshot, now_ms: int) -> None:
         self._enter(Mode.SNAPSHOT)
-        self.snapshot = snapshot
-        self.chunk_acked = self.chunk_next = self.chunk_timeout_ms = 0
-        self.chunk_ms = self.chunk_heard_ms = now_ms
-
-    def hear_of_chunk(self, now_ms: int) -> None:
-        """Record an answer to a chunk, duplicates included, and adapt the retry timeout to the
-        interval between answers."""
-        self.chunk_timeout_ms = 2 * (now_ms - self.chunk_heard_ms)
-        self.chunk_ms = self.chunk_heard_ms = now_ms
+        self.outgoing = OutgoingSnapshot(snapshot, now_ms)
 
     def _enter(self, mode: Mode) -> None:
         self.mode = mode
         self.probing = False
-        self.snapshot = None
+        self.outgoing = None
         self.inflight.clear()
         self.inflight_bytes = 0

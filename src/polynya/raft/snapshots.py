@@ -12,7 +12,7 @@ from polynya.raft import following, membership, reading
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Role
 from polynya.raft.log import Log
 from polynya.raft.messages import Snapshot, SnapshotAnswer, SnapshotChunk
-from polynya.raft.progress import Mode, Progress
+from polynya.raft.progress import OutgoingSnapshot
 
 if TYPE_CHECKING:
     from polynya.raft.state import RaftState
@@ -87,16 +87,15 @@ def know_members(raft: RaftState) -> None:
         )
 
 
-def want(raft: RaftState, node: int, peer: Progress) -> None:
+def want(raft: RaftState, node: int, outgoing: OutgoingSnapshot) -> None:
     """Request the next chunks of the window. The first chunk is sent alone; its answer says where
     to resume."""
-    settings, snapshot = raft.settings, peer.snapshot
-    assert snapshot is not None
-    window = settings.chunk_window_bytes if peer.chunk_acked else 1
-    while peer.chunk_next < snapshot.size and peer.chunk_next - peer.chunk_acked < window:
-        length = min(settings.chunk_bytes, snapshot.size - peer.chunk_next)
-        raft.transfers.chunks_wanted.append(ChunkWanted(node, snapshot, peer.chunk_next, length))
-        peer.chunk_next += length
+    settings, snapshot = raft.settings, outgoing.snapshot
+    window = settings.chunk_window_bytes if outgoing.acked else 1
+    while outgoing.next < snapshot.size and outgoing.next - outgoing.acked < window:
+        length = min(settings.chunk_bytes, snapshot.size - outgoing.next)
+        raft.transfers.chunks_wanted.append(ChunkWanted(node, snapshot, outgoing.next, length))
+        outgoing.next += length
 
 
 def chunk_read(raft: RaftState, wanted: ChunkWanted, data: bytes) -> None:
@@ -118,29 +117,27 @@ def on_answer(raft: RaftState, message: SnapshotAnswer) -> None:
     peer = raft.peers.get(message.sender)
     if peer is None or raft.role is not Role.LEADER:
         return
-    if (
-        peer.snapshot is not None
-        and peer.snapshot.identity == message.identity
-        and message.received > peer.snapshot.size
-    ):
+    outgoing = peer.outgoing
+    is_current = outgoing is not None and outgoing.snapshot.identity == message.identity
+    if outgoing is not None and is_current and message.received > outgoing.snapshot.size:
         raise InvalidMessage(
             f"node {message.sender} acknowledged more bytes of a snapshot of group {raft.group} "
             "than it has"
         )
     peer.heard_ms = raft.now_ms
-    if peer.snapshot is None or peer.snapshot.identity != message.identity:
+    if outgoing is None or not is_current:
         return
-    peer.hear_of_chunk(raft.now_ms)
-    if message.received == peer.chunk_acked:
+    outgoing.answered(raft.now_ms)
+    if message.received == outgoing.acked:
         return
-    lost = message.received < peer.chunk_acked
+    lost = message.received < outgoing.acked
     # a chunk was lost or not stored, or answers were reordered; then resending repeats chunks
     if lost:
-        if raft.now_ms - peer.chunk_back_ms < raft.settings.heartbeat_ms:
+        if raft.now_ms - peer.resent_ms < raft.settings.heartbeat_ms:
             return
-        peer.chunk_back_ms = raft.now_ms
-    peer.chunk_acked = message.received
-    peer.chunk_next = message.received if lost else max(peer.chunk_next, message.received)
+        peer.resent_ms = raft.now_ms
+    outgoing.acked = message.received
+    outgoing.next = message.received if lost else max(outgoing.next, message.received)
 
 
 def beat(raft: RaftState) -> None:
@@ -150,16 +147,19 @@ def beat(raft: RaftState) -> None:
     from the start."""
     election_ms = raft.settings.election_ms
     for peer in raft.peers.values():
+        outgoing = peer.outgoing
+        if outgoing is None:
+            continue
         timeout_ms = (
-            min(max(peer.chunk_timeout_ms, election_ms), CHUNK_TIMEOUT_MAX * election_ms)
-            if peer.chunk_acked
+            min(max(outgoing.timeout_ms, election_ms), CHUNK_TIMEOUT_MAX * election_ms)
+            if outgoing.acked
             else election_ms
         )
-        if peer.snapshot is not None and raft.now_ms - peer.chunk_ms >= timeout_ms:
-            if peer.chunk_acked == peer.snapshot.size:
-                peer.chunk_acked = 0
-            peer.chunk_next, peer.chunk_ms = peer.chunk_acked, raft.now_ms
-            peer.chunk_timeout_ms = 2 * timeout_ms
+        if raft.now_ms - outgoing.since_ms >= timeout_ms:
+            if outgoing.acked == outgoing.snapshot.size:
+                outgoing.acked = 0
+            outgoing.next, outgoing.since_ms = outgoing.acked, raft.now_ms
+            outgoing.timeout_ms = 2 * timeout_ms
 
 
 def _is_sending(raft: RaftState, wanted: ChunkWanted) -> bool:
@@ -167,8 +167,8 @@ def _is_sending(raft: RaftState, wanted: ChunkWanted) -> bool:
     return (
         raft.role is Role.LEADER
         and peer is not None
-        and peer.mode is Mode.SNAPSHOT
-        and peer.snapshot == wanted.snapshot
+        and peer.outgoing is not None
+        and peer.outgoing.snapshot == wanted.snapshot
     )
 
 
