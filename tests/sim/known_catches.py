@@ -27,6 +27,8 @@ from sim.modern_groups import run_members
 from sim.moves import run_moves
 from sim.page_mutants import PAGE_STORIES
 from sim.planned import run_planned
+from sim.reduced import run_reduced
+from sim.reduced_mutants import REDUCED_CAUGHT_BY
 from sim.slice_mutants import SLICE_STORIES
 from sim.swarm import run_swarm
 from sim.switched import run_switched
@@ -50,6 +52,7 @@ RUN: dict[str, Callable[..., object]] = {
     "switched": run_switched,
     "transactions": run_transactions,
     "together": run_together,
+    "reduced": run_reduced,
     "compacted": run_compacted,
 }
 TRIED = ("plain", "swarm", "moves")
@@ -134,6 +137,7 @@ CAUGHT_BY = {
         | WORLD_CAUGHT_BY
         | COORDINATOR_CAUGHT_BY
         | TOGETHER_CAUGHT_BY
+        | REDUCED_CAUGHT_BY
         | TRANSACTION_CAUGHT_BY
         | COMPACTION_CAUGHT_BY
     ).items()

@@ -26,6 +26,7 @@ from sim.knobs import Knobs
 from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
 from sim.page_mutants import PAGE
+from sim.reduced_mutants import REDUCED
 from sim.slice_mutants import SLICE
 from sim.together_mutants import TOGETHER
 from sim.transaction_mutants import TRANSACTION
@@ -414,7 +415,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     ),
 }
 MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA | WORLD
-MUTANTS |= COORDINATOR | TOGETHER
+MUTANTS |= COORDINATOR | TOGETHER | REDUCED
 MUTANTS |= TRANSACTION
 MUTANTS |= COMPACTION
 NOTICED: dict[
