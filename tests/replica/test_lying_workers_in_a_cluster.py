@@ -8,13 +8,18 @@ from long_tests import long
 from sim.known_catches import CAUGHT_BY
 from sim.mutant_runs import check_fault
 from sim.mutants import mutated
-from sim.reduced import run_reduced
+from sim.reduced import run_reduced, run_reduced_moves
 from sim.reduced_mutants import REDUCED
 
 
 @pytest.mark.parametrize("seed", [2, 3, 5, 18, *long((*range(20, 60), *range(1000, 1020)))])
 def test_the_first_state_stays_whatever_fails(seed: int) -> None:
     run_reduced(seed, 12 if seed < 20 else 25)
+
+
+@pytest.mark.parametrize("seed", [1, *long(range(2, 20))])
+def test_it_stays_while_groups_move(seed: int) -> None:
+    run_reduced_moves(seed, 12)
 
 
 @pytest.mark.parametrize("name", REDUCED)

@@ -12,6 +12,7 @@ from sim.chaos import run_episode
 from sim.commit_mutants import COMMIT_CAUGHT_BY, COMMIT_STORIES
 from sim.compacted import run_compacted
 from sim.compaction_mutants import COMPACTION_CAUGHT_BY
+from sim.condition_mutants import CONDITION_STORIES
 from sim.coordinated import run_coordinated
 from sim.coordinator_mutants import COORDINATOR_CAUGHT_BY
 from sim.copy_delta_mutants import COPY_DELTA_CAUGHT_BY, COPY_DELTA_STORIES
@@ -153,6 +154,7 @@ STORIES = {  # the test that notices it, where there is one
     **KAFKA_STORIES,
     **DISKLESS_WRITER_STORIES,
     **COPY_DELTA_STORIES,
+    **CONDITION_STORIES,
     "less is kept than is to be": (
         "local/test_retention.py::test_retention_by_bytes_keeps_at_least_so_many"
     ),

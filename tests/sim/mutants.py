@@ -16,6 +16,7 @@ import msgspec
 from sim.code_edits import Stale, edited_function
 from sim.commit_mutants import COMMIT
 from sim.compaction_mutants import COMPACTION
+from sim.condition_mutants import CONDITIONS
 from sim.coordinator_mutants import COORDINATOR
 from sim.copy_delta_mutants import COPY_DELTA
 from sim.disk import SimDisk
@@ -415,7 +416,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     ),
 }
 MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA | WORLD
-MUTANTS |= COORDINATOR | TOGETHER | REDUCED
+MUTANTS |= COORDINATOR | TOGETHER | REDUCED | CONDITIONS
 MUTANTS |= TRANSACTION
 MUTANTS |= COMPACTION
 NOTICED: dict[

@@ -19,6 +19,7 @@ from sim.calls import answer_of
 from sim.chaos import FULL, Episode
 from sim.cluster import Node
 from sim.knobs import Knobs
+from sim.moves import Moves
 
 from polynya.base import levels
 from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
@@ -300,3 +301,20 @@ def run_reduced(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str
     """Play an episode; the same seed gives the same checksum. Raises AssertionError with the
     violated invariant."""
     return ReducedEpisode(seed, mishaps, knobs).play()
+
+
+class ReducedMoves(ReducedEpisode, Moves):
+    """The same while groups move, and nodes come and go."""
+
+    def clients(self) -> list[asyncio.Future[None]]:
+        control = [asyncio.ensure_future(self._control(number)) for number in range(2)]
+        return [*ReducedEpisode.clients(self), *control]
+
+    async def settle(self) -> None:
+        await Moves.settle(self)
+        await ReducedEpisode.settle(self)
+
+
+def run_reduced_moves(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
+    """Play an episode of `ReducedMoves`."""
+    return ReducedMoves(seed, mishaps, knobs).play()
