@@ -17,6 +17,7 @@ from polynya.base.limits import SNAPSHOT_GRACE_MS, SNAPSHOTS_KEPT_MIN
 from polynya.service.snapshots import Staged, body_of, stage
 from polynya.stream.features.attributes.commands import SetAttributes
 from polynya.stream.features.retention.commands import SetRetention
+from polynya.stream.features.tables.commands import TableCommit
 from polynya.stream.parts import Retention, SnapshotRule
 from polynya.stream.replies import Code
 
@@ -116,5 +117,33 @@ def test_a_thousand_publishes_leave_the_packs_of_the_grace() -> None:
         left = [store.objects[key][0] for key in await collected(world) if "/packs/" in key]
         assert sum(b"body " in data for data in left) <= readable // FLUSHED + 2
         assert max(await bodies(world)) == PUBLISHES
+
+    play(story)
+
+
+def test_trims_to_snapshots_wait_for_a_table_that_holds() -> None:
+    async def story(world: World) -> None:
+        await world.tables.create("t", "test/", hold=True)
+        await world.create(NOTED)
+        rule = Retention(record_time=SnapshotRule(trims=1))
+        assert (await world.send(SetRetention(NOTED, rule, world.clock.ms))).code == Code.OK
+
+        async def first_kept(records: range) -> int:
+            for number in records:
+                await world.append(NOTED, b"%d;" % number)
+                world.clock.ms += SNAPSHOT_GRACE_MS
+                assert await publish(world, number, b"body %d" % number) == Code.CREATED
+            return (await facts(world)).first_record
+
+        assert await first_kept(range(1, 6)) == 0, "no record is in the table yet"
+        await world.flusher.flush_now()
+        job = await world.jobs.plan("t")
+        assert job is not None
+        commit = TableCommit(job.table.uid, job.job, "a1", "", "", "m1", "d1", 5, 0, world.clock.ms)
+        await world.jobs.commit(commit)
+        assert await first_kept(range(6, 9)) == 0, "the group has not heard of the commit"
+        await world.flusher.flush_now()
+        assert await world.jobs.plan("t") is not None, "the next claim tells it"
+        assert await first_kept(range(9, 13)) == 5, "what the table has goes, and nothing else"
 
     play(story)
