@@ -47,11 +47,11 @@ def _reserved_segment(segments: list[str]) -> str:
     start = segments[1:] if segments[0] == DEFAULT_BUCKET else segments
     if start and is_reserved(start[0]):
         return start[0]
-    for segment in [each for each in segments if each != "**"][1:]:
+    some = [each for each in segments if each != "**"]  # which may match no segment
+    for segment in some[1:]:
         if segment in RESERVED_LATER or segment.startswith("$"):
             return segment
-    several = len(segments) > 1 and segments[:-1] != ["**"] * (len(segments) - 1)
-    return segments[-1] if several and segments[-1] in RESERVED_LAST else ""
+    return segments[-1] if len(some) > 1 and segments[-1] in RESERVED_LAST else ""
 
 
 def first_segment(pattern: str) -> str:
