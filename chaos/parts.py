@@ -25,6 +25,7 @@ SHARES = {
 WORLDS = (
     "plain", "moves", "readers", "returns", "copies", "planned", "diskless", "switched", "leased",
     "groups", "members", "kafka", "transactions", "coordinated", "compacted", "together",
+    "reduced",
 )  # fmt: skip
 SIM_STEP = 20  # seeds of one call …
 WORLD_STEP = 4  # … of a world, which has less time

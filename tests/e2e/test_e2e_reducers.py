@@ -55,6 +55,8 @@ def test_a_worker_that_is_killed_anywhere_publishes_the_same_states(tmp_path: Pa
     with running_node(tmp_path / "data", "--cores", "2") as node, Client(node.url) as client:
         made = ("reduce", "add", "carts", "--pattern", "carts/*", "--builtin", "latest")
         assert polynya(*made, "--key", "/item", server=node.url).code == 0
+        refused = polynya(*made[:3], "--pattern", "_snapshots/**", *made[5:], server=node.url)
+        assert refused.code == 1 and "'_snapshots' is reserved" in refused.err, refused
         done = 0
         for number in range(ROUNDS):
             for name in STREAMS:

@@ -207,6 +207,7 @@ def test_a_fault_is_kept_retried_later_and_forgotten_after_a_publish() -> None:
         ({"pattern": "a/*"}, "name either a builtin"),
         ({"pattern": "a/*", "builtin": "sum"}, "'sum' is no builtin"),
         ({"pattern": "a/x*", "builtin": "count"}, "a wildcard is a whole segment"),
+        ({"pattern": "_snapshots/**", "builtin": "count"}, "'_snapshots' is reserved"),
         ({"pattern": "a", "builtin": "count", "key": "/a"}, "a key is for the builtin 'latest'"),
         ({"pattern": "a", "builtin": "latest", "key": "a"}, "must begin with '/'"),
         ({"pattern": "a", "module": "ff"}, "64 hexadecimal digits"),

@@ -18,7 +18,7 @@ from polynya.base import levels
 from polynya.base.limits import SNAPSHOT_GRACE_MS, SNAPSHOTS_SUPERSEDED_MAX
 from polynya.base.names import companion_of
 from polynya.front.http.protocol.settings import HttpSettings
-from polynya.front.http.snapshots import show
+from polynya.front.http.snapshots import bootstrap, show
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.snapshot_sweep import sweep_snapshots
 from polynya.stream.parts import Retention, SnapshotRule
@@ -226,6 +226,52 @@ def test_a_bootstrap_is_the_newest_snapshot_and_the_records_behind_it() -> None:
         await world.post(NAME, b"5")
         again = await world.ask("GET", f"{URL}/bootstrap", if_none_match=tag)
         assert (again.status, parts_of(again)[1][1]) == (200, b"[3,4,5]")
+
+    run(story)
+
+
+def test_each_bootstrap_has_a_boundary_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record may hold the boundary of an earlier answer: the next one is another."""
+
+    async def story(world: World) -> None:
+        await world.put(NAME, content_type="text/plain")
+        drawn = iter((bytes(16), bytes(range(16))))
+        monkeypatch.setattr(bootstrap.secrets, "token_bytes", lambda size: next(drawn)[:size])
+        first = await world.ask("GET", f"{URL}/bootstrap")
+        assert first.headers["content-type"] == f"multipart/mixed; boundary=polynya-{'00' * 16}"
+        record = f"\r\n--polynya-{'00' * 16}--\r\n".encode()
+        assert (await world.post(NAME, record, content_type="text/plain")).status == 204
+        second = await world.ask("GET", f"{URL}/bootstrap")
+        boundary = "polynya-000102030405060708090a0b0c0d0e0f"
+        assert second.headers["content-type"] == f"multipart/mixed; boundary={boundary}"
+        assert (
+            second.body
+            == (
+                f"--{boundary}\r\nContent-Type: text/plain\r\n"
+                f"Stream-Next-Offset: {second.headers['stream-next-offset']}\r\n\r\n"
+                f"\r\n--polynya-{'00' * 16}--\r\n\r\n--{boundary}--\r\n"
+            ).encode()
+        )
+
+    run(story)
+
+
+def test_the_etag_of_a_bootstrap_is_weak_where_the_boundary_differs() -> None:
+    async def story(world: World) -> None:
+        places = await filled(world)
+        await published(world, places[3], b'{"sum":3}')
+        one, other = [await world.ask("GET", f"{URL}/bootstrap") for _ in range(2)]
+        assert one.body != other.body and parts_of(one) == parts_of(other)
+        assert one.headers["etag"] == other.headers["etag"]
+        assert one.headers["etag"].startswith('W/"')
+        one, other = [await world.ask("GET", f"{URL}/bootstrap", accept=JSON) for _ in range(2)]
+        assert one.body == other.body
+        assert one.headers["etag"] == other.headers["etag"]
+        assert one.headers["etag"].startswith('"')
+        for accept in ("*/*", JSON):
+            tag = (await world.ask("GET", f"{URL}/bootstrap", accept=accept)).headers["etag"]
+            again = await world.ask("GET", f"{URL}/bootstrap", accept=accept, if_none_match=tag)
+            assert (again.status, again.headers["etag"]) == (304, tag)
 
     run(story)
 

@@ -30,6 +30,7 @@ class Route(msgspec.Struct, frozen=True):
     shows: str = ""
     body: bytes | None = None
     more: Mapping[str, str] = {}  # headers, with underscores
+    published: bool = False  # the stream has a snapshot before record 1
 
 
 FRAME = b"\0\0\0\x03[8]"
@@ -70,8 +71,8 @@ ROUTES = (
     Route("both", "`DELETE /{bucket}/{stream}`", "as there", "DELETE /docs/a", 204),
     Route("0.4", "`GET`, `PUT …/attrs`", "[as there](protocol.md#attributes), and `PATCH`, `DELETE`", "GET /docs/a/attrs", 200, "{}"),
     Route("both", "`PUT …/snapshot/{offset}`", "[as there](snapshots.md); the digest is SHA-256", "PUT /docs/a/snapshot/6", 201, "stream-snapshot-digest", b"state", {"content_type": "text/plain"}),
-    Route("both", "`GET …/snapshot/{offset}`", "as there", "GET /docs/a/snapshot/7", 404, "NO_SNAPSHOT"),
-    Route("0.4", "`GET …/snapshot`", "the newest one itself, instead of 307", "GET /docs/a/snapshot", 404, "NO_SNAPSHOT"),
+    Route("both", "`GET …/snapshot/{offset}`", "as there", "GET /docs/a/snapshot/2", 200, r"\[1\]", published=True),
+    Route("0.4", "`GET …/snapshot`", "as there: 307 to the newest one", "GET /docs/a/snapshot", 307, "location: /docs/a/snapshot/", published=True),
     Route("0.11", "`POST …/snapshot/{offset}/parts`", "as there", "POST /docs/a/snapshot/6/parts", 201, "stream-snapshot-part", b"part"),
     Route("0.11", "`DELETE …/snapshot/parts`", "parts that no snapshot names are gone after ten minutes", "DELETE /docs/a/snapshot/parts", 400, "INVALID_OFFSET"),
     Route("both", "`GET …/bootstrap`", "[as there](snapshots.md), and live, and as JSON", "GET /docs/a/bootstrap", 200, "multipart/mixed"),
@@ -94,6 +95,8 @@ def test_each_is_answered_as_the_table_says(route: Route) -> None:
     async def story(world: World) -> None:
         await world.put("docs/a")
         assert (await world.post("docs/a", b"[1,2,3]")).status == 204
+        if route.published:
+            assert (await world.ask("PUT", "/docs/a/snapshot/2", b"[1]")).status == 201
         method, path = route.request.split(" ", 1)
         answer = await world.ask(method, path, route.body, **route.more)
         shown = "\n".join(f"{name}: {value}" for name, value in answer.headers.items())

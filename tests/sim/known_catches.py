@@ -12,6 +12,7 @@ from sim.chaos import run_episode
 from sim.commit_mutants import COMMIT_CAUGHT_BY, COMMIT_STORIES
 from sim.compacted import run_compacted
 from sim.compaction_mutants import COMPACTION_CAUGHT_BY
+from sim.condition_mutants import CONDITION_STORIES
 from sim.coordinated import run_coordinated
 from sim.coordinator_mutants import COORDINATOR_CAUGHT_BY
 from sim.copy_delta_mutants import COPY_DELTA_CAUGHT_BY, COPY_DELTA_STORIES
@@ -27,6 +28,8 @@ from sim.modern_groups import run_members
 from sim.moves import run_moves
 from sim.page_mutants import PAGE_STORIES
 from sim.planned import run_planned
+from sim.reduced import run_reduced
+from sim.reduced_mutants import REDUCED_CAUGHT_BY
 from sim.slice_mutants import SLICE_STORIES
 from sim.swarm import run_swarm
 from sim.switched import run_switched
@@ -50,6 +53,7 @@ RUN: dict[str, Callable[..., object]] = {
     "switched": run_switched,
     "transactions": run_transactions,
     "together": run_together,
+    "reduced": run_reduced,
     "compacted": run_compacted,
 }
 TRIED = ("plain", "swarm", "moves")
@@ -134,6 +138,7 @@ CAUGHT_BY = {
         | WORLD_CAUGHT_BY
         | COORDINATOR_CAUGHT_BY
         | TOGETHER_CAUGHT_BY
+        | REDUCED_CAUGHT_BY
         | TRANSACTION_CAUGHT_BY
         | COMPACTION_CAUGHT_BY
     ).items()
@@ -149,6 +154,7 @@ STORIES = {  # the test that notices it, where there is one
     **KAFKA_STORIES,
     **DISKLESS_WRITER_STORIES,
     **COPY_DELTA_STORIES,
+    **CONDITION_STORIES,
     "less is kept than is to be": (
         "local/test_retention.py::test_retention_by_bytes_keeps_at_least_so_many"
     ),

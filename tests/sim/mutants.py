@@ -16,6 +16,7 @@ import msgspec
 from sim.code_edits import Stale, edited_function
 from sim.commit_mutants import COMMIT
 from sim.compaction_mutants import COMPACTION
+from sim.condition_mutants import CONDITIONS
 from sim.coordinator_mutants import COORDINATOR
 from sim.copy_delta_mutants import COPY_DELTA
 from sim.disk import SimDisk
@@ -26,6 +27,7 @@ from sim.knobs import Knobs
 from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
 from sim.page_mutants import PAGE
+from sim.reduced_mutants import REDUCED
 from sim.slice_mutants import SLICE
 from sim.together_mutants import TOGETHER
 from sim.transaction_mutants import TRANSACTION
@@ -414,7 +416,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     ),
 }
 MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA | WORLD
-MUTANTS |= COORDINATOR | TOGETHER
+MUTANTS |= COORDINATOR | TOGETHER | REDUCED | CONDITIONS
 MUTANTS |= TRANSACTION
 MUTANTS |= COMPACTION
 NOTICED: dict[

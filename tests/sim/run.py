@@ -29,6 +29,7 @@ from sim.modern_groups import ModernEpisode
 from sim.moves import Moves
 from sim.planned import Planned
 from sim.readers import Readers
+from sim.reduced import ReducedEpisode
 from sim.returns import Returns
 from sim.shrink import as_test, shrunk
 from sim.swarm import SwarmEpisode
@@ -47,7 +48,7 @@ KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by op
     "switched": SwitchedEpisode, "diskless": DisklessSwarm,
     "coordinated": CoordinatedEpisode, "transactions": TransactionEpisode,
     "compacted": CompactedEpisode,
-    "together": TogetherEpisode,
+    "together": TogetherEpisode, "reduced": ReducedEpisode,
 }  # fmt: skip
 
 
@@ -140,6 +141,9 @@ def main() -> int:
     parser.add_argument("--compacted", action="store_true", help="streams whose keys are compacted")
     parser.add_argument(
         "--together", action="store_true", help="appends to streams of several groups"
+    )
+    parser.add_argument(
+        "--reduced", action="store_true", help="workers of a reducer, some of which lie at times"
     )
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(

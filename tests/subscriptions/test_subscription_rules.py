@@ -10,7 +10,7 @@ from subscription_script import check_links
 from worlds.stream import World, raw_batch
 
 from polynya.base.limits import PATH_BYTES_MAX
-from polynya.base.names import canonical_name
+from polynya.base.names import BadName, canonical_name
 from polynya.stream.features.appends.commands import Append
 from polynya.stream.features.forks.commands import PinSource
 from polynya.stream.features.lifetimes.commands import Create, Delete
@@ -388,3 +388,34 @@ def test_what_is_no_pattern_is_told() -> None:
     for wrong in ("", "a//b", "a/.", "..", "a*", "***", "é" * (PATH_BYTES_MAX // 2) + "x"):
         with pytest.raises(BadPattern):
             check_pattern(wrong)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "_snapshots/**",
+        "_snapshots/docs/a",
+        "default/_snapshots/docs/a",
+        "_modules/*",
+        "v1",
+        "a/snapshot/*",
+        "*/**/attrs",
+        "**/a/$x",
+        "a/state",
+        "*/state",
+    ],
+)
+def test_a_pattern_of_reserved_names_is_told(pattern: str) -> None:
+    with pytest.raises(BadPattern, match="no stream matches"):
+        check_pattern(pattern)
+    with pytest.raises(BadName):
+        canonical_name(pattern.replace("**/", "").replace("*", "x"))
+
+
+@pytest.mark.parametrize(
+    "name", ["state", "snapshot", "a/_snapshots", "a/state/b", "default/a/b", "a/v1"]
+)
+def test_a_pattern_beside_reserved_names_matches(name: str) -> None:
+    for pattern in (name, f"**/{name.rpartition('/')[2]}"):
+        check_pattern(pattern)
+        assert compile_pattern(pattern)(canonical_name(name))

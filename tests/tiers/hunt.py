@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 WORLDS = (
     "swarm", "plain", "readers", "returns", "moves", "copies", "planned", "kafka", "groups",
     "members", "leased", "switched", "diskless", "coordinated", "transactions",
-    "compacted", "together",
+    "compacted", "together", "reduced",
 )  # fmt: skip
 FUZZERS = ("http", "cluster", "admin", "kafka", "peers", "stored", "text", "words")
 FUZZ_SECONDS = 30

@@ -194,6 +194,12 @@ def verify_command(client: Client, name: str, streams: tuple[str, ...]) -> None:
                     f"{output.visible(stream)} at {found.offset}: published {found.published}, "
                     f"computed {found.computed}"
                 )
+    if not equal and not different:
+        output.notice(
+            f"nothing to compare: no stream has a snapshot of {name} that can be computed again; "
+            f"'polynya reduce run {name} --once' publishes one for each stream with new records"
+        )
+        return
     output.notice(f"{output.counted(equal, 'snapshot')} equal, {different} different")
     if different:
         raise exits.Refused(f"the reducer {name} is nondeterministic, and is stopped")

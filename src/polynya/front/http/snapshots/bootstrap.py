@@ -6,12 +6,12 @@ trimmed and no snapshot covers the hole: half of a document is never an answer, 
 
 from __future__ import annotations
 
-import asyncio
+import secrets
 from collections.abc import Sequence
 
 import msgspec
 
-from polynya.base.limits import BOOTSTRAP_BYTES_MAX, MIB, SNAPSHOT_EMBEDDED_BYTES
+from polynya.base.limits import BOOTSTRAP_BYTES_MAX, SNAPSHOT_EMBEDDED_BYTES
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
@@ -28,14 +28,14 @@ from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.stream.parts import Mark
 from polynya.stream.replies import Code
 from polynya.wire.headers import format_event_id, media_type, none_match
-from polynya.wire.http.snapshots import Piece, boundary_for, multipart
+from polynya.wire.http.snapshots import Piece, boundary_of, multipart
 from polynya.wire.http.sse import sse_encoding, whole_event
 from polynya.wire.json_records import array_parts
 from polynya.wire.kafka.values import values_type
 from polynya.wire.record_pages import Form
 
 _JUDGED = frozenset(("if-none-match",))
-_IN_THREAD_BYTES = 1 * MIB  # of records; the boundary of more is found in a thread
+_BOUNDARY_BYTES = 16  # drawn for each answer, when its records are stored
 _ROUNDS = 3  # until the records behind a snapshot are read before they are trimmed
 JSON = "application/json"
 
@@ -88,8 +88,10 @@ async def _send(exchange: Exchange, page: Page, mark: Mark | None) -> None:
         place = ("Stream-Next-Offset", format_token(shown.record, shown.byte))
         raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (place,))
     page = page_up_to(page, shown)
-    headers = _headers(page, mark, "j" if _wants_json(exchange) else "m")
-    if none_match(exchange.head.headers.get("if-none-match"), dict(headers)["ETag"]):
+    etag, headers = _etag(page, mark, "j" if _wants_json(exchange) else "m"), _headers(page, mark)
+    shown_etag = etag if _wants_json(exchange) else f"W/{etag}"  # each answer has its own boundary
+    headers.append(("ETag", shown_etag))
+    if none_match(exchange.head.headers.get("if-none-match"), etag):
         exchange.answer(304, headers)
         return
     body: Piece = b""
@@ -105,11 +107,7 @@ async def _send(exchange: Exchange, page: Page, mark: Mark | None) -> None:
         answer = _envelope(exchange, page, mark, body if embeds else None, tail)
         send_parts(exchange, [("Content-Type", JSON), *headers], answer)
         return
-    digest = b"" if mark is None else mark.sha256
-    if sum(map(len, tail)) <= _IN_THREAD_BYTES:
-        boundary = boundary_for(digest, tail)
-    else:
-        boundary = await asyncio.to_thread(boundary_for, digest, tail)
+    boundary = boundary_of(secrets.token_bytes(_BOUNDARY_BYTES))
     kind = ("Content-Type", f"multipart/mixed; boundary={boundary}")
     send_parts(exchange, [kind, *headers], multipart(boundary, _parts(page, mark, body, tail)))
 
@@ -126,15 +124,20 @@ def _parts(
     return found
 
 
-def _headers(page: Page, mark: Mark | None, variant: str) -> Headers:
-    """Return the headers of an answer but its type. The ETag names all that it consists of."""
+def _etag(page: Page, mark: Mark | None, variant: str) -> str:
+    """Return the ETag of an answer, which names all that it consists of."""
     info, end = page.info, format_token(page.record, page.byte)
     state = (":c" if info.closed else ":t") if page.has_all else ""
     begin = "0" if mark is None else f"{mark.record}.{mark.sha256[:8].hex()}"
+    return f'"{info.uid:x}.{info.history:x}-{begin}-{end}:{variant}{state}"'
+
+
+def _headers(page: Page, mark: Mark | None) -> Headers:
+    """Return the headers of an answer but its type and ETag."""
+    info = page.info
     headers = [
-        ("Stream-Next-Offset", end),
+        ("Stream-Next-Offset", format_token(page.record, page.byte)),
         ("Stream-Incarnation", str(info.uid)),
-        ("ETag", f'"{info.uid:x}.{info.history:x}-{begin}-{end}:{variant}{state}"'),
         ("Cache-Control", NO_CACHE),
         ("Vary", "Accept"),
         ("Content-Security-Policy", "sandbox"),

@@ -7,7 +7,14 @@ import re
 from collections.abc import Callable
 
 from polynya.base.limits import PATH_BYTES_MAX
-from polynya.base.names import is_internal, spelled_name
+from polynya.base.names import (
+    DEFAULT_BUCKET,
+    RESERVED_LAST,
+    RESERVED_LATER,
+    is_internal,
+    is_reserved,
+    spelled_name,
+)
 
 _STAR = re.compile("%2a", re.IGNORECASE)  # the spelling of a literal star in a pattern
 
@@ -28,6 +35,23 @@ def check_pattern(pattern: str) -> None:
                 f"in '{segment}': a wildcard is a whole segment, '*' or '**'; write %2A for a "
                 "literal star"
             )
+    if reserved := _reserved_segment(pattern.split("/")):
+        raise BadPattern(
+            f"no stream matches: '{reserved}' is reserved there, for the product's own streams and "
+            "routes; name the streams themselves, as in 'docs/*'"
+        )
+
+
+def _reserved_segment(segments: list[str]) -> str:
+    """Return a segment that no name of a client's stream has at its place; "": there is none."""
+    start = segments[1:] if segments[0] == DEFAULT_BUCKET else segments
+    if start and is_reserved(start[0]):
+        return start[0]
+    some = [each for each in segments if each != "**"]  # which may match no segment
+    for segment in some[1:]:
+        if segment in RESERVED_LATER or segment.startswith("$"):
+            return segment
+    return segments[-1] if len(some) > 1 and segments[-1] in RESERVED_LAST else ""
 
 
 def first_segment(pattern: str) -> str:
