@@ -7,10 +7,15 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from front.test_kafka_producers_in_transactions import NEW, TransactionalProducer
 from worlds.kafka import KafkaWorld, play
 
+from polynya.admin import backup_routes
 from polynya.admin.backup_routes import CAPTURES_MAX, Backups
+from polynya.base.errors import Unavailable
+from polynya.engine.snapshots import prepared
+from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 from polynya.stream.features.transactions.commands import TxnHold
 from polynya.stream.replies import Reply
@@ -28,6 +33,16 @@ class Admin:
         path, data = f"/v1/admin/backup/{verb}", json.dumps(body).encode()
         request = Request("POST", path, (verb,), {}, {}, data, "http://node")
         return json.loads((await self._backups.handle(request)).body)
+
+    async def part(self, token: str) -> bool:
+        """Read the begin of a capture of group 1; report whether it is still there."""
+        query = {"group": "1", "token": token, "offset": "0"}
+        request = Request("GET", "/v1/admin/backup/part", ("part",), query, {}, b"", "http://node")
+        try:
+            await self._backups.handle(request)
+        except Failure:
+            return False
+        return True
 
 
 def test_a_commit_right_behind_the_release_is_not_of_the_held_round(monkeypatch: Any) -> None:
@@ -66,5 +81,27 @@ def test_captures_of_earlier_rounds_take_no_room() -> None:
         for number in range(CAPTURES_MAX + 2):
             captured = await admin.ask("capture", group=1, backup=f"b/{number}")
             assert captured["group"] == 1
+
+    play(story)
+
+
+def test_captures_of_a_killed_backup_do_not_delay_a_round_that_holds_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A killed backup leaves the core's lock to what it prepared, and no room for other captures,
+    until both expire."""
+    monkeypatch.setattr(prepared, "PREPARED_SECONDS", 1e6)
+    monkeypatch.setattr(backup_routes, "PART_BYTES", 8)  # one that was read whole would be gone
+
+    async def story(world: KafkaWorld) -> None:
+        admin = Admin(world)
+        left = [(await admin.ask("capture", group=1))["token"] for _ in range(CAPTURES_MAX)]
+        with pytest.raises(Unavailable, match="other backups"):
+            await admin.ask("capture", group=1)
+        assert await admin.part(left[0])
+        await admin.ask("capture", group=1, backup="killed/1", prepare=True)
+        for group in (1, 2):
+            assert (await admin.ask("capture", group=group, backup="b/1"))["group"] == group
+        assert [await admin.part(token) for token in left] == [True, False, True, True]
 
     play(story)

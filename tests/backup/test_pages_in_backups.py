@@ -9,25 +9,33 @@ from random import Random
 
 import pytest
 from google_crc32c import value as crc32c
+from msgspec import structs
 from worlds.backup import ALL, BackedUp, FakeSource, file_of, made, opened, restored, taken
 from worlds.cold import CLUSTER, GROUPS
 from worlds.paged import page_out
+from worlds.transactions import ABORTING, Planter
 
 from polynya.backup import copies
 from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.backup.repository import chosen
 from polynya.backup.streams import BackupStreams, streams_of
-from polynya.backup.verifying import BackupVerifier
+from polynya.backup.verifying import BackupVerifier, Damage
 from polynya.base.names import group_of
 from polynya.objectstore import MemoryStore, claim_root
 from polynya.recovery.from_backup import FromBackup, renaming
 from polynya.recovery.from_store import FromStore
 from polynya.recovery.restore import RestoreOrigin
+from polynya.stream.command import Command
+from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.features.pages.rules import LATE_MS
 from polynya.stream.features.retention.commands import Trim
 from polynya.stream.machine import Machine
+from polynya.stream.parts import Encoding
+from polynya.stream.replies import Reply
 from polynya.stream.snapshots.encode import snapshot_of
+from polynya.stream.state import index
+from polynya.stream.state.entries import packed
 
 NAMES = [f"default/s{number}" for number in range(3)]
 
@@ -215,5 +223,45 @@ def test_a_lost_page_costs_its_own_records_alone(tmp_path: Path) -> None:
         (stream,) = [each for each in image.streams if each.name == NAMES[0]]
         known = machine_of(tier, NAMES[0]).directory.streams[NAMES[0]]
         assert stream.next_record == known.next_record
+
+    asyncio.run(story())
+
+
+def test_a_verification_finds_entries_that_have_lost_their_flags() -> None:
+    """An older release published such entries: a restore has the same records of aborted
+    transactions as its origin."""
+
+    async def story() -> None:
+        tier, name = BackedUp(), "kafka/t/0"
+        group = group_of(name, GROUPS)
+        machine = tier.world.machines()[group]
+        tier.world.apply(group, Create(name, tier.world.now, "", Encoding.KAFKA))
+        stream = machine.directory.streams[name]
+
+        async def send(command: Command, _origin: str = "") -> Reply:
+            return await tier.world.propose(group, command)
+
+        planter = Planter(name, lambda: stream, send)
+        planter.now_ms = tier.world.now
+        await planter.write(b"plain")
+        await tier.flusher.flush_now()
+        await planter.write(b"aborted", producer=ABORTING)
+        await planter.end(ABORTING)
+        await tier.flusher.flush_now()
+
+        async def verified() -> list[Damage]:
+            repository = MemoryStore()
+            await taken(FakeSource(tier), repository)
+            return (await BackupVerifier(repository, await chosen(repository)).run()).damages
+
+        assert await verified() == []
+        entries = list(machine.packs.index_of(stream))
+        lost = [structs.replace(each, flags=0) for each in entries]
+        rows = [packed(each, machine.packs.held[each.pack].number) for each in lost]
+        assert stream.cold is not None
+        stream.cold = index.replaced(stream.cold, 0, len(lost), b"".join(rows))
+        (damage,) = await verified()
+        assert damage.name == f"objects/{entries[-1].pack}" and damage.streams == [name]
+        assert "lacks the marks of transactions" in damage.what
 
     asyncio.run(story())

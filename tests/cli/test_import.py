@@ -198,6 +198,8 @@ def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
             "holds records that were not imported",
         ),
         (("{url}/v1/stream/bad/source", "bad/written"), exits.REFUSED, "is not an import"),
+        (("{url}/v1/stream/bad/source", "bad/state"), exits.REFUSED, "'state' is reserved"),
+        (("{url}/v1/stream/bad/chunk",), exits.REFUSED, "'chunk' is a reserved segment"),
         (("{url}/v1/stream/bad/source", "--header", "nonsense"), exits.USAGE, "--header"),
         (
             ("http://127.0.0.1:1/v1/stream/a", "--retry", "0s"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from polynya.cli.app import cli
 from polynya.cli.remote.client import Client
 from polynya.cli.streams.lifecycle import facts_if_there
 from polynya.cli.terminal import exits, output
@@ -39,6 +41,13 @@ def test_the_reason_of_a_forbidden_read_is_said(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Client, "send", send)
     with Client("http://x") as client, pytest.raises(exits.Ended, match="only under a/"):
         facts_if_there(client, "runs")
+
+
+def test_a_reserved_name_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of such a name may be another route, which would refuse the body of a creation."""
+    monkeypatch.setattr(Client, "send", lambda *_, **__: pytest.fail("a request was sent"))
+    ran = CliRunner().invoke(cli, ["create", "a/retention"])
+    assert (ran.exit_code, "'retention' is a reserved segment" in ran.output) == (1, True)
 
 
 def test_numbers_of_a_query_have_plain_digits(capsys: pytest.CaptureFixture[str]) -> None:

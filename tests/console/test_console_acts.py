@@ -256,6 +256,11 @@ def test_tokens_are_made_and_revoked_and_the_audit_log_is_shown(page: Page, node
     page.wait(f"document.querySelector('.act-dialog') === null && !{button}")
     page.wait("document.querySelector('#content').textContent.includes('token.revoke')")
     node.wait_act("token.create", "/v1/admin/tokens/shop", "root", "201")
+    page.size(390, 844, mobile=True)
+    wait_text(page, ".list.tokens", "shop")
+    wide = "[...document.querySelectorAll('.panel')].filter((each) => each.scrollWidth > each.clientWidth)"
+    assert page.run(f"{wide}.map((each) => each.textContent)") == []
+    page.size(1200, 800)
     use_token(page, node.reader)
     go(page, "access")
     wait_text(page, "#content", "No access to the tokens: the token does not allow 'admin'")

@@ -69,6 +69,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield node
 
 
+@pytest.fixture(scope="module")
+def kafka_node(node: RunningNode) -> RunningNode:
+    """The node, with two topics and a group."""
+    with httpx.Client(base_url=node.url, timeout=60) as web:
+        web.put("/v1/topics/till", json={"partitions": 2}).raise_for_status()
+        web.put("/v1/topics/taken", json={"streams": ["logs/web"]}).raise_for_status()
+        place = {"to": 10, "topics": ["taken"]}
+        web.post("/v1/groups/readers/offsets", json=place).raise_for_status()
+    return node
+
+
 @contextmanager
 def opened(browser: Browser, url: str) -> Iterator[Page]:
     """Open the console of a node. At the end the page has complained of nothing."""
@@ -336,12 +347,8 @@ def test_costs_are_shown_with_a_chart(page: Page, node: RunningNode) -> None:
     wait_until(led_there, what="the keys to lead to the costs")
 
 
-def test_topics_and_groups_are_shown_with_their_lag(page: Page, node: RunningNode) -> None:
-    with httpx.Client(base_url=node.url, timeout=60) as web:
-        web.put("/v1/topics/till", json={"partitions": 2}).raise_for_status()
-        web.put("/v1/topics/taken", json={"streams": ["logs/web"]}).raise_for_status()
-        place = {"to": 10, "topics": ["taken"]}
-        web.post("/v1/groups/readers/offsets", json=place).raise_for_status()
+@pytest.mark.usefixtures("kafka_node")
+def test_topics_and_groups_are_shown_with_their_lag(page: Page) -> None:
     go(page, "#/kafka")
     page.wait("document.querySelectorAll('tbody tr').length === 3")
     page.wait("document.querySelector('tbody:last-of-type tr') !== null")
@@ -447,6 +454,7 @@ PLACES = (
 )
 
 
+@pytest.mark.usefixtures("kafka_node")
 def test_it_fits_a_phone_and_everything_has_a_name(page: Page) -> None:
     page.size(360, 740, mobile=True)
     for place in PLACES:

@@ -93,6 +93,20 @@ def test_another_backup_waits_and_another_round_begins_anew() -> None:
     run(story)
 
 
+def test_a_round_that_holds_commits_does_not_wait_for_another_backup() -> None:
+    async def story(core: Core) -> None:
+        await core.prepare(1, 2, backup=OTHER)
+        core.captures.go_first(OTHER)
+        assert core.lock.locked(), "it is the same round"
+        core.captures.go_first(ROUND)
+        assert not core.lock.locked()
+        assert await core.captures.fix(OTHER, 1) is None
+        await core.prepare(1, backup=OTHER)
+        core.check(1, await core.captures.fix(OTHER, 1))
+
+    run(story)
+
+
 def test_what_nobody_fixes_is_dropped() -> None:
     async def story(core: Core) -> None:
         await core.prepare(1, 2)

@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from polling import wait_for
-from worlds.kafka import KafkaWire, KafkaWorld, plain_fields, play
+from polling import turns, wait_for
+from worlds.kafka import KafkaWire, KafkaWorld, OneBroker, plain_fields, play
 from worlds.service import Node
 
 from polynya.base.errors import NotLeader, Unavailable
@@ -29,6 +29,7 @@ from polynya.stream.features.consumer_groups.calls import (
 )
 from polynya.stream.features.consumer_groups.commands import OffsetEntry
 from polynya.stream.features.consumer_groups.transactions import settle_offsets
+from polynya.transport.handshake import address
 
 
 async def ask(wire: KafkaWire, name: str, version: int, **fields: Any) -> Any:
@@ -419,7 +420,7 @@ def test_a_fault_sends_clients_to_look_for_the_coordinator() -> None:
         alone = Consumer(await world.wire())
         for fault, error in ((NotLeader(2), 16), (Unavailable("no"), 15)):
 
-            async def broken(call: object, fault: Exception = fault) -> None:
+            async def broken(call: object, fault: Exception = fault, *, here: bool = False) -> None:
                 raise fault
 
             world.front.context.groups.call = broken  # type: ignore[assignment, method-assign]
@@ -473,5 +474,67 @@ def test_idle_offsets_expire(monkeypatch: pytest.MonkeyPatch) -> None:
             return await alone.committed("t", 0) == [(-1, "")]
 
         await wait_for(is_forgotten, what="the command is applied, in a later turn")
+
+    play(story)
+
+
+class Elsewhere(OneBroker):
+    """The broker of this core, beside one that leads all groups."""
+
+    def leader_of(self, group: int) -> int:
+        return self.own + 1
+
+
+def test_a_commit_goes_to_no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was held up on its way could come behind the client's later ones."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        alone = Consumer(await world.wire())
+        assert await alone.commit("t", 5) == [0]
+        own = world.front.context.brokers
+        world.use(Elsewhere())
+        assert await alone.commit("t", 3) == [Error.NOT_COORDINATOR]
+        world.use(own)
+        rpc = world.core.service.rpc
+        asked = list[int]()
+
+        async def ask(core_id: int, *_: object, **__: object) -> None:
+            asked.append(core_id)
+
+        with monkeypatch.context() as moved:
+            moved.setattr(rpc, "ask", ask)
+            moved.setattr(rpc, "home_of", lambda _group, **_: address(2, 0))
+            assert await alone.commit("t", 3) == [Error.NOT_COORDINATOR], "it moved just now"
+        assert asked == []
+        assert await alone.committed("t", 0) == [(5, "")]
+
+    play(story)
+
+
+def test_a_commit_whose_client_has_closed_the_connection_is_dropped() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        topics = world.front.context.topics
+        find, waits, may_go = topics.find, asyncio.Event(), asyncio.Event()
+
+        async def find_late(name: str) -> Any:
+            waits.set()
+            await may_go.wait()
+            return await find(name)
+
+        topics.find = find_late  # type: ignore[method-assign]
+        given_up = Consumer(await world.wire())
+        late = asyncio.ensure_future(given_up.commit("t", 3))
+        await waits.wait()
+        topics.find = find  # type: ignore[method-assign]
+        given_up.wire.close()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await late
+        again = Consumer(await world.wire())
+        assert await again.commit("t", 5) == [0]
+        may_go.set()
+        await turns()
+        assert await again.committed("t", 0) == [(5, "")]
 
     play(story)

@@ -16,6 +16,8 @@ from polynya.front.kafka.transactions import refusals
 from polynya.routing import rpc
 from polynya.service.transactions.calls import ACT, ConnectionUse, TransactionRefused
 from polynya.stream.command import Command
+from polynya.stream.features.consumer_groups.calls import FetchOffsets, Offsets
+from polynya.stream.features.topics.state import Topic
 from polynya.stream.features.transactions.commands import TxnAdd, TxnEnd, TxnInit
 from polynya.stream.features.transactions.state import TransactionState
 from polynya.stream.replies import Code, Done
@@ -267,5 +269,40 @@ def test_a_request_does_not_cross_nodes_with_a_leadership(
         assert await one.init() == Error.NOT_COORDINATOR
         assert await one.add(0) == [Error.NOT_COORDINATOR]
         assert crossed == []
+
+    play(story)
+
+
+def test_a_late_offset_does_not_come_into_the_next_transaction() -> None:
+    """The next transaction of the first protocol has the same epoch."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        one = TransactionalProducer(await opened(world), OLD)
+        assert await one.init() == 0
+        topics = world.front.context.topics
+        find, waits, may_go = topics.find, asyncio.Event(), asyncio.Event()
+
+        async def find_late(name: str) -> Topic | None:
+            waits.set()
+            await may_go.wait()
+            return await find(name)
+
+        topics.find = find_late  # type: ignore[method-assign]
+        given_up = asyncio.ensure_future(one.commit_offset("g", 3))
+        await waits.wait()
+        topics.find = find  # type: ignore[method-assign]
+        one.wire.close()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await given_up
+        one.wire = await opened(world)
+        assert await one.end(commit=False) == 0
+        assert await one.commit_offset("g", 5) == 0
+        may_go.set()
+        await turns()
+        assert await one.end(commit=True) == 0
+        found = await world.front.context.groups.call(FetchOffsets("g"))
+        assert isinstance(found, Offsets)
+        assert [each.offset for each in found.entries] == [5]
 
     play(story)

@@ -169,13 +169,15 @@ class Backups:
         if question.prepare:
             await self._prepared.prepare(question.backup, number, group)
             return Captured(number, "", 0, 0, 0, 0, 0, 0, 0)
-        self._check_room(question.backup)
+        self._make_room(question.backup)
         token = token_hex(8)
         held = self._held[token] = _Held(number, question.backup)  # reserves the slot
         self._keep(token)
         try:
             found = await self._prepared.fix(question.backup, number)
             if found is None:
+                if question.backup:
+                    self._prepared.go_first(question.backup)
                 found = await captured(group, self._engine.snapshotter.encoding, hot=True)
             log_ms = service.now_ms()
             if service.local.led.get(number) is not machine:
@@ -218,12 +220,23 @@ class Backups:
             if round_ and held.backup != round_ and backup_of(held.backup) == backup_of(round_):
                 self._forget(token)
 
-    def _check_room(self, backup: str) -> None:
-        """Refuse a capture beyond the limit; a round needs one of each group, and is one."""
+    def _make_room(self, backup: str) -> None:
+        """Refuse a capture beyond the limit; a round needs one of each group, and is one. A round
+        takes the room of what was fetched least recently, as commits are held for it: a backup that
+        was killed leaves captures, and one that goes on captures again."""
+        while self._in_use(backup) >= CAPTURES_MAX:
+            if not backup:
+                raise Unavailable("other backups are in progress; retry in a minute")
+            token = next(each for each in self._timers if self._held[each].backup != backup)
+            dropped = self._held[token].backup
+            for each, held in list(self._held.items()):
+                if each == token or (dropped and held.backup == dropped):
+                    self._forget(each)
+
+    def _in_use(self, backup: str) -> int:
+        """Count the captures beside those of a round; another round is one."""
         rounds = {held.backup for held in self._held.values() if held.backup}
-        single = sum(not held.backup for held in self._held.values())
-        if single + len(rounds - {backup}) + 1 > CAPTURES_MAX:
-            raise Unavailable("other backups are in progress; retry in a minute")
+        return sum(not held.backup for held in self._held.values()) + len(rounds - {backup})
 
     async def _answer_commits(self, request: Request) -> Response:
         asked = read_json(request.body or b"{}", CommitsRequest)

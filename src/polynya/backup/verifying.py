@@ -15,14 +15,19 @@ from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
 from polynya.stream.features.pages.eviction import evicted_views, slice_of, where_of
 from polynya.stream.machine import Machine
-from polynya.stream.parts import ColdSlice
-from polynya.wire.pack import damaged_slices
+from polynya.stream.parts import FLAGS, ColdSlice
+from polynya.wire.pack import damaged_slices, read_footer
 from polynya.wire.page import Page, read_page
+from polynya.wire.slices import batch_flags_in, flags_of
 
 STREAMS_NAMED_MAX = 20
 # larger packs get only a checksum comparison, not a check of their slices
 WHOLE_BYTES_MAX = 64 << 20
 READERS = 4
+_UNMARKED = (
+    "an index entry lacks the marks of transactions that its slice has: other readers than Kafka's "
+    "may get aborted records"
+)
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -59,6 +64,9 @@ class BackupVerifier:
         self._objects: dict[str, CopiedObject] = {}
         self._bad: dict[str, str] = {}  # damaged objects -> fault
         self._needing: dict[str, list[str]] = {}  # damaged packs -> streams that need them
+        # packs -> the flags of the batches of their slices, where some have any
+        self._flags: dict[str, dict[int, memoryview[int]]] = {}
+        self._unmarked: dict[str, list[str]] = {}  # packs -> streams whose entries lack flags
 
     async def run(self) -> Verified:
         """Verify everything. Damage is returned, not raised. Raises StoreUnavailable."""
@@ -69,6 +77,8 @@ class BackupVerifier:
             await self._group(entry)
         for key, what in self._bad.items():
             self._damaged(f"objects/{key}", what, self._needing.get(key, []))
+        for key, streams in self._unmarked.items():
+            self._damaged(f"objects/{key}", _UNMARKED, streams)
         return self.found
 
     def _damaged(self, name: str, what: str, streams: list[str] | None = None) -> None:
@@ -137,9 +147,13 @@ class BackupVerifier:
         if crc != row.crc:
             return "its checksum is wrong"
         if "/packs/" in row.key and kept:
-            slices = await asyncio.to_thread(damaged_slices, b"".join(kept))
+            pack = b"".join(kept)
+            slices = await asyncio.to_thread(damaged_slices, pack)
             if slices:
                 return "the object was already damaged in the store when it was backed up"
+            flags = await asyncio.to_thread(_flags_by_slice, pack)
+            if flags:
+                self._flags[row.key] = flags
         return ""
 
     # --- groups -----------------------------------------------------------------------------------
@@ -186,9 +200,31 @@ class BackupVerifier:
                 if row is not None and cold.offset + cold.stored > row.size:
                     self._bad.setdefault(cold.pack, "the object is shorter than a stream requires")
                 if cold.pack in self._bad:
-                    streams = self._needing.setdefault(cold.pack, [])
-                    if len(streams) < STREAMS_NAMED_MAX and stream.name not in streams:
-                        streams.append(stream.name)
+                    _name(self._needing, cold.pack, stream.name)
+                elif self._lacks_flags(cold):
+                    _name(self._unmarked, cold.pack, stream.name)
+
+    def _lacks_flags(self, cold: ColdSlice) -> bool:
+        """Report whether an index entry lacks flags that batches of its slice have."""
+        flags = self._flags.get(cold.pack, {}).get(cold.offset)
+        return flags is not None and bool(flags_of(flags, cold) & FLAGS[1] & ~cold.flags)
+
+
+def _flags_by_slice(pack: bytes) -> dict[int, memoryview[int]]:
+    """Return the flags of the batches of each slice that has some, by its offset in the pack."""
+    found: dict[int, memoryview[int]] = {}
+    for entry in read_footer(pack).entries:
+        flags = batch_flags_in(pack[entry.offset : entry.offset + entry.stored])
+        if any(flags):
+            found[entry.offset] = memoryview(flags.tobytes()).cast("I")  # without the slice
+    return found
+
+
+def _name(streams: dict[str, list[str]], pack: str, name: str) -> None:
+    """Add a stream to those that are named for a pack."""
+    named = streams.setdefault(pack, [])
+    if len(named) < STREAMS_NAMED_MAX and name not in named:
+        named.append(name)
 
 
 def _with_pages(slices: Iterable[ColdSlice], pages: dict[str, Page]) -> Iterator[ColdSlice]:

@@ -22,7 +22,7 @@ from polynya.stream.parts import FLAGS
 from polynya.stream.state.index import Index, pack_numbers
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.page import read_page
-from polynya.wire.slices import flags_in
+from polynya.wire.slices import batch_flags_in, flags_of
 
 PART_BYTES = 32 * MIB  # read for one response; one larger pack may exceed it
 PART_PACKS = 256
@@ -245,6 +245,6 @@ def _fault_of(entries: Sequence[ColdSlice], data: memoryview) -> str:
             stored = bytes(data[at - begin : at - begin + cold.stored])
             if crc32c(stored) != cold.crc:
                 return DAMAGED
-        if flags_in(stored, cold.first_batch, cold.batches) & FLAGS[1] & ~cold.flags:
+        if flags_of(batch_flags_in(stored), cold) & FLAGS[1] & ~cold.flags:
             kind = UNMARKED
     return kind

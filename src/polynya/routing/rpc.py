@@ -176,6 +176,20 @@ class Rpc:
                     raise
                 await asyncio.sleep(LOOK_SECONDS)
 
+    async def at_own_home(
+        self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]]
+    ) -> Any:
+        """Return the response of the core of this node that acts for a group, as `at_home` does for
+        a request with an effect. Raise NotLeader at once if another node does."""
+        core_id = self.home_of(group)
+        if core_id >= self._cores:
+            raise NotLeader(0)
+        return await (
+            handle(question)
+            if core_id == self.core
+            else self.ask(core_id, kind, question, changes=True)
+        )
+
     # --- replicas ---------------------------------------------------------------------------------
 
     async def at_replica(  # noqa: PLR0913

@@ -65,13 +65,18 @@ def batch_lengths_in(front: bytes, batches: int) -> memoryview[int]:
     return _view(memoryview(front)[begin : begin + 4 * batches], "I")
 
 
-def flags_in(data: bytes, first: int, batches: int) -> int:
-    """Return the flags of some batches of a stored slice; `batches` 0: all. Other data has none."""
+def batch_flags_in(data: bytes) -> memoryview[int]:
+    """Return the flags of each batch of a stored slice. Other data has none."""
     if data[:4] != SLICE_MAGIC:
-        return 0
+        return _view(memoryview(b""), "I")
     count = _Header(*HEADER.unpack_from(data)).batches
-    begin, end = HEADER.size + count * (8 + 8 + 4 + 4 + 4), first + batches if batches else count
-    return any_of(_view(memoryview(data)[begin + 4 * first : begin + 4 * end], "I"))
+    begin = HEADER.size + count * (8 + 8 + 4 + 4 + 4)
+    return _view(memoryview(data)[begin : begin + 4 * count], "I")
+
+
+def flags_of(flags: memoryview[int], cold: ColdSlice) -> int:
+    """Return the flags of those batches of a slice that an index entry names."""
+    return any_of(flags[cold.first_batch :][: cold.batches or None])
 
 
 def unpacked_bytes(data: bytes) -> int:

@@ -299,6 +299,9 @@ class Run:
     def _ask(self, method: str, path: str) -> Answer:
         answer: Answer = self._server.send(method, path)
         if answer.status_code >= 300:
+            if method == "HEAD":  # it has no body: the same refusal of GET says the reason
+                again: Answer = self._server.send("GET", path, params={"offset": "now"})
+                answer = again if again.status_code >= 300 else answer
             raise Refused(answer)
         return answer
 

@@ -104,6 +104,18 @@ def stream_path(name: str) -> str:
     return stream_target(name)
 
 
+def new_stream_path(name: str) -> str:
+    """Return the URL path of a stream to create. The path of a reserved name may be another route,
+    which would answer with an error of its own. Raises `exits.Refused`."""
+    from polynya.base.names import BadName, canonical_name
+
+    try:
+        canonical_name(name)
+    except BadName as error:
+        raise exits.Refused(str(error), code="INVALID_NAME") from None
+    return stream_path(name)
+
+
 def bucket_path(bucket: str) -> str:
     """Return the URL path of a bucket; any text is one segment of it."""
     return f"/v1/buckets/{quote(bucket, safe='', errors='replace')}"
@@ -237,19 +249,20 @@ class Client:
         answer = self.send(method, path, **parts)
         if answer.is_success:
             return answer
-        if method == "HEAD":
-            answer = self.with_reason(answer, path)
         raise self.refused(answer, stream=stream)
 
-    def with_reason(self, refused: httpx.Response, path: str) -> httpx.Response:
-        """Return the same refusal with the server's reason: a response to HEAD has no body."""
-        if refused.status_code >= 500 or refused.status_code == 429:  # it says enough
+    def _with_reason(self, refused: httpx.Response) -> httpx.Response:
+        """Return a refusal with the server's reason. A response to HEAD has no body: the same
+        refusal of GET has it."""
+        is_told = refused.request.method != "HEAD" or refused.status_code == 429
+        if is_told or refused.status_code >= 500:
             return refused
+        path = refused.request.url.raw_path.decode().partition("?")[0]
         try:
-            told = self.send("GET", path, params={"offset": "now"})
+            again = self.send("GET", path, params={"offset": "now"})
         except exits.Ended:
             return refused
-        return refused if told.is_success else told
+        return refused if again.is_success else again
 
     def act(self, path: str, body: object) -> httpx.Response:
         """Send a cluster operation to the given port, or to the admin port if only that accepts it.
@@ -325,7 +338,8 @@ class Client:
 
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
         """Convert an error response."""
-        code, message, request_id = _told(answer)
+        answer = self._with_reason(answer)
+        code, message, request_id = told(answer)
         # the server's message does not name it
         if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):
             message = {
@@ -446,7 +460,7 @@ def _trust(servers: list[str], ca_file: str) -> ssl.SSLContext | bool:
     return True
 
 
-def _told(answer: httpx.Response) -> tuple[str, str, str]:
+def told(answer: httpx.Response) -> tuple[str, str, str]:
     """Return (code, message, request id) of an error response of any form. The body has been
     read."""
     try:

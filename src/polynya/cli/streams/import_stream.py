@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from struct import iter_unpack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -19,9 +19,11 @@ from polynya.cli.remote.client import (
     JSON_TYPE,
     Client,
     is_json,
+    new_stream_path,
     patiently,
     server_option,
     stream_path,
+    told,
 )
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_stream
@@ -137,9 +139,12 @@ class ImportSource:
                     f"no response from {self.url}: {error or type(error).__name__}",
                     hint="Check that the source is running.",
                 ) from None
-            if not answer.is_success:
-                raise _no(self.url, answer)
-            return answer
+            if answer.is_success:
+                return answer
+            if method == "HEAD":  # it has no body: the same refusal of GET says the reason
+                again = self._http.get(self.url, params={"offset": "now"})
+                answer = answer if again.is_success else again
+            raise _no(self.url, answer)
 
         return patiently(attempt, self.patience, exits.Unreachable, says=True)
 
@@ -163,12 +168,13 @@ class ImportCopy:
 
     def prepare(self) -> None:
         """Create the copy, or find its end. Raises `exits.Refused` if the stream is unrelated."""
+        path = new_stream_path(self._name)
         known = self._source.ask("HEAD").headers
         self._type = known.get("content-type", "application/octet-stream")
         wanted = {"content-type": self._type} | {key: known[key] for key in COPIED if key in known}
-        answer = self._client.send("HEAD", stream_path(self._name))
+        answer = self._client.send("HEAD", path)
         if answer.status_code == 404:
-            self._client.call("PUT", stream_path(self._name), headers=wanted)
+            self._client.call("PUT", path, headers=wanted)
             return
         if answer.is_error:
             raise self._client.refused(answer, stream=self._name)
@@ -305,7 +311,12 @@ def _name_of(url: str) -> str:
 
 
 def _no(url: str, answer: httpx.Response) -> exits.Ended:
-    text: Any = answer.text.strip()[:200]
-    hint = "The source has no such stream." if answer.status_code in (404, 410) else str(text)
+    code, message, _ = told(answer)
+    hint = "The source has no such stream." if answer.status_code in (404, 410) else ""
     kind = exits.Unreachable if answer.status_code in LATER else exits.Refused
-    return kind(f"{url} responded {answer.status_code} {answer.reason_phrase}", hint=hint)
+    return kind(
+        f"{url} responded {answer.status_code} {answer.reason_phrase}: {message}"
+        if code
+        else f"{url}: {message}",
+        hint=hint,
+    )

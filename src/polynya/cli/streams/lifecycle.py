@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
-from polynya.cli.remote.client import NAMES_LOOKED_AT, Client, server_option, stream_path
+from polynya.cli.remote.client import (
+    NAMES_LOOKED_AT,
+    Client,
+    new_stream_path,
+    server_option,
+    stream_path,
+)
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
@@ -95,7 +101,7 @@ def create_command(
     }
     headers = {"content-type": content_type}
     headers |= {name: str(value) for name, value in given.items() if value is not None}
-    answer = client.call("PUT", stream_path(stream), headers=headers)
+    answer = client.call("PUT", new_stream_path(stream), headers=headers)
     _say(
         client,
         stream,
@@ -236,7 +242,7 @@ def fork_command(client: Client, new: str, source: str, offset: str | None, as_j
     headers = {"stream-forked-from": stream_path(source)}
     if offset is not None:
         headers["stream-fork-offset"] = offset_of(offset, fork=True)
-    answer = client.call("PUT", stream_path(new), headers=headers, stream=source)
+    answer = client.call("PUT", new_stream_path(new), headers=headers, stream=source)
     created = answer.status_code == 201
     _say(
         client,
@@ -336,7 +342,7 @@ def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:
     if answer.status_code == 404:
         return None
     if answer.is_error:
-        raise client.refused(client.with_reason(answer, stream_path(stream)), stream=stream)
+        raise client.refused(answer, stream=stream)
     return _facts(client, stream, answer)
 
 

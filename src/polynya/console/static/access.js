@@ -30,7 +30,7 @@ export function open(place, shell) {
     "Access",
     [curlButton(command), actRow([["Create a token …", () => createToken(shell, again), "primary"]])],
     h("h2", {}, "Tokens"),
-    h("div", { class: "panel scroll" }, grid("nodes", [["Name"], ["State"], ["Scopes"], ["Created"], ["Expires"], ["Limits"], ["Act"]], tokens), noTokens),
+    h("div", { class: "panel scroll" }, grid("nodes tokens", [["Name"], ["State"], ["Scopes"], ["Created"], ["Expires"], ["Limits"], ["Act"]], tokens), noTokens),
     h(
       "div",
       { class: "head" },
@@ -108,10 +108,10 @@ function tokenRow(token, acls, revoke) {
     "tr",
     {},
     h("th", { scope: "row" }, h("span", { class: "name" }, visible(token.name)), h("span", { class: "help" }, visible(token.id))),
-    h("td", {}, h("span", { class: `mark ${isActive ? "good" : "warn"}` }, visible(token.state))),
-    h("td", {}, [...token.scopes, ...aclsOf(token.name, acls)].map((scope) => h("div", {}, h("code", {}, visible(scope))))),
-    h("td", { class: "moment-always" }, instant(token.created_ms)),
-    h("td", { class: "moment-always" }, token.expires_ms === null ? "never" : instant(token.expires_ms)),
+    h("td", { class: "outcome" }, h("span", { class: `mark ${isActive ? "good" : "warn"}` }, visible(token.state))),
+    h("td", { class: "scopes" }, [...token.scopes, ...aclsOf(token.name, acls)].map((scope) => h("div", {}, h("code", {}, visible(scope))))),
+    h("td", { class: "moment-always created" }, instant(token.created_ms)),
+    h("td", { class: "moment-always expires" }, token.expires_ms === null ? "never" : instant(token.expires_ms)),
     h("td", {}, limits.map(([name, value]) => h("div", {}, `${name.replaceAll("_", " ")}: ${count(value)}`))),
     h("td", {}, isActive ? actRow([["Revoke …", revoke, "danger small"]]) : null),
   );

@@ -59,6 +59,12 @@ class PreparedCaptures:
                     self.drop()
         return await capture.put_together(moment)
 
+    def go_first(self, backup: str) -> None:
+        """Drop what another round has prepared, which excludes other captures: commits are held for
+        this one. A backup that was killed leaves such a round, and one that goes on prepares again."""
+        if self._round != backup:
+            self.drop()
+
     def drop(self) -> None:
         """Drop what is prepared, and let snapshots go on."""
         for capture in self._captures.values():

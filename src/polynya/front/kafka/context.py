@@ -45,8 +45,8 @@ class GroupService(Protocol):
         """Return the Raft group of a consumer group."""
         ...
 
-    async def call(self, call: calls.Call) -> Answer:
-        """Return the coordinator's answer. Raises PolynyaError."""
+    async def call(self, call: calls.Call, *, here: bool = False) -> Answer:
+        """Return the coordinator's answer. `here`: of one on this node alone. Raises PolynyaError."""
         ...
 
     async def list_groups(self, raft_groups: Iterable[int]) -> list[Description]:

@@ -103,12 +103,18 @@ class ConsumerGroupCoordinator:
         """Return the Raft group of a consumer group."""
         return raft_group_of(self._service, id_)
 
-    async def call(self, call: Call) -> Answer:
-        """Return the answer of the group's coordinator, on whichever node. Raises PolynyaError."""
+    async def call(self, call: Call, *, here: bool = False) -> Answer:
+        """Return the answer of the group's coordinator, on whichever node. `here`: raise NotLeader
+        unless it is on this one, as a commit that was held up must not come to another node behind
+        its client's later ones. Raises PolynyaError."""
         assert not isinstance(call, ListAll)
-        raft_group = self.group_of(call.group)
+        raft_group, rpc = self.group_of(call.group), self._service.rpc
+        answer: Answer
+        if here:
+            answer = await rpc.at_own_home(raft_group, messages.CONSUMER_GROUPS, call, self.handle)
+            return answer
         changes = not isinstance(call, FetchOffsets | Describe | Heartbeat)
-        answer: Answer = await self._service.rpc.at_home(
+        answer = await rpc.at_home(
             raft_group, messages.CONSUMER_GROUPS, call, self.handle, changes=changes
         )
         return answer

@@ -8,6 +8,7 @@ from polynya.base.levels import TRANSACTION_LEVEL
 from polynya.base.limits import GROUP_ID_BYTES_MAX, TRANSACTIONAL_ID_BYTES_MAX
 from polynya.front.kafka.call import Call, in_turns
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.leaders import is_elsewhere_led
 from polynya.stream.features.consumer_groups import calls
 from polynya.stream.features.consumer_groups.calls import Answer, Outcomes
 from polynya.wire.kafka.generated.find_coordinator import (
@@ -18,6 +19,7 @@ from polynya.wire.kafka.generated.find_coordinator import (
 
 _BATCHED_SINCE = 4
 _GROUP, _TRANSACTION = 0, 1  # types of a coordinator's key
+_COMMITS = (calls.Commit, calls.CommitInTransaction)
 _OPERATIONS = {  # of the calls whose operation on the group is not Read
     calls.Describe: Operation.DESCRIBE,
     calls.FetchOffsets: Operation.DESCRIBE,
@@ -28,14 +30,23 @@ _OPERATIONS = {  # of the calls whose operation on the group is not Read
 
 async def ask(call: Call, made: calls.Call) -> Answer:
     """Return the coordinator's answer, if the caller may use the group. A fault is an error that
-    makes a client look for the coordinator."""
+    makes a client look for the coordinator.
+
+    A commit that was held up could come behind later ones and take the offset back. So it goes to no
+    other broker, and is dropped if its client has closed the connection: it may have repeated it."""
     assert not isinstance(made, calls.ListAll)
     if not is_group_id(made.group):
         return Outcomes([Error.INVALID_GROUP_ID])
     if not call.caller.may_use_group(made.group, _OPERATIONS.get(type(made), Operation.READ)):
         return Outcomes([Error.GROUP_AUTHORIZATION_FAILED])
+    context, is_commit = call.context, isinstance(made, _COMMITS)
+    if is_commit and (
+        call.connection.is_ending
+        or is_elsewhere_led(context.brokers, context.groups.group_of(made.group))
+    ):
+        return Outcomes([Error.NOT_COORDINATOR])
     try:
-        return await call.context.groups.call(made)
+        return await context.groups.call(made, here=is_commit)
     except NotLeader:
         return Outcomes([Error.NOT_COORDINATOR])
     except PolynyaError:

@@ -58,7 +58,7 @@ def _refusal(call: Call, request: wire.TxnOffsetCommitRequest) -> Error:
         return Error.GROUP_AUTHORIZATION_FAILED
     context = call.context
     if is_elsewhere_led(context.brokers, context.groups.group_of(request.group_id)):
-        return Error.NOT_COORDINATOR
+        return Error.NOT_COORDINATOR  # before the group is added to the transaction
     return Error.NONE
 
 
