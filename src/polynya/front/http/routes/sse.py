@@ -28,7 +28,7 @@ from polynya.front.http.routes.decoded_pages import (
 )
 from polynya.front.http.routes.live_response import LiveResponse
 from polynya.front.http.routes.pages import allowed_bytes
-from polynya.front.http.routes.read_request import ReadRequest, placed
+from polynya.front.http.routes.read_request import ReadRequest, first_number, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.front.http.snapshots.refused import fail_trimmed
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
@@ -86,7 +86,7 @@ async def _follow(exchange: Exchange, request: ReadRequest) -> None:
             else:
                 first = max(query.record, page.first_record)
                 subscriber.open(
-                    page.info, [("Stream-Record-Start", str(first))] if request.numbered else []
+                    page.info, first_number(page.info, first) if request.numbered else []
                 )
                 opened = True
                 if request.first_event:
