@@ -25,4 +25,10 @@ def test_they_run_as_they_are(tmp_path: Path) -> None:
             check=False,
         )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.split() == ["clients", "resumableAiStream", "chatRoom", "browserTelemetry"]
+    assert ran.stdout.split() == [
+        "clients",
+        "resumableAiStream",
+        "chatRoom",
+        "browserTelemetry",
+        "indexer",
+    ]

@@ -1,6 +1,6 @@
 // What the examples of Ursula's documentation ask for, with their assumptions about each answer: the
-// clients page, the resumable AI stream, the chat room, and the browser telemetry. The URL of the
-// server is the argument.
+// clients page, the resumable AI stream, the chat room, and the browser telemetry with its indexer. The
+// URL of the server is the argument.
 import assert from "node:assert/strict"
 
 const base = process.argv[2]
@@ -223,7 +223,38 @@ async function browserTelemetry() {
   assert.equal(controls(events).at(-1).streamNextRecord, 50)
 }
 
-for (const example of [clients, resumableAiStream, chatRoom, browserTelemetry]) {
+/** What `ursula indexer --stream-url` asks of its source. */
+async function indexer() {
+  const url = `${base}/telemetry/events`
+  const advertises = (answer) => assert.equal(answer.headers.get("stream-extensions"), "json-record-coordinates-v1")
+  const range = async () => {
+    const head = await fetch(url, { method: "HEAD" })
+    assert.equal(head.headers.get("content-type"), "application/json")
+    advertises(head)
+    return ["first", "next"].map((end) => Number(head.headers.get(`stream-record-${end}`)))
+  }
+  const read = (record) => fetch(`${url}?record=${record}&record_view=envelope&max_records=8`)
+  const boundary = (await read(0)).headers.get("Stream-Next-Offset")
+  assert.ok((await fetch(`${url}/retention/${boundary}`, { method: "PUT" })).ok)
+  const [first, next] = await range()
+  assert.deepEqual([first, next], [8, 50])
+
+  const gone = await read(0)
+  assert.deepEqual([gone.status, gone.headers.get("stream-record-first")], [410, "8"])
+  const indexed = []
+  for (let record = first; record < next; record = indexed.at(-1).record + 1) {
+    const page = await read(record)
+    assert.equal(page.status, 200)
+    advertises(page)
+    indexed.push(...lines(await page.text()))
+  }
+  assert.deepEqual(indexed.map(({ record, value }) => value.status - record), Array(42).fill(200))
+  assert.ok(indexed.every(({ value }) => Date.parse(value.captured_at) > 0))
+  const upToDate = await read(next)
+  assert.deepEqual([upToDate.status, await upToDate.text()], [200, ""])
+}
+
+for (const example of [clients, resumableAiStream, chatRoom, browserTelemetry, indexer]) {
   await example()
   console.log(example.name)
 }

@@ -63,12 +63,14 @@ _HEAD_BYTES_MAX = 1024
 
 
 _REFUSED = int(Code.NOT_FOUND)  # this code and those above it are errors
-_TAIL = b"\r\n%b" + COMMON + b"\r\n"
-_FIRST = b"Stream-Record-Start: %d\r\n"
-_NUMBERS = header_lines([NUMBERED_JSON]) + _FIRST + b"Stream-Record-Next: %d\r\n"
+_TAIL = b"\r\n" + COMMON + b"\r\n"
+# instead of the empty line of an answer
+_FIRST = b"Stream-Record-Start: %d\r\n\r\n"
+_NUMBERS = header_lines([NUMBERED_JSON]) + b"Stream-Record-Next: %d\r\n" + _FIRST
 _PLAIN = (
     b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-Incarnation: %d" + _TAIL
 )
+_PLAIN_JSON = _PLAIN[:-2] + _NUMBERS
 _KEYED = (
     b"\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n"
     b"Stream-Incarnation: %d" + _TAIL
@@ -162,19 +164,20 @@ class AppendRequest(msgspec.Struct):
             self.exchange_now().answer(status, headers)
             return
         context.counters.statuses[status] += 1
-        epoch, records, numbers = reply.producer_epoch, self.json_records, b""
-        if code:
-            first = reply.first_record  # of a duplicate whose position is still known
-            if first >= 0:
-                numbers = _FIRST % first if records < 0 else _NUMBERS % (first, first + records)
-        elif records >= 0:
-            numbers = _NUMBERS % (reply.record - records, reply.record)
-        if epoch < 0:
-            lines = _PLAIN % (reply.record, reply.byte, reply.uid, numbers)
-        else:
+        epoch, records = reply.producer_epoch, self.json_records
+        if epoch >= 0:
             form = _REPEATED if status == 204 else _APPENDED
-            at = (reply.record, reply.byte)
-            lines = form % (*at, epoch, reply.producer_sequence, reply.uid, numbers)
+            lines = form % (reply.record, reply.byte, epoch, reply.producer_sequence, reply.uid)
+            first = reply.first_record if code else reply.record - records
+            if first >= 0 and records >= 0:
+                lines = lines[:-2] + _NUMBERS % (first + records, first)
+            elif code and first >= 0:  # a duplicate whose position is still known
+                lines = lines[:-2] + _FIRST % first
+        elif records < 0:
+            lines = _PLAIN % (reply.record, reply.byte, reply.uid)
+        else:
+            numbers = (reply.record, reply.record - records)
+            lines = _PLAIN_JSON % (reply.record, reply.byte, reply.uid, *numbers)
         hint = context.service.hint
         if hint is not None and (owner := hint(self.stream.name, self.zone)):
             lines = lines[:-2] + owner_line(owner) + b"\r\n"
