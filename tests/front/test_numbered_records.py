@@ -134,6 +134,23 @@ def test_live_events_have_one_record_each_and_a_reader_resumes_between_them() ->
     play(story)
 
 
+def test_a_long_history_is_one_event_a_record_too() -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        await world.post("s", json.dumps([*range(3000)]).encode())
+        reader = await world.sse("s", "?live=sse&record=0&record_view=envelope")
+        piece = await reader.chunk()
+        *data, _ = events(piece)
+        assert [json.loads(each) for _, _, each in data] == [
+            {"record": record, "value": record} for record in range(3000)
+        ]
+        assert len({event_id for event_id, _, _ in data}) == 3000
+        await world.post("s", b"3000")
+        assert b'data:{"record":3000,"value":3000}\n' in await reader.chunk()
+
+    play(story)
+
+
 def test_long_polls_have_the_view_and_the_numbers() -> None:
     async def story(world: World) -> None:
         await world.put("s")

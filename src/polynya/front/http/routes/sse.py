@@ -262,8 +262,9 @@ class Subscriber:
             up_to_date=page.has_all,
             closed=page.closed,
         )
-        # a whole record is larger, and may consist of line ends
-        shown = events() if len(payload) <= _PAGE_BYTES else await asyncio.to_thread(events)
+        # a whole record is larger, and may consist of line ends; an envelope has an event a record
+        at_once = AT_ONCE_BYTES if self._response.form.envelope else _PAGE_BYTES
+        shown = events() if len(payload) <= at_once else await asyncio.to_thread(events)
         if self._response.finished:
             return
         self._caught_up = page.up_to_date
