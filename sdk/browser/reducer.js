@@ -129,7 +129,7 @@ async function followed({ server, stream, reducer: name, onState, token, signal,
   })
   for (;;) {
     await retrying(async () => {
-      const query = new URLSearchParams({ offset, live: "sse", record_view: "envelope" })
+      const query = new URLSearchParams({ offset, live: "sse", record_view: "records" })
       const response = await get(`${url}?${query}`, { headers: incarnation })
       let pending = [] // until their offset is known: a lost connection must not repeat them
       for await (const event of events(response.body)) {

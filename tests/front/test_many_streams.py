@@ -372,7 +372,8 @@ def test_a_browser_may_send_a_short_lived_token_in_the_url(tmp_path: Path) -> No
         ("stream=/a", b"stream=/a"),
         ("stream=a&cursor=x", b"the id of an event"),
         ("&".join(f"stream={number}" for number in range(1001)), b"at most 1000 streams"),
-        ("stream=a&record_view=x", b"record_view must be envelope"),
+        ("stream=a&record_view=x", b"record_view must be records"),
+        ("stream=a&record_view=envelope", b"record_view must be records"),
     ],
 )
 def test_a_wrong_request_is_told_what_is_expected(query: str, said: bytes) -> None:

@@ -123,7 +123,7 @@ def test_every_kind_of_stream_reads_by_numbers(kind: str, content_type: str) -> 
 def test_whole_records_are_cut_by_their_number_too(kind: str, content_type: str) -> None:
     async def story(world: World) -> None:
         await KINDS[kind](world, content_type)
-        for view in ({"query": "&record_view=envelope"}, {"accept": RECORDS}):
+        for view in ({"query": "&record_view=records"}, {"accept": RECORDS}):
             more = view.pop("query", "")
             for record in range(7):
                 page = await world.get("s", f"?record={record}&max_records=2{more}", **view)
@@ -156,7 +156,7 @@ def test_live_reads_begin_at_a_number() -> None:
             reader = await world.sse("s", f"?live=sse&{query}")
             assert b"data:[5,6]\n" in await reader.chunk()
             reader.close()
-        reader = await world.sse("s", "?live=sse&tail_records=1&record_view=envelope")
+        reader = await world.sse("s", "?live=sse&tail_records=1&record_view=records")
         assert b'"offset":6' in await reader.chunk()
         await world.post("s", b"7")
         assert control(await reader.chunk())

@@ -140,7 +140,7 @@ ROWS = (
     Row("0.4", "?tail_records", JUDGED, "GET", "1", 200, r"\[3\]"),
     Row("0.4", "?max_records", JUDGED, "GET", "1", 200, r"\[1\]"),
     Row("0.4", "?record_view", JUDGED, "GET", "x", 400, "record_view"),
-    Row("0.4", "?record_view", JUDGED, "GET", "envelope", 200, '"offset":2'),
+    Row("0.4", "?record_view", JUDGED, "GET", "envelope", 200, '{"record":2,"value":3}\n'),
     *[
         row
         for name in ("?record", "?tail_records", "?max_records", "?record_view")

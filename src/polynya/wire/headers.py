@@ -227,6 +227,8 @@ def none_match(value: str | None, etag: str) -> bool:
 
 
 RECORDS = "application/vnd.polynya.records+json"
+ENVELOPE = "application/vnd.durable-stream-records+ndjson"  # Ursula's: a number and a value a line
+ENVELOPE_EVENT = "application/vnd.durable-stream-record+json"  # one of them, as an event
 RECORD_HEADERS = frozenset(("record-key", "record-header", "record-timestamp"))
 _REFUSED = ("q=0", "q=0.0", "q=0.00", "q=0.000")
 

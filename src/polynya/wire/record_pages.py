@@ -20,8 +20,11 @@ from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_
 from polynya.wire.kafka.values import (
     Show,
     append_time,
+    enveloped,
     plain_record,
+    show_envelope,
     show_json,
+    show_json_envelope,
     show_json_record,
     show_record,
     show_value,
@@ -44,10 +47,12 @@ class StoredSpan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """The form of a body: values or whole records, of a JSON stream or another."""
+    """The form of a body: values or whole records, of a JSON stream or another. `envelope`: instead
+    of whole records, lines of `{record, value}`."""
 
     records: bool
     is_json: bool
+    envelope: bool = False
 
     @property
     def show_value(self) -> Show:
@@ -56,7 +61,15 @@ class Form(msgspec.Struct, frozen=True):
 
     def show_whole(self, appended: bytes) -> Show:
         """Return how a whole record of a Kafka batch is shown, with this append time."""
+        if self.envelope:
+            return show_json_envelope if self.is_json else show_envelope
         return partial(show_json_record if self.is_json else show_record, appended=appended)
+
+    def plain(self, record: int, value: bytes, appended: bytes) -> bytes:
+        """Return how a record that was posted alone is shown."""
+        if self.envelope:
+            return enveloped(record, value, is_json=self.is_json)
+        return plain_record(record, value, appended, is_json=self.is_json)
 
 
 class Shown(msgspec.Struct, gc=False):
@@ -129,7 +142,7 @@ def _steps(
     if span.encoding == Encoding.KAFKA:
         return _batches(span, end, first, form, single=single)
     if form.records:
-        return _records(span, first, is_json=form.is_json)
+        return _records(span, first, form)
     if single:
         return _values(span, first)
     return iter([([span.payload], *end)])
@@ -158,12 +171,12 @@ def _batches(
         raise _Damaged(fault, end) from None
 
 
-def _records(span: StoredSpan, first: int, *, is_json: bool) -> Iterator[_Step]:
+def _records(span: StoredSpan, first: int, form: Form) -> Iterator[_Step]:
     byte, times = span.byte, _AppendTimes(span)
     for record, value in enumerate(plain_values(span), span.record):
         byte += len(value) + (span.encoding == Encoding.JSON)
         appended = append_time(times.at(record))
-        shown = [plain_record(record, value, appended, is_json=is_json)] if record >= first else []
+        shown = [form.plain(record, value, appended)] if record >= first else []
         yield shown, record + 1, byte
 
 

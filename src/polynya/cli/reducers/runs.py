@@ -203,7 +203,7 @@ class Run:
                 yield page.content, offset
 
     def _page(self, offset: str) -> Answer:
-        query = f"?offset={offset}&record_view=envelope&max_bytes={REDUCER_BATCH_BYTES}"
+        query = f"?offset={offset}&record_view=records&max_bytes={REDUCER_BATCH_BYTES}"
         return self._ask("GET", self._path + query)
 
     def _take_facts(self, head: Answer) -> None:

@@ -51,10 +51,19 @@ def whole_event(event_id: str, kind: str, value: bytes, encoding: int = SseEncod
 
 
 def control_event(
-    event_id: str, offset: str, cursor: str | None, *, up_to_date: bool, closed: bool
+    event_id: str,
+    offset: str,
+    cursor: str | None,
+    *,
+    up_to_date: bool,
+    closed: bool,
+    next_record: int = -1,
 ) -> bytes:
-    """Format a control event. `cursor` is None on the last event of a closed stream."""
+    """Format a control event. `cursor` is None on the last event of a closed stream. `next_record`:
+    for a reader of record numbers."""
     fields = f'"streamNextOffset":"{offset}"'
+    if next_record >= 0:
+        fields += f',"streamNextRecord":{next_record}'
     if cursor is not None and not closed:
         fields += f',"streamCursor":"{cursor}"'
     if up_to_date:

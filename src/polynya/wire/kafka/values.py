@@ -61,6 +61,31 @@ def plain_record(offset: int, value: bytes, appended: bytes, *, is_json: bool) -
     )
 
 
+def enveloped(offset: int, value: bytes, *, is_json: bool) -> bytes:
+    """Return a value with the number of its record, as a line."""
+    shown = value if is_json else _string(value)
+    return _line(offset, shown)
+
+
+def show_envelope(record: Record) -> bytes:
+    return _line(record.offset, _string(record.value))
+
+
+def show_json_envelope(record: Record) -> bytes:
+    return _line(record.offset, _json_value(record.value))
+
+
+def _line(offset: int, value: bytes) -> bytes:
+    """CR and LF inside a value, which are whitespace there, become spaces."""
+    value = value.replace(b"\r", b" ").replace(b"\n", b" ")
+    return b'{"record":%d,"value":%b}\n' % (offset, value)
+
+
+def line_record(line: bytes) -> int:
+    """Return the number of the record that such a line shows."""
+    return int(line[len(b'{"record":') : line.index(b",")])
+
+
 def append_time(time_ms: int) -> bytes:
     """Return the member of a whole record with its append time; 0: an older node has not told."""
     return b'"append_time":%d,' % time_ms if time_ms else b'"append_time":null,'

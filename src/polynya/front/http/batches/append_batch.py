@@ -112,7 +112,7 @@ def _answer(
         request.answer(reply)
         return
     exchange = request.exchange
-    headers = [("Content-Type", "application/json"), *tail_headers(reply)]
+    headers = [("Content-Type", "application/json"), *tail_headers(reply, request.json_records)]
     if request.condition is not None:
         headers += tag_headers(exchange.head.headers, reply)
     if reply.code == Code.OK:

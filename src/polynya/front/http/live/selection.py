@@ -14,7 +14,6 @@ from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.listing import covering_prefixes
-from polynya.front.http.routes.pages import wants_records
 from polynya.front.http.routes.read_request import LIVE, is_local, parse_offset, poll_seconds
 from polynya.local.api import Position
 from polynya.service.live.cursors import State, StreamPlace, is_event_id
@@ -60,7 +59,9 @@ class Selection(msgspec.Struct, frozen=True):
 def parse_selection(exchange: Exchange) -> Selection:
     """Parse the request. Raises `Failure`, also for a named stream that the caller may not read."""
     query, principal = exchange.query, exchange.principal
-    wants_records(exchange)
+    view = query.get("record_view", "records")
+    if view != "records":
+        raise Failure("INVALID_PARAMETER", f"record_view must be records here, not '{view[:64]}'")
     mode = query.get("live", "sse")
     if mode not in LIVE:
         raise Failure("INVALID_PARAMETER", f"live must be sse or long-poll, not '{mode[:64]}'")

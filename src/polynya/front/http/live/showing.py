@@ -6,9 +6,9 @@ from polynya.front.http.protocol.errors import ERRORS
 from polynya.front.http.routes.decoded_pages import (
     AT_ONCE_BYTES,
     is_compressed,
-    is_json_stream,
     shown_of,
 )
+from polynya.front.http.routes.pages import is_json_stream
 from polynya.local.api import LiveEvent, Page, StreamInfo
 from polynya.wire.headers import media_type
 from polynya.wire.http.live_events import many_control, many_data, stream_part

@@ -17,9 +17,9 @@ _EXPOSED = (
     "stream-offset, stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, "
     "stream-owner, stream-bucket, stream-profile, stream-retained-offset, stream-ttl, "
     "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, "
-    "stream-sse-data-encoding, producer-epoch, "
-    "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, "
-    "stream-record-next, stream-seq, "
+    "stream-sse-data-encoding, stream-data-content-type, stream-extensions, producer-epoch, "
+    "producer-seq, producer-expected-seq, producer-received-seq, stream-record-first, "
+    "stream-record-start, stream-record-next, stream-seq, "
     "stream-snapshot-offset, stream-snapshot-digest, stream-snapshot-part, stream-reducer, repr-digest, "
     "etag, location, link, content-type, content-range, "
     "content-encoding, retry-after, vary, x-request-id"
@@ -47,6 +47,8 @@ CACHE_PAGE = "public, max-age=60, stale-while-revalidate=300"
 CACHE_LONG_POLL = "public, max-age=20"
 NO_CACHE = "no-cache"
 NO_STORE = "no-store"
+# of answers with the numbers of JSON records, as Ursula names what its clients look for
+NUMBERED_JSON = ("Stream-Extensions", "json-record-coordinates-v1")
 
 
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:

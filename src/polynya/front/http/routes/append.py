@@ -197,6 +197,7 @@ def _propose_body(request: AppendRequest, body: bytes, info: StreamInfo | Refusa
         return
     if info.encoding == Encoding.KAFKA:
         raise Failure("KAFKA_PARTITION")
+    request.encoding = info.encoding
     build = partial(_whole, body, is_json=info.encoding == Encoding.JSON)
     _start(request, build, info.content_type, len(body))
 

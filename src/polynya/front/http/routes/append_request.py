@@ -25,13 +25,18 @@ from polynya.front.common.pipeline import ResponseQueue
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Context, Exchange
 from polynya.front.http.protocol.peer import Peer
-from polynya.front.http.protocol.responses import COMMON, owner_line
+from polynya.front.http.protocol.responses import (
+    COMMON,
+    NUMBERED_JSON,
+    header_lines,
+    owner_line,
+)
 from polynya.front.http.routes.bodies import batch_of
 from polynya.front.http.routes.conditions import on_condition, tag_headers
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.routing.handle import StreamHandle
 from polynya.stream.features.appends.commands import Append
-from polynya.stream.parts import Batch, Producer
+from polynya.stream.parts import Batch, Encoding, Producer
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.http.conditions import Condition
 from polynya.wire.http.http1 import Head
@@ -59,16 +64,19 @@ _HEAD_BYTES_MAX = 1024
 
 _REFUSED = int(Code.NOT_FOUND)  # this code and those above it are errors
 _TAIL = b"\r\n" + COMMON + b"\r\n"
+# instead of the empty line of an answer
+_FIRST = b"Stream-Record-Start: %d\r\n\r\n"
+_NUMBERS = header_lines([NUMBERED_JSON]) + b"Stream-Record-Next: %d\r\n" + _FIRST
 _PLAIN = (
     b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-Incarnation: %d" + _TAIL
 )
+_PLAIN_JSON = _PLAIN[:-2] + _NUMBERS
 _KEYED = (
     b"\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n"
     b"Stream-Incarnation: %d" + _TAIL
 )
 _APPENDED = b"HTTP/1.1 200 OK\r\nContent-Length: 0" + _KEYED
 _REPEATED = b"HTTP/1.1 204 No Content" + _KEYED
-_FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED
 
 
 class AppendRequest(msgspec.Struct):
@@ -90,6 +98,7 @@ class AppendRequest(msgspec.Struct):
     exchange: Exchange
     condition: Condition | None
     since: float = 0.0  # when it was proposed
+    json_records: int = -1  # in the body; -1: it is not JSON
 
     def exchange_now(self) -> Exchange:
         """Return the exchange of the response that is due."""
@@ -110,6 +119,8 @@ class AppendRequest(msgspec.Struct):
             batch = Batch(0, 1, body, crc32c(body))  # Encoding.BYTES, without a call
         elif (batch := batch_of(self.encoding, body)) is None:
             raise Failure("EMPTY_ARRAY")
+        if self.encoding == Encoding.JSON and batch is not None:
+            self.json_records = batch.records
         context = self.context
         counters = context.counters
         counters.appends += 1
@@ -147,21 +158,26 @@ class AppendRequest(msgspec.Struct):
             return
         status = 200 if self.keyed and not code else 204
         if reply.closed or not self.plain:
-            headers = tail_headers(reply)
+            headers = tail_headers(reply, self.json_records)
             if self.condition is not None:
                 headers += tag_headers(self.exchange.head.headers, reply)
             self.exchange_now().answer(status, headers)
             return
         context.counters.statuses[status] += 1
-        epoch = reply.producer_epoch
-        if epoch < 0:
-            lines = _PLAIN % (reply.record, reply.byte, reply.uid)
-        elif code and reply.first_record >= 0:  # a duplicate whose position is still known
-            found = (reply.first_record, reply.record, reply.byte)
-            lines = _FOUND % (*found, epoch, reply.producer_sequence, reply.uid)
-        else:
+        epoch, records = reply.producer_epoch, self.json_records
+        if epoch >= 0:
             form = _REPEATED if status == 204 else _APPENDED
             lines = form % (reply.record, reply.byte, epoch, reply.producer_sequence, reply.uid)
+            first = reply.first_record if code else reply.record - records
+            if first >= 0 and records >= 0:
+                lines = lines[:-2] + _NUMBERS % (first + records, first)
+            elif code and first >= 0:  # a duplicate whose position is still known
+                lines = lines[:-2] + _FIRST % first
+        elif records < 0:
+            lines = _PLAIN % (reply.record, reply.byte, reply.uid)
+        else:
+            numbers = (reply.record, reply.record - records)
+            lines = _PLAIN_JSON % (reply.record, reply.byte, reply.uid, *numbers)
         hint = context.service.hint
         if hint is not None and (owner := hint(self.stream.name, self.zone)):
             lines = lines[:-2] + owner_line(owner) + b"\r\n"

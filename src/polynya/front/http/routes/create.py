@@ -34,6 +34,7 @@ from polynya.wire.headers import (
     RECORDS,
     BadField,
     is_true,
+    media_type,
     parse_content_type,
     parse_instant_ms,
     parse_producer,
@@ -200,7 +201,7 @@ def _created(exchange: Exchange, command: Create, tries: int, reply: Reply | Bas
         if profile is None:
             exchange.spawn(_look_up_and_answer(exchange, reply, command))
         else:
-            _answer(exchange, reply, command.content_type, profile)
+            _answer(exchange, reply, command, command.content_type, profile)
 
 
 def _profile_of(command: Create, reply: Reply) -> str | None:
@@ -226,10 +227,12 @@ async def _look_up_and_answer(
         info = await exchange.stream.info()
         if not isinstance(info, Refusal):
             profile = LEASED if info.segment else Profile.NAMES[info.profile]
-    _answer(exchange, reply, content_type or command.content_type, profile)
+    _answer(exchange, reply, command, content_type or command.content_type, profile)
 
 
-def _answer(exchange: Exchange, reply: Reply, content_type: str, profile: str) -> None:
+def _answer(
+    exchange: Exchange, reply: Reply, command: Create, content_type: str, profile: str
+) -> None:
     """Respond to a create. `content_type`: of a new stream. A core of the previous release does not
     return that of an existing one."""
     if reply.code == Code.EXISTS and reply.detail is not None:
@@ -242,7 +245,11 @@ def _answer(exchange: Exchange, reply: Reply, content_type: str, profile: str) -
     ]
     if profile:
         headers.append(("Stream-Profile", profile))
-    headers += tail_headers(reply)
+    records = -1
+    if media_type(content_type) == "application/json":
+        is_new = reply.code in (Code.CREATED, Code.DUPLICATE)
+        records = command.batch.records if is_new and command.batch is not None else 0
+    headers += tail_headers(reply, records)
     exchange.answer(201 if reply.code == Code.CREATED else 200, headers)
 
 

@@ -16,6 +16,7 @@ from polynya.front.http.routes.pages import (
     LINES,
     VARIANTS,
     is_fresh,
+    is_json_stream,
     json_form,
     lines_of,
     page_headers,
@@ -24,7 +25,7 @@ from polynya.front.http.routes.pages import (
 from polynya.front.http.routes.read_request import ReadRequest, record_numbers
 from polynya.local.api import OWN_ENCODING, Page, Span, StreamInfo
 from polynya.stream.parts import Encoding
-from polynya.wire.headers import RECORDS, media_type
+from polynya.wire.headers import ENVELOPE, RECORDS
 from polynya.wire.json_records import array_parts
 from polynya.wire.kafka.values import values_type
 from polynya.wire.record_pages import Form, Shown, StoredSpan, show
@@ -34,17 +35,10 @@ AT_ONCE_BYTES = 16 * 1024  # stored; more, or what is compressed, is decoded in 
 _CODEC_AT = 22  # the low byte of a batch's attributes
 
 
-def is_json_stream(info: StreamInfo) -> bool:
-    """Report whether the values of a stream are JSON."""
-    if info.encoding == Encoding.KAFKA:
-        return media_type(values_type(info.content_type)) == "application/json"
-    return info.encoding == Encoding.JSON
-
-
 def needs_decoding(page: Page, form: str) -> bool:
     """Report whether a page in the form of `json_form` differs from its stored bytes."""
     return (
-        form == RECORDS
+        form in (RECORDS, ENVELOPE)
         or page.info.encoding == Encoding.KAFKA
         or Encoding.KAFKA in map(_ENCODING, page.spans)
     )
@@ -59,7 +53,8 @@ async def send_decoded(
     if form == LINES and not is_json:
         form = ""
     first = max(request.query.record, page.first_record)
-    form_shown = Form(form == RECORDS, is_json)
+    is_whole = form in (RECORDS, ENVELOPE)
+    form_shown = Form(is_whole, is_json, envelope=form == ENVELOPE)
     shown = await shown_of(
         page, first, form_shown, request.query.bytes_max, records_max=request.records_max
     )
@@ -67,7 +62,7 @@ async def send_decoded(
     if shown.damage:
         raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (("Stream-Next-Offset", place),))
     page = structs.replace(page_up_to(page, shown), begin_record=first)
-    is_array = is_json or form == RECORDS
+    is_array = is_json or is_whole
     headers = page_headers(page, form or values_type(page.info.content_type), is_array=is_array)
     headers += record_numbers(request, page) + (live or [])
     variant = VARIANTS[form] or ":v"
@@ -79,7 +74,7 @@ async def send_decoded(
         shown_parts = [b"".join(shown_parts)] if shown_parts else []
     if form == LINES:
         shown_parts = [await lines_of(shown_parts)]
-    elif is_array:
+    elif is_array and form != ENVELOPE:
         shown_parts = array_parts(shown_parts)
     send_parts(exchange, headers, shown_parts)
 

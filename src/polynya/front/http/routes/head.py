@@ -5,8 +5,9 @@ from __future__ import annotations
 from polynya.base.names import LEASED
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
-from polynya.front.http.protocol.responses import NO_STORE, etag_of
+from polynya.front.http.protocol.responses import NO_STORE, NUMBERED_JSON, etag_of
 from polynya.front.http.routes.conditions import is_other_incarnation
+from polynya.front.http.routes.pages import is_json_stream
 from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.local.api import Refusal, StreamInfo
@@ -68,6 +69,10 @@ def facts_headers(info: StreamInfo) -> Headers:
     if info.expires_at_ms is not None:
         headers.append(("Stream-Expires-At", format_instant(info.expires_at_ms)))
     headers.append(("Stream-Retained-Offset", format_token(info.first_record, info.first_byte)))
+    if is_json_stream(info):
+        headers.append(NUMBERED_JSON)
+        headers.append(("Stream-Record-First", str(info.first_record)))
+        headers.append(("Stream-Record-Next", str(info.record)))
     if info.retention is not None:
         headers += retention_headers(info.retention)
     if info.marks and (mark := newest(info.marks, info.first_record)) is not None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import structs
+
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Context, Exchange, Headers
 from polynya.front.http.protocol.request_spans import note_response
 from polynya.front.http.protocol.responses import NO_CACHE
-from polynya.front.http.routes.decoded_pages import is_json_stream
-from polynya.front.http.routes.pages import json_form
-from polynya.front.http.routes.read_request import END_SUFFIX
+from polynya.front.http.routes.pages import is_json_stream, json_form
+from polynya.front.http.routes.read_request import END_SUFFIX, is_numbered
 from polynya.local.api import StreamInfo
-from polynya.wire.headers import RECORDS, format_event_id, media_type
+from polynya.wire.headers import (
+    ENVELOPE,
+    ENVELOPE_EVENT,
+    RECORDS,
+    format_event_id,
+    media_type,
+)
 from polynya.wire.http.cursor import current_interval, next_cursor
 from polynya.wire.http.sse import (
     COMMENT,
@@ -22,8 +29,9 @@ from polynya.wire.http.sse import (
     data_event,
     error_event,
     sse_encoding,
+    whole_event,
 )
-from polynya.wire.kafka.values import values_type
+from polynya.wire.kafka.values import line_record, values_type
 from polynya.wire.record_pages import Form, Shown
 
 
@@ -43,6 +51,7 @@ class LiveResponse:
         "_ends_at",
         "_exchange",
         "_history",
+        "_numbered",
         "_on_end",
         "_peer",
         "_wrote_at",
@@ -64,7 +73,9 @@ class LiveResponse:
             exchange.query.get("cursor"), context.service.now_ms(), context.random.random()
         )
         self.encoding = SseEncoding.BASE64
-        self.form = Form(json_form(exchange) == RECORDS, is_json=False)
+        form = json_form(exchange)
+        self.form = Form(form in (RECORDS, ENVELOPE), is_json=False, envelope=form == ENVELOPE)
+        self._numbered = is_numbered(exchange)
         self.uid = self._history = 0
         self.wrote = True  # since the last sweep
         self._wrote_at = self._ends_at = 0
@@ -75,15 +86,25 @@ class LiveResponse:
     def frame_key(self) -> str:
         """The key of the frames of all readers with the same form and framing."""
         key = "sse-records" if self.form.records else "sse"
+        if self.form.envelope:
+            key = "sse-envelope"
+        elif self._numbered:
+            key += "-numbered"
         return f"{key}-chunk" if self.chunked else key
 
     def open(self, info: StreamInfo, more: Headers, on_end: Callable[[], None]) -> None:
         """Begin the response for a stream, with more headers."""
         self.uid, self._history = info.uid, info.history
-        self.form = Form(self.form.records, is_json_stream(info))
-        media = "application/json" if self.form.records else values_type(info.content_type)
+        self.form = structs.replace(self.form, is_json=is_json_stream(info))
+        values = values_type(info.content_type)
+        media = "application/json" if self.form.records else values
         self.encoding = sse_encoding(media_type(media))
-        headers: Headers = [("Stream-Incarnation", str(info.uid)), *more]
+        shown = RECORDS if self.form.records else values
+        headers: Headers = [
+            ("Stream-Incarnation", str(info.uid)),
+            ("Stream-Data-Content-Type", ENVELOPE_EVENT if self.form.envelope else shown),
+            *more,
+        ]
         if self.encoding == SseEncoding.BASE64:
             headers.append(("Stream-SSE-Data-Encoding", "base64"))
         self.begin(headers, on_end)
@@ -116,14 +137,35 @@ class LiveResponse:
     def events(
         self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool
     ) -> bytes:
-        """Return a data event, if there is data, and its control event."""
+        """Return a data event, if there is data, and its control event. Numbered values are one data
+        event each."""
         cursor = max(self.cursor, current_interval(self._context.service.now_ms()))
         event_id = format_event_id(*at, (self.uid, self._history))
         last_id = event_id + END_SUFFIX if closed else event_id
         control = control_event(
-            last_id, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed
+            last_id,
+            format_token(*at),
+            str(cursor),
+            up_to_date=up_to_date,
+            closed=closed,
+            next_record=at[0] if self._numbered else -1,
         )
-        return data_event(event_id, payload, self.encoding) + control if payload else control
+        if not payload:
+            return control
+        if self.form.envelope:
+            return self._one_by_one(payload, event_id) + control
+        return data_event(event_id, payload, self.encoding) + control
+
+    def _one_by_one(self, payload: bytes, event_id: str) -> bytes:
+        """Return a data event for each line. Its id is the place behind its record, so that a
+        reader resumes there; the last one's is `event_id`."""
+        *before, last = payload[:-1].split(b"\n")
+        life = (self.uid, self._history)
+        events = [
+            whole_event(format_event_id(line_record(line) + 1, 0, life), "data", line)
+            for line in before
+        ]
+        return b"".join([*events, whole_event(event_id, "data", last)])
 
     def framed(self, events: bytes) -> bytes:
         """Return events as they are written."""

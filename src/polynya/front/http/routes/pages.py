@@ -13,13 +13,22 @@ from polynya.front.common.response_memory import ResponseMemoryFull
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import JOINED_BYTES_MAX, Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
-from polynya.local.api import Page, ReadQuery, Refusal
+from polynya.local.api import Page, ReadQuery, Refusal, StreamInfo
 from polynya.stream.parts import Encoding
-from polynya.wire.headers import RECORDS, accepts_lines, accepts_records, none_match
+from polynya.wire.headers import (
+    ENVELOPE,
+    RECORDS,
+    accepts_lines,
+    accepts_records,
+    media_type,
+    none_match,
+)
 from polynya.wire.json_records import array_parts, as_lines
+from polynya.wire.kafka.values import values_type
 
 LINES = "application/x-ndjson"
-VARIANTS = {"": "", LINES: ":n", RECORDS: ":r"}  # parts of ETags
+VARIANTS = {"": "", LINES: ":n", RECORDS: ":r", ENVELOPE: ":e"}  # parts of ETags
+_VIEWS = {"records": RECORDS, "envelope": ENVELOPE}  # of `record_view`
 LINES_AT_ONCE_BYTES = 256 * KIB  # as stored; more becomes lines in a thread
 _NONE: Headers = []
 # common types that browsers do not execute
@@ -71,10 +80,17 @@ async def lines_of(parts: Sequence[bytes | memoryview]) -> bytes:
     return await asyncio.to_thread(as_lines, parts)
 
 
+def is_json_stream(info: StreamInfo) -> bool:
+    """Report whether the values of a stream are JSON."""
+    if info.encoding == Encoding.KAFKA:
+        return media_type(values_type(info.content_type)) == "application/json"
+    return info.encoding == Encoding.JSON
+
+
 def json_form(exchange: Exchange) -> str:
-    """Return the form of JSON that a read names: LINES, RECORDS, or "" for an array."""
+    """Return the form of JSON that a read names: LINES, RECORDS, ENVELOPE, or "" for an array."""
     if "record_view" in exchange.query:
-        return RECORDS
+        return _VIEWS.get(exchange.query["record_view"], "")
     accept = exchange.head.headers.get("accept")
     if accept is None:
         return ""
@@ -82,10 +98,12 @@ def json_form(exchange: Exchange) -> str:
 
 
 def wants_records(exchange: Exchange) -> bool:
-    """Report whether a read names whole records. Raises `Failure`."""
-    view = exchange.query.get("record_view", "envelope")
-    if view != "envelope":
-        raise Failure("INVALID_PARAMETER", f"record_view must be envelope, not '{view[:64]}'")
+    """Report whether a read names whole records, or their numbers. Raises `Failure`."""
+    view = exchange.query.get("record_view", "records")
+    if view not in _VIEWS:
+        raise Failure(
+            "INVALID_PARAMETER", f"record_view must be records or envelope, not '{view[:64]}'"
+        )
     accept = exchange.head.headers.get("accept")
     return "record_view" in exchange.query or (accept is not None and accepts_records(accept))
 

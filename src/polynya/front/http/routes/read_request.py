@@ -13,9 +13,10 @@ from polynya.base.limits import KIB, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX
 from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
-from polynya.front.http.routes.pages import wants_records
+from polynya.front.http.protocol.responses import NUMBERED_JSON
+from polynya.front.http.routes.pages import is_json_stream, json_form, wants_records
 from polynya.local.api import Page, Position, ReadQuery, StreamInfo
-from polynya.wire.headers import BadField, parse_event_id
+from polynya.wire.headers import ENVELOPE, BadField, parse_event_id
 from polynya.wire.times import parse_time_ms
 
 # the parameters that name a time
@@ -64,7 +65,7 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
         if query.keys().isdisjoint(_BEGINS):
             raise Failure("OFFSET_REQUIRED")
     record, byte = _begin(exchange, now_ms)
-    numbered = not _NUMBERED.isdisjoint(query)
+    numbered = is_numbered(exchange)
     if live == "long-poll":
         timeout = poll_seconds(exchange, timeout)
     size = PAGE_BYTES_DEFAULT
@@ -157,20 +158,35 @@ def placed(request: ReadRequest, info: StreamInfo) -> ReadRequest:
     )
 
 
+def is_numbered(exchange: Exchange) -> bool:
+    """Report whether a read names numbers of records, or asks for them."""
+    return not _NUMBERED.isdisjoint(exchange.query) or json_form(exchange) == ENVELOPE
+
+
 def record_numbers(request: ReadRequest, page: Page) -> list[tuple[str, str]]:
     """Return the headers with the number of the first record of a page and of the next one, if the
     request names numbers."""
     if not request.numbered:
         return []
     first = min(max(request.query.record, page.first_record), page.record)
-    return [("Stream-Record-Start", str(first)), ("Stream-Record-Next", str(page.record))]
+    return [*first_number(page.info, first), ("Stream-Record-Next", str(page.record))]
+
+
+def first_number(info: StreamInfo, first: int) -> list[tuple[str, str]]:
+    """Return the headers with the number of the first record of a stream and of an answer."""
+    numbers = [
+        ("Stream-Record-First", str(info.first_record)),
+        ("Stream-Record-Start", str(first)),
+    ]
+    return [NUMBERED_JSON, *numbers] if is_json_stream(info) else numbers
 
 
 def resumed(exchange: Exchange, last: str) -> ReadRequest:
     """Parse the id of an event, whose stream may be another incarnation by now. Raises `Failure`."""
     record, byte, incarnation = _event_id(exchange, last)
     query = ReadQuery(exchange.route.name, record, byte, local=is_local(exchange))
-    return ReadRequest(query, "sse", 0.0, incarnation, last.endswith(END_SUFFIX))
+    saw_end, numbered = last.endswith(END_SUFFIX), is_numbered(exchange)
+    return ReadRequest(query, "sse", 0.0, incarnation, saw_end, numbered)
 
 
 def _event_id(exchange: Exchange, text: str) -> tuple[int, int, tuple[int, int] | None]:

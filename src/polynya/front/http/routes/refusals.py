@@ -11,6 +11,7 @@ from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import REFUSALS
 from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.responses import NUMBERED_JSON
 from polynya.front.http.routes.conditions import (
     refusal_code,
     refusal_message,
@@ -37,8 +38,9 @@ _NAMES_TAIL = frozenset(
 )
 
 
-def tail_headers(reply: Reply) -> Headers:
-    """Return the headers of the response to a write: the tail, the producer and the incarnation."""
+def tail_headers(reply: Reply, json_records: int = -1) -> Headers:
+    """Return the headers of the response to a write: the tail, the producer and the incarnation.
+    `json_records`: the records that it has, to a stream of JSON; -1: another stream."""
     headers = [("Stream-Next-Offset", format_token(reply.record, reply.byte))]
     if reply.closed:
         headers.append(("Stream-Closed", "true"))
@@ -46,7 +48,13 @@ def tail_headers(reply: Reply) -> Headers:
         headers.append(("Producer-Epoch", str(reply.producer_epoch)))
         if reply.producer_sequence >= 0:
             headers.append(("Producer-Seq", str(reply.producer_sequence)))
-    if reply.code == Code.DUPLICATE and reply.first_record >= 0:
+    is_repeat = reply.code == Code.DUPLICATE
+    if json_records >= 0 and not (is_repeat and reply.first_record < 0):
+        first = reply.first_record if is_repeat else reply.record - json_records
+        headers.append(NUMBERED_JSON)
+        headers.append(("Stream-Record-Start", str(first)))
+        headers.append(("Stream-Record-Next", str(first + json_records)))
+    elif is_repeat and reply.first_record >= 0:
         headers.append(("Stream-Record-Start", str(reply.first_record)))
     if reply.uid:
         headers.append(("Stream-Incarnation", str(reply.uid)))
@@ -93,6 +101,8 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
     if refusal.code == Code.OFFSET_BEYOND_TAIL:
         tail = format_token(refusal.record, refusal.byte)
         headers.append(("Stream-Next-Offset", tail))
+        if "record" in exchange.query:
+            headers.append(("Stream-Record-Next", str(refusal.record)))
         message = (
             f"the offset lies beyond the tail of the stream, which is at {tail}: read from there, "
             "or from -1"
@@ -100,9 +110,17 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
     if refusal.code == Code.NOT_FOUND:
         message = _missing(exchange)
     if refusal.code == Code.TRIMMED:
-        headers.append(("Stream-Retained-Offset", format_token(refusal.record, refusal.byte)))
+        headers += retained_headers(exchange, refusal)
         message = trimmed_message(refusal)
     exchange.fail(REFUSALS.get(refusal.code, "INTERNAL"), message, headers)
+
+
+def retained_headers(exchange: Exchange, refusal: Refusal) -> Headers:
+    """Return the headers with the first retained record, where a read begins before it."""
+    headers = [("Stream-Retained-Offset", format_token(refusal.record, refusal.byte))]
+    if "record" in exchange.query:
+        headers.append(("Stream-Record-First", str(refusal.record)))
+    return headers
 
 
 def trimmed_message(at: Refusal | Reply) -> str:

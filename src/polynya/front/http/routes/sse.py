@@ -28,7 +28,7 @@ from polynya.front.http.routes.decoded_pages import (
 )
 from polynya.front.http.routes.live_response import LiveResponse
 from polynya.front.http.routes.pages import allowed_bytes
-from polynya.front.http.routes.read_request import ReadRequest, placed
+from polynya.front.http.routes.read_request import ReadRequest, first_number, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.front.http.snapshots.refused import fail_trimmed
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
@@ -86,7 +86,7 @@ async def _follow(exchange: Exchange, request: ReadRequest) -> None:
             else:
                 first = max(query.record, page.first_record)
                 subscriber.open(
-                    page.info, [("Stream-Record-Start", str(first))] if request.numbered else []
+                    page.info, first_number(page.info, first) if request.numbered else []
                 )
                 opened = True
                 if request.first_event:
@@ -262,8 +262,9 @@ class Subscriber:
             up_to_date=page.has_all,
             closed=page.closed,
         )
-        # a whole record is larger, and may consist of line ends
-        shown = events() if len(payload) <= _PAGE_BYTES else await asyncio.to_thread(events)
+        # a whole record is larger, and may consist of line ends; an envelope has an event a record
+        at_once = AT_ONCE_BYTES if self._response.form.envelope else _PAGE_BYTES
+        shown = events() if len(payload) <= at_once else await asyncio.to_thread(events)
         if self._response.finished:
             return
         self._caught_up = page.up_to_date

@@ -17,8 +17,8 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_CACHE
 from polynya.front.http.routes.conditions import refuse_conditions
-from polynya.front.http.routes.decoded_pages import is_json_stream, page_up_to, shown_of
-from polynya.front.http.routes.pages import allowed_bytes, send_parts
+from polynya.front.http.routes.decoded_pages import page_up_to, shown_of
+from polynya.front.http.routes.pages import allowed_bytes, is_json_stream, send_parts
 from polynya.front.http.routes.read_request import ReadRequest, is_local, resumed
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
