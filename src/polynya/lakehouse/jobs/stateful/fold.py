@@ -28,7 +28,7 @@ from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.objectstore import StoreSettings
 
 _NEW, _REST = "_polynya_new", "_polynya_rest"
-_BROADCAST_ROWS = 200_000  # whose keys each executor may have in memory
+_BROADCAST_ROWS, _BROADCAST_BYTES = 100_000, 8 << 20  # of files whose keys each executor may have
 
 
 def written(frame: Any, store: StoreSettings, place: str) -> list[TaskResult]:
@@ -53,7 +53,10 @@ def fold(
     late, newest = _times(keys, asked)
     keys = _in_time(keys, asked)
     is_unique = _is_unique(keys, asked.transform, files.names)
-    few = sum(file.rows for file in staged) <= _BROADCAST_ROWS
+    few = (
+        sum(file.rows for file in staged) <= _BROADCAST_ROWS
+        and sum(file.size for file in staged) <= _BROADCAST_BYTES
+    )
     keys = f.broadcast(keys.distinct()) if few else keys.distinct()
     touched = files.with_keys(keys, key, len(staged))
     rows, had = _in_time(files.rows(came), asked), files.rows(touched)
