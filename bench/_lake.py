@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from bench._nodes import machine
 from chaos.ports import keep_row
 
 STOP_SECONDS = 60.0
+BYTES = "application/octet-stream"
+SOURCE = Path(__file__).resolve().parent.parent / "src"
 __all__ = ["LakeNode", "lake_node", "machine", "wait", "workers"]
 
 
@@ -41,14 +44,24 @@ class LakeNode:
         answer = self.http.put(f"/v1/tables/{name}", json={"prefix": f"{name}/"})
         answer.raise_for_status()
 
-    def create_stream(self, name: str) -> None:
-        headers = {"content-type": "application/json"}
+    def create_stream(self, name: str, content_type: str = "application/json") -> None:
+        headers = {"content-type": content_type}
         self.http.put(f"/v1/stream/{name}", headers=headers).raise_for_status()
 
     def append(self, stream: str, records: Sequence[Any]) -> None:
         headers = {"content-type": "application/json"}
         body = json.dumps(records)
         self.http.post(f"/v1/stream/{stream}", content=body, headers=headers).raise_for_status()
+
+    def append_bytes(self, stream: str, body: bytes) -> None:
+        headers = {"content-type": BYTES}
+        self.http.post(f"/v1/stream/{stream}", content=body, headers=headers).raise_for_status()
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Return what the node tells of a table."""
+        answer = self.http.get("/v1/tables").raise_for_status().json()
+        (found,) = (each for each in answer["tables"] if each["name"] == name)
+        return dict(found)
 
     def rows(self) -> dict[str, int]:
         """Return the rows of each table."""
@@ -57,12 +70,12 @@ class LakeNode:
 
 
 @contextmanager
-def lake_node(directory: str | None) -> Iterator[LakeNode]:
-    """Start a node of one core on an empty folder."""
+def lake_node(directory: str | None, source: Path = SOURCE) -> Iterator[LakeNode]:
+    """Start a node of one core, of the code in `source`, on an empty folder."""
     with tempfile.TemporaryDirectory(prefix="polynya-bench-", dir=directory) as folder:
         url = f"127.0.0.1:{keep_row(2)}"
         arguments = ["serve", "--listen", url, "--data", f"{folder}/data", "--cores", "1"]
-        with _running([_command(arguments)], {}, Path(folder)):
+        with _running([_command(arguments)], {"PYTHONPATH": str(source)}, Path(folder)):
             node = LakeNode(f"http://{url}")
             try:
                 wait(node.is_ready, "the node")
@@ -73,7 +86,13 @@ def lake_node(directory: str | None) -> Iterator[LakeNode]:
 
 @contextmanager
 def workers(
-    node: LakeNode, folder: Path, *, count: int, interval: str, pinned: bool
+    node: LakeNode,
+    folder: Path,
+    *,
+    count: int,
+    interval: str,
+    pinned: bool,
+    source: Path = SOURCE,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start workers. `pinned`: each has a core of its own."""
     arguments = [
@@ -87,8 +106,15 @@ def workers(
         [*(["taskset", "-c", str(number)] if pinned else []), *_command(arguments)]
         for number in range(count)
     ]
-    with _running(commands, {"POLYNYA_SERVER": node.url}, folder) as processes:
+    variables = {"POLYNYA_SERVER": node.url, "PYTHONPATH": str(source)}
+    with _running(commands, variables, folder) as processes:
         yield processes
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU of a process, of its descendants, and of those that have ended."""
+    root = psutil.Process(pid)
+    return sum(sum(each.cpu_times()[:4]) for each in [root, *root.children(recursive=True)])
 
 
 def wait(look: Callable[[], bool], what: str, seconds: float = 600.0, pause: float = 0.02) -> None:
@@ -114,8 +140,7 @@ def _command(arguments: Sequence[str]) -> list[str]:
 def _running(
     commands: Sequence[Sequence[str]], variables: dict[str, str], folder: Path
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    source = str(Path(__file__).resolve().parent.parent / "src")
-    environment = os.environ | {"PYTHONPATH": source} | variables
+    environment = os.environ | variables
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for number, command in enumerate(commands):

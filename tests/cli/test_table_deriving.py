@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from polynya.base.transforms import BadTransform, Transform, checked, parse_transform
+from polynya.base.transforms import BadTransform, Transform, checked, parse_transform, source_table
 from polynya.cli.tables import spanning
 from polynya.cli.tables.deriving import told
 
@@ -48,6 +48,22 @@ def test_a_definition_is_its_stored_text() -> None:
 def test_a_definition_that_cannot_be_says_why(made: Transform, why: str) -> None:
     with pytest.raises(BadTransform, match=why):
         checked(made)
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        (SOURCE, 0),
+        (str(Transform(SOURCE, table="17", whole=True)), 17),
+        ('derive:{"source":"sql:x","table":"17","later":[1]}', 17),
+        ("derive:{", 0),
+        ('derive:{"table":7}', 0),
+        ('derive:{"table":"-7"}', 0),
+        ('derive:{"table":"\u0661"}', 0),
+    ],
+)
+def test_a_rule_finds_the_source_of_any_stored_text(text: str, table: int) -> None:
+    assert source_table(text) == table
 
 
 @pytest.mark.parametrize("text", ["derive:{", "derive:{}", 'derive:{"source":"sql:x","more":1}'])

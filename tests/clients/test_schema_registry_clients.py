@@ -3,8 +3,10 @@ refused, and read back what they produced."""
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +182,14 @@ def sent(node: RunningNode, method: str, path: str, body: Any = None) -> Any:
         return json.loads(answer.read())
 
 
+def refused(node: RunningNode, method: str, path: str, body: Any = None) -> tuple[int, int]:
+    """Send a request as `sent` does. Return the status of the refusal and its `error_code`."""
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        sent(node, method, path, body)
+    assert failed.value.headers["content-type"] == "application/vnd.schemaregistry.v1+json"
+    return failed.value.code, json.loads(failed.value.read())["error_code"]
+
+
 def test_the_calls_and_bytes_of_the_java_serializer(
     node: RunningNode, client: SchemaRegistryClient
 ) -> None:
@@ -200,6 +210,76 @@ def test_the_calls_and_bytes_of_the_java_serializer(
     asked = f"/schemas/ids/{int.from_bytes(read[1:5], 'big')}?fetchMaxId=false&subject=java-value"
     assert sent(node, "GET", asked) == {"schema": text}
     assert AvroDeserializer(client)(read, context("java")) == {"x": 7}
+
+
+def test_the_calls_and_bytes_of_the_java_protobuf_serializer(
+    node: RunningNode, client: SchemaRegistryClient
+) -> None:
+    """`KafkaProtobufSerializer` registers what a file imports, looks its version up, and registers the
+    file with references. Behind the id are the indexes of the message: their number and each of
+    them, as varints in zigzag; the first message of a file is one zero byte."""
+    item = 'syntax = "proto3";\npackage java;\n\nmessage Item {\n  int64 id = 1;\n}\n'
+    text = (
+        'syntax = "proto3";\npackage java;\n\nimport "java_item.proto";\n\nmessage First {\n  Item item = 1;\n}\n'
+        "message Order {\n  message Line {\n    Item item = 1;\n  }\n}\n"
+    )
+    imported = {"schemaType": "PROTOBUF", "schema": item}
+    sent(node, "POST", "/subjects/java_item.proto/versions?normalize=false", imported)
+    found = sent(node, "POST", "/subjects/java_item.proto?normalize=false&deleted=true", imported)
+    reference = {"name": "java_item.proto", "subject": "java_item.proto", "version": 1}
+    assert {each: found[each] for each in ("subject", "version")} == {
+        "subject": reference["subject"],
+        "version": reference["version"],
+    }
+    body = {"schemaType": "PROTOBUF", "references": [reference], "schema": text}
+    id_ = sent(node, "POST", "/subjects/java_proto-value/versions?normalize=false", body)["id"]
+    asked = sent(node, "GET", f"/schemas/ids/{id_}?fetchMaxId=false&subject=java_proto-value")
+    assert asked == body
+    dependency = sent(node, "GET", "/subjects/java_item.proto/versions/1?deleted=true")
+    assert (dependency["schemaType"], dependency["schema"]) == ("PROTOBUF", item)
+    pool, plain = descriptor_pool.DescriptorPool(), {"use.deprecated.format": False}
+    for name, subject in (("java_item.proto", "java_item.proto"), ("o.proto", "java_proto-value")):
+        made = sent(node, "GET", f"/subjects/{subject}/versions/1?format=serialized")["schema"]
+        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(made))
+        file.name = name
+        pool.AddSerializedFile(file.SerializeToString())
+    for name, indexes in {"First": b"\0", "Order.Line": b"\4\2\0"}.items():
+        kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"java.{name}"))
+        value = b"\0" + id_.to_bytes(4, "big") + indexes + b"\x0a\2\x08\7"
+        (read,) = through(node, f"java_proto_{name}", [value])
+        got = ProtobufDeserializer(kind, plain, client)(read, context("java_proto"))
+        assert got.item.id == 7
+
+
+def test_the_calls_and_bytes_of_the_java_json_serializer(
+    node: RunningNode, client: SchemaRegistryClient
+) -> None:
+    text = '{"type":"object","properties":{"x":{"type":"integer"}},"additionalProperties":false}'
+    body = {"schemaType": "JSON", "schema": text}
+    id_ = sent(node, "POST", "/subjects/java_json-value/versions?normalize=false", body)["id"]
+    wanted = {"subject": "java_json-value", "version": 1, "id": id_, **body}
+    assert sent(node, "POST", "/subjects/java_json-value?normalize=false", body) == wanted
+    asked = f"/schemas/ids/{id_}?fetchMaxId=false&subject=java_json-value"
+    assert sent(node, "GET", asked) == body
+    (read,) = through(node, "java_json", [b"\0" + id_.to_bytes(4, "big") + b'{"x":7}'])
+    assert JSONDeserializer(text, schema_registry_client=client)(read, context("java_json")) == {
+        "x": 7
+    }
+
+
+def test_a_java_client_is_told_what_is_wrong_in_its_words(node: RunningNode) -> None:
+    """Serializers choose by the status and `error_code`: 40401 and 40403 mean that a subject or
+    schema is unknown, 409 that it is incompatible, 42201 that it is invalid."""
+    first, second = ('{"type":"long"}', '{"type":"string"}')
+    assert refused(node, "GET", "/schemas/ids/4711?fetchMaxId=false&subject=s") == (404, 40403)
+    assert refused(node, "GET", "/subjects/java_none/versions/latest") == (404, 40401)
+    look = "/subjects/java_wrong-value?normalize=false&deleted=false"
+    assert refused(node, "POST", look, {"schema": first}) == (404, 40401)
+    register = "/subjects/java_wrong-value/versions?normalize=false"
+    sent(node, "POST", register, {"schema": first})
+    assert refused(node, "POST", look, {"schema": second}) == (404, 40403)
+    assert refused(node, "POST", register, {"schema": second}) == (409, 409)
+    assert refused(node, "POST", register, {"schema": "no schema"}) == (422, 42201)
 
 
 @pytest.mark.long

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from stories.service import story
 from worlds.registry import RECORD, RegistryClient, grown, registry
 from worlds.service import World
+
+from polynya.registry import plans
 
 TEXT = '{"type":"record","name":"R","fields":[{"name":"x","type":"int"}]}'
 
@@ -146,6 +149,47 @@ async def test_bad_requests_are_told_what_is_wrong(world: World) -> None:
         assert await code(client, "PUT", "/mode", {"mode": "SOME"}) == 42204
         assert await code(client, "GET", "/schemas/ids/x") == 404
         assert await client.ask("GET", "/subjects") == (200, [])
+
+
+@story
+async def test_the_registry_has_a_bound_of_versions_and_of_bytes(world: World) -> None:
+    async with registry(world) as client:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plans, "REGISTRY_VERSIONS_MAX", 2)
+            assert await client.register("a", RECORD) == (200, 1)
+            assert await client.register("b", grown(y=1)) == (200, 2)
+            assert await client.register("c", grown(z=1)) == (422, 42205)
+            assert await client.register("a", RECORD) == (200, 1), "it is there already"
+            path = "/subjects/c/versions"
+            _, answer = await client.ask("POST", path, client.body(grown(z=1)))
+            assert "has 2 versions" in answer["message"] and "at most 2 and" in answer["message"]
+            await client.ask("DELETE", "/subjects/b")
+            assert await client.register("c", grown(z=1)) == (422, 42205), "it is still kept"
+            await client.ask("DELETE", "/subjects/b?permanent=true")
+            assert await client.register("c", grown(z=1)) == (200, 3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plans, "REGISTRY_BYTES_MAX", 100)
+            assert await client.register("d", grown(w=1)) == (422, 42205)
+        assert await client.register("d", grown(w=1)) == (200, 4)
+
+
+@story
+async def test_a_schema_refers_to_a_bounded_number_of_others(world: World) -> None:
+    def record(name: str, *references: str) -> dict[str, Any]:
+        fields = [{"name": each, "type": each} for each in references]
+        text = {"type": "record", "name": name, "fields": fields}
+        named = [{"name": each, "subject": each, "version": 1} for each in references]
+        return client.body(text, references=named)
+
+    async with registry(world) as client:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plans, "SCHEMA_REFERENCES_MAX", 2)
+            for name, references in {"A": (), "B": ("A",), "C": ("A", "B")}.items():
+                path = f"/subjects/{name}/versions"
+                assert (await client.ask("POST", path, record(name, *references)))[0] == 200
+            status, answer = await client.ask("POST", "/subjects/D/versions", record("D", "C"))
+            assert (status, answer["error_code"]) == (422, 42201)
+            assert "more than 2 schemas are referred to" in answer["message"]
 
 
 @story

@@ -14,6 +14,7 @@ from spark_jars import jars
 from worlds.lakehouse import Lake, quiet
 
 from polynya.base.transforms import Transform
+from polynya.lakehouse.jobs.stateful import fold
 from polynya.lakehouse.jobs.worker import TablesFailed, compact, merge
 from polynya.lakehouse.sql.query import query
 
@@ -146,10 +147,15 @@ def test_windows_are_updated_until_the_watermark_passes_them(lake: Lake, runner:
     assert first == second == wanted
 
 
-def test_the_last_row_of_a_key_stays(lake: Lake, runner: Any) -> None:
+@pytest.mark.parametrize("rows", [0, fold._BROADCAST_ROWS], ids=["many", "few"])
+def test_the_last_row_of_a_key_stays(
+    lake: Lake, runner: Any, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "_BROADCAST_ROWS", rows)
     by_time = Transform("sql:select id, at, place from input", ["id"], latest_by="at")
     define(lake, by_time)
     append(lake, {"id": None, "at": 5, "place": "x"}, {"id": 1, "at": 7, "place": "y"})
+    append(lake, {"id": 3, "at": 9, "place": "untouched"})
     sync(lake, runner)
     append(lake, {"id": 1, "at": 6, "place": "late"}, {"id": None, "at": 5, "place": "same"})
     append(lake, {"id": 2, "at": 1, "place": "old"}, {"id": 2, "at": 2, "place": "new"})
@@ -158,7 +164,9 @@ def test_the_last_row_of_a_key_stays(lake: Lake, runner: Any) -> None:
         (None, 5, "same"),
         (1, 7, "y"),
         (2, 2, "new"),
+        (3, 9, "untouched"),
     }
+    assert lake.iceberg().num_rows == 4
 
 
 def test_a_definition_that_does_not_fit_its_rows_says_so(lake: Lake, runner: Any) -> None:

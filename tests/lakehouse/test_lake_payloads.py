@@ -271,6 +271,26 @@ def test_values_without_the_wire_format_are_counted(lake: Lake) -> None:
     assert counted() == 0, "all are JSON or bytes now"
 
 
+def test_references_that_cannot_be_followed_stop_the_job_and_say_so(lake: Lake) -> None:
+    """A foreign registry may have lost one, name more than is followed, or name them in a circle."""
+    registry = lake.coordinator.registry
+    body = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": "n"}))
+    lake.source.append_kafka("kafka/orders/0", batch_of(body))
+    registry.register(1, ORDER, references=("lost",))
+    with pytest.raises(TablesFailed, match="has no version 1 of the subject 'lost'"):
+        compact(lake.coordinator, [], lambda: lake.runner, quiet)
+    registry.register(1, ORDER, references=tuple(f"s{each}" for each in range(101)))
+    for number in range(101):
+        registry.register(1000 + number, {"type": "enum", "name": f"E{number}", "symbols": ["A"]})
+        registry.name(f"s{number}", 1000 + number)
+    with pytest.raises(TablesFailed, match="a schema refers to more than 100 others"):
+        compact(lake.coordinator, [], lambda: lake.runner, quiet)
+    registry.register(1, ORDER, references=("circle",))
+    registry.register(2, {"type": "enum", "name": "E", "symbols": ["A"]}, references=("circle",))
+    registry.name("circle", 2)
+    assert column(synced(lake), "id") == [7]
+
+
 def test_a_registry_that_fails_stops_the_job_and_loses_nothing(lake: Lake) -> None:
     registry = lake.coordinator.registry
     registry.register(1, ORDER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from base64 import b64encode
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -13,6 +14,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 from fastavro import parse_schema, schemaless_writer
+from google.protobuf import descriptor_pb2
 from worlds.schema_registry import framed
 
 from polynya.lakehouse.decoding.assemble import arrow_type
@@ -382,9 +384,35 @@ def test_files_of_every_syntax_are_read(text: str) -> None:
     assert "M" in linked(text, ()).message_types_by_name
 
 
+def test_descriptors_in_base64_are_read_with_what_they_import() -> None:
+    """Options of others stay in it, and their files are often not registered."""
+    common = descriptor_pb2.FileDescriptorProto(name="any.proto", package="c")
+    common.message_type.add(name="Money").field.add(name="cents", number=1, type=3, label=1)
+    file = descriptor_pb2.FileDescriptorProto(name="any.proto", package="shop", syntax="proto3")
+    file.dependency.extend(["buf/validate.proto", "common.proto", "google/protobuf/any.proto"])
+    file.public_dependency.extend([0, 1])
+    made = file.message_type.add(name="M")
+    made.field.add(name="price", number=1, type=11, label=1, type_name=".c.Money")
+    made.field.add(name="more", number=2, type=11, label=1, type_name=".google.protobuf.Any")
+    made.field[0].options.MergeFromString(b"\xc2\x3e\x01a")  # field 1000, of an extension
+    made.extension.add(name="x", number=9, type=3, label=1, extendee=".buf.Gone")
+    file.extension.add(name="y", number=9, type=3, label=1, extendee=".buf.Gone")
+    file.service.add(name="S").method.add(name="do", input_type=".buf.Gone", output_type=".shop.M")
+    one, two = (b64encode(each.SerializeToString()).decode() for each in (common, file))
+    found = linked(two, [("common.proto", one)])
+    assert [each.name for each in found.dependencies] == [
+        "common.proto",
+        "google/protobuf/any.proto",
+    ]
+    assert [each.name for each in found.public_dependencies] == ["common.proto"]
+    price = found.message_types_by_name["M"].fields_by_name["price"]
+    assert price.message_type.full_name == "c.Money"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("bm90IGEgZGVzY3JpcHRvcg==", "cannot be linked"),
         ("message M { Gone a = 1; }", "Gone"),
         ("message M { int32 a = 1; int32 b = 1; }", "duplicate field number"),
         ("massage M {}", "line 1"),

@@ -13,7 +13,7 @@ from worlds.service import IDLE_MS, Node, World, name_in
 
 from polynya.service import table_jobs
 from polynya.service.table_jobs import PlannedJob, TableJobs
-from polynya.service.tables import TableRefused
+from polynya.service.tables import TableRefused, Tables
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.features.tables import rules as stream_tables
 from polynya.stream.features.tables.commands import (
@@ -27,6 +27,7 @@ from polynya.stream.features.tables.commands import (
 from polynya.stream.features.tables.rules import ClaimedRange, Lag, lag_of
 from polynya.stream.features.tables.state import Failure
 from polynya.stream.parts import ColdSlice
+from polynya.stream.replies import Code
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 
@@ -636,10 +637,57 @@ def test_a_table_is_derived_from_another_one() -> None:
         await tables.alter("t", new_name="u")
         renamed = await tables.source_of(made)
         assert renamed is not None and renamed.name == "u"
-        await world.service.call(0, TableDrop(source.uid, world.clock.ms))  # as "d" was created
-        assert await tables.source_of(made) is None
-        with pytest.raises(TableRefused, match="was dropped: drop 'd', too"):
-            await world.jobs.plan("d")
+        await tables.drop("d")
+        await tables.drop("u")
+        assert await tables.all() == []
+
+    in_one_core(tell)
+
+
+def test_a_table_over_a_table_that_was_dropped_meanwhile_is_not_created() -> None:
+    async def tell(world: World) -> None:
+        tables = world.tables
+        prefix, transform = await tables.over("d", "t", "sql:select * from input")
+        await tables.drop("t")
+        with pytest.raises(TableRefused, match="that 'd' reads was dropped meanwhile") as refused:
+            await tables.create("d", prefix, transform=transform)
+        assert (refused.value.status, refused.value.code) == (404, "TABLE_NOT_FOUND")
+        assert await tables.all() == []
+
+    in_one_core(tell)
+
+
+def test_a_table_from_which_others_are_derived_is_not_dropped() -> None:
+    async def tell(world: World) -> None:
+        tables = world.tables
+        source = await tables.find("t")
+        for name in ("e", "d"):
+            prefix, transform = await tables.over(name, "t", "sql:select * from input")
+            await tables.create(name, prefix, transform=transform)
+        reply = await world.service.call(META_GROUP, TableDrop(source.uid, world.clock.ms))
+        assert (reply.code, reply.detail) == (Code.REFUSED, ["d", "e"])
+        with pytest.raises(TableRefused, match="d, e are derived from 't': drop those first"):
+            await tables.drop("t")
+        assert (await tables.find("t")).dropped_ms == 0
+
+    in_one_core(tell)
+
+
+@pytest.mark.parametrize("drop_first", [False, True])
+def test_of_a_drop_and_a_creation_over_the_table_at_once_one_succeeds(drop_first: bool) -> None:
+    async def create(tables: Tables) -> None:
+        prefix, transform = await tables.over("d", "t", "sql:select * from input")
+        await tables.create("d", prefix, transform=transform)
+
+    async def tell(world: World) -> None:
+        tables = world.tables
+        calls = [tables.drop("t"), create(tables)]
+        ended = await asyncio.gather(
+            *(calls if drop_first else reversed(calls)), return_exceptions=True
+        )
+        refused = [each for each in ended if isinstance(each, BaseException)]
+        assert [type(each) for each in refused] == [TableRefused], ended
+        assert [each.name for each in await tables.all()] in ([], ["d", "t"])
 
     in_one_core(tell)
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from polynya.base.levels import LEVELS
+from polynya.base.transforms import Transform
 from polynya.stream.command import Command, level_for, level_of, tag_of
 from polynya.stream.command_validation import describe_fault
 from polynya.stream.features.appends.commands import (
@@ -619,6 +620,16 @@ def test_creates_before_segments_are_read() -> None:
     with_profile = bytes.fromhex("9f01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c000")
     assert msgspec.msgpack.decode(with_profile, type=AnyCommand) == command
     assert level_for(Create("docs/a", 1, "", 0, producer_id_max=7)) == 3
+
+
+def test_a_table_over_a_table_needs_level_4() -> None:
+    for transform, level in {
+        "": 3,
+        "sql:select 1": 3,
+        str(Transform("sql:x", table="7")): 4,
+    }.items():
+        made = TableMake("d", ["a/"], "a/", False, [], 1, transform=transform)
+        assert level_for(made) == level
 
 
 def test_slices_of_a_log_below_level_3_are_read() -> None:

@@ -25,6 +25,7 @@ INTERNAL_LEVEL = 4  # of streams that no pattern and no table has
 CONSUMER_PROTOCOL_LEVEL = 4  # of Kafka's consumer protocol (KIP-848)
 USER_RULES_LEVEL = 4  # of ACLs, quotas and users by Kafka's tools: older nodes cannot read them
 WORK_QUEUE_LEVEL = 4  # of retries and dead letters of subscriptions
+DERIVED_LEVEL = 4  # of tables over other tables: a source cannot be dropped
 TRANSACTION_LEVEL = 4  # of Kafka's transactions
 # command tag -> the level that a group must have before the command is logged, if it is above 1;
 # `polynya.stream.command` fills it

@@ -22,6 +22,12 @@ class BadTransform(ValueError):
     """The definition is not valid; the message gives the reason."""
 
 
+class _Input(msgspec.Struct):
+    """The members of a stored text that rules read, whatever others a later release adds."""
+
+    table: str = ""
+
+
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A derived table. Without a key the rows of each job are added to the table."""
 
@@ -61,6 +67,17 @@ def parse_transform(text: str) -> Transform:
     except UNREADABLE as bad:
         raise BadTransform(f"the definition of the derived table is not valid: {bad}") from None
     return checked(found)
+
+
+def source_table(text: str) -> int:
+    """Return the uid of the table whose rows are the input of a stored text; 0: there is none."""
+    if not text.startswith(_STORED):
+        return 0
+    try:
+        table = msgspec.json.decode(text.removeprefix(_STORED), type=_Input).table
+    except UNREADABLE:
+        return 0
+    return int(table) if table.isdecimal() and table.isascii() and len(table) <= 20 else 0
 
 
 def checked(made: Transform) -> Transform:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from msgspec import structs
 
+from polynya.base.transforms import source_table
 from polynya.service.node_service import NodeService
 from polynya.service.table_leases import TableLeases
 from polynya.service.table_snapshots import TableSnapshots
@@ -17,7 +18,6 @@ from polynya.service.tables import (
     Tables,
     checked_columns,
     checked_partitions,
-    source_uid,
     table_of,
 )
 from polynya.stream.features.placement.cluster_map import META_GROUP
@@ -86,11 +86,11 @@ class TableJobs:
             raise _leased(name)
         async with self._planning.setdefault(table.uid, asyncio.Lock()):
             source = await self.tables.source_of(table)
-            if source_uid(table) and source is None:  # it was dropped as this table was created
+            if source_table(table.transform) and source is None:  # both were dropped meanwhile
                 raise TableRefused(
-                    400,
-                    "TABLE_TRANSFORM",
-                    f"the table that '{name}' is derived from was dropped: drop '{name}', too",
+                    404,
+                    "TABLE_NOT_FOUND",
+                    f"'{name}' and the table that it is derived from were dropped",
                 )
             lags: list[Lag] = []
             bare = merge or bool(table.transform)

@@ -14,7 +14,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.base.payloads import RECORD, BadPayload, fields_of, parse_payload, with_payload
-from polynya.base.transforms import BadTransform, checked, parse_transform
+from polynya.base.transforms import BadTransform, checked, parse_transform, source_table
 from polynya.local.api import StreamInfo
 from polynya.routing import messages
 from polynya.service.node_service import NodeService
@@ -72,6 +72,9 @@ class Tables:
             name, made.prefixes, prefix, hold, list(columns), now_ms, parts, transform
         )
         reply = await service.call(META_GROUP, command)
+        if reply.code == Code.NOT_FOUND:
+            message = f"the table that '{name}' reads was dropped meanwhile; name another table"
+            raise TableRefused(404, "TABLE_NOT_FOUND", message)
         table = table_of(reply.detail)
         if reply.code == Code.EXISTS_DIFFERENT:
             raise TableRefused(409, "TABLE_EXISTS", _conflict(table, command))
@@ -153,16 +156,17 @@ class Tables:
         """Drop a table: its name and its streams are free at once. Its files are deleted after the
         grace."""
         table, service = await self.find(name), self._service
-        if derived := [each.name for each in await self.derived_from(table)]:
+        reply = await service.call(META_GROUP, TableDrop(table.uid, service.now_ms()))
+        if reply.code == Code.NOT_FOUND:
+            raise _not_found(name)
+        if reply.code == Code.REFUSED:
+            derived: list[str] = reply.detail
             raise TableRefused(
                 409,
                 "TABLE_HAS_DERIVED",
                 f"{', '.join(derived)} {'are' if len(derived) > 1 else 'is'} derived from "
-                f"'{name}': drop that first",
+                f"'{name}': drop {'those' if len(derived) > 1 else 'that'} first",
             )
-        reply = await service.call(META_GROUP, TableDrop(table.uid, service.now_ms()))
-        if reply.code == Code.NOT_FOUND:
-            raise _not_found(name)
         await self._forget(table.uid)
         return table
 
@@ -217,13 +221,13 @@ class Tables:
 
     async def source_of(self, table: Table) -> Table | None:
         """Return the table whose rows are the input of a table, None if there is none."""
-        uid = source_uid(table)
+        uid = source_table(table.transform)
         found = [each for each in await self.all() if each.uid == uid] if uid else []
         return found[0] if found else None
 
     async def derived_from(self, table: Table) -> list[Table]:
         """Return the tables whose input are rows of a table."""
-        return [each for each in await self.all() if source_uid(each) == table.uid]
+        return [each for each in await self.all() if source_table(each.transform) == table.uid]
 
     async def lag(self, table: Table) -> Lag:
         """Return the lag of the table behind its streams, over all groups."""
@@ -391,16 +395,6 @@ def _check_transform(transform: str, *, hold: bool, columns: Sequence[tuple[str,
     if hold or columns:
         bad_options = "a derived table holds no records, and its transform decides its columns"
         raise TableRefused(400, "TABLE_TRANSFORM", bad_options)
-
-
-def source_uid(table: Table) -> int:
-    """Return the uid of the table whose rows are the input of a table; 0: it has none."""
-    if not table.transform:
-        return 0
-    try:
-        return int(parse_transform(table.transform).table or 0)
-    except BadTransform:  # of a later release
-        return 0
 
 
 def changes_rows(table: Table) -> bool:

@@ -47,7 +47,8 @@ class Code(enum.IntEnum):
     TOO_MANY = 43  # the limit of subscriptions, of their streams, or of open transactions
     # more than may ever be hot at once; the reply's `byte` is that bound
     APPEND_EXCEEDS_MEMORY_LIMIT = 44
-    REFUSED = 45  # the change does not fit the cluster map: `detail` says why
+    # the change does not fit the cluster map, or others need what it ends: `detail` says why
+    REFUSED = 45
     EVICTED = 46  # the state of a stream is in the object store: `Return` it, then retry
     TOO_LARGE = 47  # more bytes than one append may have
     # a Kafka batch older than the kept receipts: applied before, at a record that is not known

@@ -19,7 +19,7 @@ from polynya.cli.tables.shared import table_command
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream, complete_table
-from polynya.cli.terminal.progress import steps
+from polynya.cli.terminal.progress import spelled_seconds, steps
 from polynya.cli.terminal.values import SECONDS
 from polynya.lakehouse.machine.needs import check_packages, check_pipeline
 
@@ -207,7 +207,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "partitions": ", ".join(table.get("partitions", ())) or "none",
         "payload": changes.shortened(table.get("payload", "")) or "JSON",
         "keeps": f"{output.counted(table['keep_snapshots'], 'snapshot')}, those of the last "
-        f"{table['keep_ms'] / 3_600_000:g} h, and {output.counted(len(table['tags']), 'tag')}",
+        f"{spelled_seconds(table['keep_ms'] / 1000)}, and {output.counted(len(table['tags']), 'tag')}",
         "transform": deriving.told(table.get("transform", "")),
         "last fault": table.get("fault") or "none",
         "holds": "yes" if table["hold"] else "no",

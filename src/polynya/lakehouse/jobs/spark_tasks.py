@@ -7,7 +7,7 @@ pyiceberg's tables or Delta at the top.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -80,16 +80,17 @@ def write_output(store: StoreSettings, key: str, batches: Batches) -> Batches:
     yield _told(TaskResult(task.id, count, size, files, seconds=seconds))
 
 
-def read_rows(store: StoreSettings, key: str, batches: Batches) -> Batches:
-    """Yield the rows of the files of the tasks whose numbers come in, with the columns of the job,
+def read_rows(store: StoreSettings, key: str, columns: Sequence[str], batches: Batches) -> Batches:
+    """Yield these columns of the job of the rows of the files of the tasks whose numbers come in,
     and the number of the task as the last one. Columns that a file lacks are null."""
     _prepare_worker()
     pa.set_cpu_count(1)
     blobs = open_blobs(store)
     for job, task in _tasks(blobs, key, batches):
-        schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
+        whole = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
+        schema = pa.schema([whole.field(name) for name in columns])
         for file in task.redo:
-            for rows in opened(blobs, file).iter_batches(_BATCH_ROWS):
+            for rows in opened(blobs, file).iter_batches(_BATCH_ROWS, columns=list(columns)):
                 yield _numbered(rows, schema, task.id)
 
 

@@ -1,7 +1,8 @@
-"""Files of Protobuf as descriptors: the text is parsed here, and Google's library links it."""
+"""Files of Protobuf as descriptors: a text is parsed here, and Google's library links it."""
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,8 @@ from polynya.base.errors import ConfigError
 from polynya.lakehouse.payloads.nodes import BadSchema
 from polynya.lakehouse.schema.protobuf import strict_parser
 
+_REASON_MAX = 300  # characters: each record of the schema has it in its dead letter
+_IMPORTS = {"dependency", "public_dependency", "weak_dependency", "option_dependency"}
 _OWN = "polynya.proto"  # of a schema: no reference has this name
 _GOOGLE = ("any", "api", "duration", "empty", "field_mask", "source_context", "struct", "timestamp")
 _GOOGLE_FILES = {
@@ -43,44 +46,73 @@ def linked(text: str, references: Sequence[tuple[str, str]]) -> Any:
     known: set[str] = set()
     try:
         for name, each in references:
-            _add(pool, name, _parsed(each), known)
-        _add(pool, _OWN, _parsed(text), known)
+            _add(pool, name, each, known)
+        _add(pool, _OWN, text, known)
         return pool.FindFileByName(_OWN)
     except (BadSchema, ConfigError) as bad:
-        raise BadSchema(str(bad)) from None
+        raise BadSchema(str(bad)[:_REASON_MAX]) from None
     except Exception as fault:  # the library raises TypeError, KeyError and its own
-        raise BadSchema(f"the Protobuf schema cannot be linked: {fault}"[:300]) from None
+        raise BadSchema(f"the Protobuf schema cannot be linked: {fault}"[:_REASON_MAX]) from None
 
 
-def _parsed(text: str) -> ast.File:
-    try:
-        return Parser(setup_lexer=strict_parser, setup_parser=strict_parser).parse(text)
-    except RecursionError:
-        raise BadSchema("the Protobuf schema is nested too deeply") from None
-
-
-def _add(pool: Any, name: str, file: ast.File, known: set[str]) -> None:
+def _add(pool: Any, name: str, text: str, known: set[str]) -> None:
     """Link a file. An import that is missing is left out: often only options are from there."""
     if name in known:
         return
-    proto = descriptor_pb2.FileDescriptorProto(name=name)
-    proto.syntax = file.syntax or "proto2"
+    proto = _described(text) or _written(text)
+    proto.name = name
+    imports = list(proto.dependency)
+    public = {imports[number] for number in proto.public_dependency}
+    for field in _IMPORTS & set(proto.DESCRIPTOR.fields_by_name):
+        proto.ClearField(field)
+    for each in dict.fromkeys(imports):
+        if each in _GOOGLE_FILES:
+            _add_google(pool, each, known)
+        if each in known:
+            proto.dependency.append(each)
+            if each in public:
+                proto.public_dependency.append(len(proto.dependency) - 1)
+    pool.Add(proto)
+    known.add(name)
+
+
+def _described(text: str) -> Any | None:
+    """Return the file of a descriptor in base64, as Python's serializer registers it, without what no
+    value has. None: it is a text."""
+    try:
+        data = b64decode(text.strip(), validate=True)
+    except ValueError:
+        return None
+    proto = descriptor_pb2.FileDescriptorProto.FromString(data)
+    for field in ("service", "extension", "source_code_info"):
+        proto.ClearField(field)
+    pending = [*proto.message_type]
+    while pending:
+        message = pending.pop()
+        message.ClearField("extension")
+        pending += message.nested_type
+    return proto
+
+
+def _written(text: str) -> Any:
+    """Return the file of a text. Raises BadSchema, ConfigError."""
+    try:
+        file = Parser(setup_lexer=strict_parser, setup_parser=strict_parser).parse(text)
+    except RecursionError:
+        raise BadSchema("the Protobuf schema is nested too deeply") from None
+    proto = descriptor_pb2.FileDescriptorProto(syntax=file.syntax or "proto2")
     if file.edition:
         proto.syntax, proto.edition = "editions", f"EDITION_{file.edition}"
     for element in file.file_elements:
         if isinstance(element, ast.Package):
             proto.package = element.name
         elif isinstance(element, ast.Import):
-            if element.name in _GOOGLE_FILES:
-                _add_google(pool, element.name, known)
-            if element.name in known and element.name not in proto.dependency:
-                proto.dependency.append(element.name)
-                if element.public:
-                    proto.public_dependency.append(len(proto.dependency) - 1)
+            proto.dependency.append(element.name)
+            if element.public:
+                proto.public_dependency.append(len(proto.dependency) - 1)
     is_three = proto.syntax == "proto3"
     _enter(file.file_elements, proto.message_type, proto.enum_type, is_three=is_three)
-    pool.Add(proto)
-    known.add(name)
+    return proto
 
 
 def _add_google(pool: Any, name: str, known: set[str]) -> None:

@@ -9,10 +9,10 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.base.names import spelled_name
-from polynya.base.transforms import parse_transform
+from polynya.base.transforms import parse_transform, source_table
 from polynya.local.api import StreamInfo
 from polynya.service.table_jobs import DERIVED_STREAMS_MAX
-from polynya.service.tables import Tables, source_uid
+from polynya.service.tables import Tables
 from polynya.stream.features.tables.state import Table
 
 Places = Mapping[str, tuple[int, int]]  # by stream as in URLs: uid, next record
@@ -44,7 +44,7 @@ class DerivedLag:
         last = await self._last(table)
         if last is None:
             return None
-        if not source_uid(table):
+        if not source_table(table.transform):
             streams = await self._tables.covered(table, DERIVED_STREAMS_MAX)
             return records_after(last.taken, streams)
         source = await self._tables.source_of(table)
@@ -59,13 +59,13 @@ class DerivedLag:
         """Return the records that were trimmed after the places of the last job. None: it cannot be
         told now."""
         last = await self._last(table)
-        if last is None or source_uid(table):
+        if last is None or source_table(table.transform):
             return None if last is None else 0
         return trimmed_after(last.taken, await self._tables.covered(table, DERIVED_STREAMS_MAX))
 
     async def is_current(self, table: Table) -> bool:
         """Report whether the last job of a derived table had all that its input has."""
-        if not source_uid(table):
+        if not source_table(table.transform):
             return await self.records(table) == 0
         last, source = await self._last(table), await self._tables.source_of(table)
         place = 0 if last is None or last.source is None else last.source.job

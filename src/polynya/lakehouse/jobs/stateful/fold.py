@@ -1,7 +1,8 @@
 """Merge the rows of a job into those of its table by key, in Spark.
 
 The rows of the transform are written to files first, and all that follows reads these: a task that Spark
-repeats cannot see other rows than those whose keys chose the files to replace.
+repeats cannot see other rows than those whose keys chose the files to replace. Whole rows are shuffled
+only if they have a key of the job, unless these are too many to be sent to each executor.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from polynya.base.transforms import Transform
 from polynya.lakehouse.jobs.plan import Job, Merged, Task, store_settings
@@ -26,6 +28,7 @@ from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.objectstore import StoreSettings
 
 _NEW, _REST = "_polynya_new", "_polynya_rest"
+_BROADCAST_ROWS, _BROADCAST_BYTES = 100_000, 8 << 20  # of files whose keys each executor may have
 
 
 def written(frame: Any, store: StoreSettings, place: str) -> list[TaskResult]:
@@ -45,16 +48,24 @@ def fold(
         for file in done.files
     ]
     files = _Files(session, made, place, [*staged, *asked.live])
-    came = files.rows(range(len(staged)))
-    late, newest = _times(came, asked)
-    fresh = _in_time(came, asked)
-    _check_unique(fresh, asked.transform)
-    touched = files.with_keys(fresh, asked.transform.key, len(staged))
-    both = fresh.withColumn(_NEW, f.lit(1)).unionByName(
-        files.rows(touched).withColumn(_NEW, f.lit(0))
+    came, key = range(len(staged)), asked.transform.key
+    keys = files.rows(came, key)
+    late, newest = _times(keys, asked)
+    keys = _in_time(keys, asked)
+    is_unique = _is_unique(keys, asked.transform, files.names)
+    few = (
+        sum(file.rows for file in staged) <= _BROADCAST_ROWS
+        and sum(file.size for file in staged) <= _BROADCAST_BYTES
     )
-    merged = _merged(both, asked.transform, files.names)
-    done = written(merged, files.store, place) if staged else []
+    keys = f.broadcast(keys.distinct()) if few else keys.distinct()
+    touched = files.with_keys(keys, key, len(staged))
+    rows, had = _in_time(files.rows(came), asked), files.rows(touched)
+    if few and touched:
+        other, had = _of_keys(had, keys, key, "left_anti"), _of_keys(had, keys, key, "left_semi")
+        rows = _merged(rows, had, asked.transform, files.names).unionByName(other)
+    elif touched or not is_unique:
+        rows = _merged(rows, had, asked.transform, files.names)
+    done = written(rows, files.store, place) if staged else []
     removed = [files.every[number] for number in touched]
     return Derived(made, done, removed, late, newest)
 
@@ -72,26 +83,33 @@ class _Files:
         self.names: list[str] = schema.names
         self._schema = from_arrow_schema(pa.schema([*schema, pa.field(FILE, pa.int64())]))
 
-    def rows(self, numbers: Sequence[int]) -> Any:
-        """Return the rows of files."""
-        return self._numbered(numbers).drop(FILE)
+    def rows(self, numbers: Sequence[int], columns: Sequence[str] = ()) -> Any:
+        """Return these columns of the rows of files, by default all."""
+        return self._numbered(numbers, columns or self.names).drop(FILE)
 
-    def _numbered(self, numbers: Sequence[int]) -> Any:
+    def _numbered(self, numbers: Sequence[int], columns: Sequence[str]) -> Any:
+        schema = StructType([self._schema[name] for name in (*columns, FILE)])
         if not numbers:
-            return self._session.createDataFrame([], self._schema)
+            return self._session.createDataFrame([], schema)
         rows = self._session.createDataFrame([(each,) for each in numbers], "number long")
         rows = rows.repartition(min(len(numbers), self._session.sparkContext.defaultParallelism))
-        return rows.mapInArrow(partial(read_rows, self.store, self._place), self._schema)
+        reads = partial(read_rows, self.store, self._place, columns)
+        return rows.mapInArrow(reads, schema)
 
-    def with_keys(self, rows: Any, key: list[str], first: int) -> list[int]:
-        """Return the files from `first` on that have a key of `rows`."""
-        keys = rows.select(*map(_quoted, key)).distinct().alias("came")
-        had = self._numbered(range(first, len(self.every))).alias("had")
-        same = [
-            f.col(f"came.{_tick(each)}").eqNullSafe(f.col(f"had.{_tick(each)}")) for each in key
-        ]
-        found = had.join(keys, reduce(lambda one, two: one & two, same), "left_semi")
+    def with_keys(self, keys: Any, key: list[str], first: int) -> list[int]:
+        """Return the files from `first` on that have one of `keys`."""
+        if first == len(self.every):
+            return []
+        had = self._numbered(range(first, len(self.every)), key)
+        found = _of_keys(had, keys, key, "left_semi")
         return sorted(row[0] for row in found.select(FILE).distinct().collect())
+
+
+def _of_keys(rows: Any, keys: Any, key: Sequence[str], how: str) -> Any:
+    """Return the rows that have one of `keys` ("left_semi"), or none of them ("left_anti")."""
+    rows, keys = rows.alias("rows"), keys.alias("keys")
+    same = [f.col(f"rows.{_tick(each)}").eqNullSafe(f.col(f"keys.{_tick(each)}")) for each in key]
+    return rows.join(keys, reduce(lambda one, two: one & two, same), how)
 
 
 def _times(came: Any, asked: Asked) -> tuple[int, int | None]:
@@ -112,23 +130,25 @@ def _in_time(came: Any, asked: Asked) -> Any:
     return came.filter(micros.isNull() | (micros >= f.lit(asked.watermark_us)))
 
 
-def _check_unique(fresh: Any, transform: Transform) -> None:
-    """Raise TransformFailed if it is open which of two rows is the last one of its key."""
-    names = set(fresh.columns) - set(transform.key) - set(transform.merge)
-    if not names or transform.latest_by:
-        return
-    keys = [_quoted(each) for each in transform.key]
-    twice = fresh.groupBy(*keys).count().filter("count > 1").head(1)
+def _is_unique(keys: Any, transform: Transform, names: Sequence[str]) -> bool:
+    """Report whether the rows of a job are known to have a key each. Raises TransformFailed if it is
+    open which of two is the last one of its key."""
+    if transform.latest_by or not set(names) - set(transform.key) - set(transform.merge):
+        return False
+    by = [_quoted(each) for each in transform.key]
+    twice = keys.groupBy(*by).count().filter("count > 1").head(1)
     if twice:
         shown = ", ".join(f"{name} = {twice[0][name]}" for name in transform.key)
         raise TransformFailed(
             f"the transform has {twice[0]['count']} rows of the key {shown} for one job: group by "
             "the key, or name the column that tells the last one (--latest-by)"
         )
+    return True
 
 
-def _merged(both: Any, transform: Transform, names: Sequence[str]) -> Any:
-    """Return one row for each key."""
+def _merged(rows: Any, had: Any, transform: Transform, names: Sequence[str]) -> Any:
+    """Return one row for each key of the rows of a job and those that the table had."""
+    both = rows.withColumn(_NEW, f.lit(1)).unionByName(had.withColumn(_NEW, f.lit(0)))
     rest = [name for name in names if name not in {*transform.key, *transform.merge}]
     last = [_quoted(transform.latest_by)] if transform.latest_by else []
     found = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from polynya.base.levels import DERIVED_LEVEL
+from polynya.base.transforms import source_table
 from polynya.stream.command import Command, command
 from polynya.stream.command_validation import AMOUNT, ANY, COUNTER, TIME, WIDE
 
@@ -12,14 +14,18 @@ def _prefixes(command: TableMake | WatchStreams) -> str:
     return "" if command.prefixes else "a table needs a prefix; it has none"
 
 
-@command(since=3, bounds={"now_ms": TIME}, check=_prefixes)
+def _make_level(command: TableMake) -> int:
+    return DERIVED_LEVEL if source_table(command.transform) else 3
+
+
+@command(since=3, bounds={"now_ms": TIME}, check=_prefixes, level=_make_level)
 class TableMake(Command, tag=66, frozen=True, gc=False):
     """Create, in the meta group, a table of the streams under any of `prefixes` (canonical).
 
     `typed` is the prefix as the user spelled it. `hold`: retention and expiry wait until the table
     has a stream's records. `columns` declares types: (field, type). `partitions` are expressions
     (base/partitions.py). A table with a `transform` is derived: it claims no records, and so takes
-    none from other tables. Level 3.
+    none from other tables. Level 3; level 4 if its input is another table, which must exist.
     """
 
     name: str
@@ -72,7 +78,8 @@ class TableAlter(Command, tag=70, frozen=True, gc=False):
 
 @command(since=3, bounds={"table": ANY, "now_ms": TIME})
 class TableDrop(Command, tag=71, frozen=True, gc=False):
-    """Drop a table in the meta group: its name is free, and its jobs cannot commit. Level 3."""
+    """Drop a table in the meta group: its name is free, and its jobs cannot commit. A table from
+    which others are derived stays. Level 3."""
 
     table: int
     now_ms: int

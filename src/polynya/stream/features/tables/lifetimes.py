@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.base.transforms import source_table
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.tables.commands import ForgetTable, TableAlter, TableDrop
 from polynya.stream.replies import Code, Reply
@@ -50,11 +51,17 @@ def apply_alter(machine: Machine, command: TableAlter, place: int) -> Reply:
 
 @applies(TableDrop)
 def apply_drop(machine: Machine, command: TableDrop, place: int) -> Reply:
-    """Drop a table. NOT_FOUND: there is none, or it was dropped."""
+    """Drop a table. NOT_FOUND: there is none, or it was dropped. REFUSED: tables are derived from
+    it. Detail: their names, or the table."""
     machine.counters.raise_level(level_of(TableDrop))  # see `apply_evict`
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
+    derived = [
+        each.name for each in live_tables(machine) if source_table(each.transform) == table.uid
+    ]
+    if derived:
+        return Reply(Code.REFUSED, table.uid, detail=sorted(derived))
     table.dropped_ms = max(command.now_ms, 1)
     table.failures = []
     return Reply(Code.OK, table.uid, detail=table)

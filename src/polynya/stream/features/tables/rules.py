@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polynya.stream.command import applies, level_of, needs
+from polynya.base.transforms import source_table
+from polynya.stream.command import applies, level_for, level_of, needs
 from polynya.stream.features.pages.eviction import lags, stubs
 from polynya.stream.features.tables.commands import (
     ClaimRanges,
@@ -91,8 +92,8 @@ def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
 @applies(TableMake)
 def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
     """Create a table, as `apply_create` does. A table that shares a prefix, or has the name with
-    other options, is different."""
-    machine.counters.raise_level(level_of(TableMake))  # see `apply_evict`
+    other options, is different. NOT_FOUND: the table whose rows are its input does not exist."""
+    machine.counters.raise_level(level_for(command))  # see `apply_evict`
     options = (command.hold, command.columns, command.partitions, command.transform)
     for table in live_tables(machine):
         same = (
@@ -104,6 +105,9 @@ def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
         overlap = not derived and set(table.prefixes) & set(command.prefixes)
         if same or table.name == command.name or overlap:
             return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
+    source = source_table(command.transform)
+    if source and live_table(machine, source) is None:
+        return Reply(Code.NOT_FOUND)
     uid = machine.counters.next_uid()
     table = Table(uid, command.name, command.prefixes[0], command.now_ms)
     table.others, table.typed = command.prefixes[1:], command.typed
