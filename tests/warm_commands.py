@@ -49,7 +49,7 @@ IMPORTED = (
     "warm_nodes",
 )
 HEAVY = {("compact",), ("demo",), ("lake",), ("table", "sync"), ("table", "merge")}
-NATIVE = {"backup", "restore", "store", "verify", "--local"}  # with threads of native libraries
+NATIVE = {"--local"}  # with threads of native libraries
 TAG = "TEST_WORLD"  # in the environment of all processes of a world, and the name of its forks
 PRODUCT = "polynya.cli"
 PER_COMMAND = 4  # descriptors: the standard streams, and where its exit code is told
