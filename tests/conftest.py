@@ -18,7 +18,7 @@ import pytest
 import shared_spark
 import spark_classes
 import steady_examples
-from cpu_seconds import Meter, kept, order, slow
+from cpu_seconds import UNKNOWN, Meter, kept, order, slow
 from hypothesis import HealthCheck, settings
 from shared_state import SharedState
 from sleep_guard import SleepGuard
@@ -132,6 +132,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seconds = order(kept())
 
     def turn(path: Path) -> tuple[float, bool]:
-        return -seconds.get(path.relative_to(ROOT).as_posix(), 0.0), path not in with_processes
+        unknown = UNKNOWN.wall if path in with_processes else 0.0
+        known = seconds.get(path.relative_to(ROOT).as_posix(), unknown)
+        return -known, path not in with_processes
 
     items.sort(key=lambda item: turn(item.path))

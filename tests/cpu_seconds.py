@@ -6,8 +6,7 @@ keeps the times of files, which order a run, and the names of slow tests, which 
 leaves out.
 
 Measure on an idle machine: a busy one adds a tenth or more to CPU seconds and lengthens waits.
-(77 files of processes were last measured on a busy machine; the shorter of two measured waits
-is kept.)"""
+(100 files of processes were last measured on a busy machine.)"""
 
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ import argparse
 import ctypes
 import json
 import os
+import re
 import resource
 import sys
 from collections import defaultdict
@@ -24,13 +24,14 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import pytest
+from tiers.marked_files import names_mark
 
 KEPT = Path(__file__).with_suffix(".json")
-KEPT_FROM = 1.0  # seconds: shorter files need no place in the order
 SLOW = KEPT.with_name("slow_tests.txt")
 SLOW_FROM = (0.1, 0.3)  # CPU seconds, or seconds
 SHOWN = 40
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+ALL_LONG = re.compile(r"mark\.long\b|(?<!\*)\blong\(")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,6 +43,9 @@ class Cost(NamedTuple):
 
     def __add__(self, other: Any) -> Cost:
         return Cost(self.cpu + other.cpu, self.wall + other.wall)
+
+
+UNKNOWN = Cost(10.0, 30.0)  # of a file of processes without a record
 
 
 def cpu_seconds_used() -> float:
@@ -141,14 +145,27 @@ def kept() -> dict[str, Cost]:
     return {name: Cost(*cost) for name, cost in json.loads(KEPT.read_text()).items()}
 
 
+def unrecorded() -> list[str]:
+    """Return the files of processes that have no record, but for those that are all for
+    `make long`: each counts as `UNKNOWN`."""
+    root, known = KEPT.parents[1], kept()
+    names = ((path, path.relative_to(root).as_posix()) for path in KEPT.parent.rglob("test_*.py"))
+    return sorted(
+        name
+        for path, name in names
+        if name not in known and names_mark(path) and not _is_long(path.read_text())
+    )
+
+
+def _is_long(tests: str) -> bool:
+    """Report whether each test has the mark, or all its cases have."""
+    return len(ALL_LONG.findall(tests)) >= tests.count("def test_")
+
+
 def keep(files: dict[str, Cost]) -> None:
     """Replace the record of these files; drop files that are gone."""
     root = KEPT.parents[1]
-    known = {
-        name: cost
-        for name, cost in (kept() | files).items()
-        if (root / name).exists() and max(cost) >= KEPT_FROM
-    }
+    known = {name: cost for name, cost in (kept() | files).items() if (root / name).exists()}
     lines = (f'"{name}": [{cost.cpu:.1f}, {cost.wall:.1f}]' for name, cost in sorted(known.items()))
     KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -175,7 +192,7 @@ def slow() -> frozenset[str]:
 
 
 def order(files: dict[str, Cost]) -> dict[str, float]:
-    """Seconds that a file keeps a worker busy: with work of its own processes, or waiting."""
+    """Return the seconds that a file keeps a worker busy: with work of its own processes, or waiting."""
     return {name: max(cost) for name, cost in files.items()}
 
 

@@ -17,6 +17,7 @@ from polling import wait_until
 from warm_commands import TAG, WarmProcess, can_go_on, can_run, commands_of, go_on
 
 SOURCE = Path(__file__).parent.parent / "src"
+SHIM = Path(__file__).parent / "release_shim"
 # a command behind it dies when this process is killed
 WITH_US = (
     sys.executable,
@@ -30,9 +31,12 @@ STOP_SECONDS = 60.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The process environment without settings and contexts of Polynya, with this source first."""
+    """The process environment without settings and contexts of Polynya, with this source first.
+    RELEASE_LEVEL: as another release."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
-    return {**kept, "PYTHONPATH": str(SOURCE), "XDG_CONFIG_HOME": str(SOURCE / "no-config"), **more}
+    paths = (SHIM, SOURCE) if "RELEASE_LEVEL" in more else (SOURCE,)
+    path = os.pathsep.join(map(str, paths))
+    return {**kept, "PYTHONPATH": path, "XDG_CONFIG_HOME": str(SOURCE / "no-config"), **more}
 
 
 def processes_with(name: str, value: str) -> list[psutil.Process]:

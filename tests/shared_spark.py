@@ -13,6 +13,7 @@ import pytest
 from tiers.process_starts import note_process
 
 FILES = {  # one worker runs them, one after the other
+    "tests/lakehouse/test_declared_readers.py",
     "tests/lakehouse/test_lake_chains.py",
     "tests/lakehouse/test_lake_derived.py",
     "tests/lakehouse/test_lake_keyed.py",

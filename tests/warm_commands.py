@@ -49,8 +49,9 @@ IMPORTED = (
     "warm_nodes",
 )
 HEAVY = {("compact",), ("demo",), ("lake",), ("table", "sync"), ("table", "merge")}
-NATIVE = {"backup", "restore", "store", "verify", "--local"}  # with threads of native libraries
+NATIVE = {"--local"}  # with threads of native libraries
 TAG = "TEST_WORLD"  # in the environment of all processes of a world, and the name of its forks
+PRODUCT = "polynya.cli"
 PER_COMMAND = 4  # descriptors: the standard streams, and where its exit code is told
 
 
@@ -91,12 +92,14 @@ class WarmCommands:
         *streams: int,
         goes_on: bool = False,
         tag: str = "",
+        module: str = PRODUCT,
     ) -> WarmProcess:
-        """Start a command with these standard streams. A long-running one leads a session and dies
-        with this process; `tag` is the name of its processes."""
+        """Start a command with these standard streams: `main(arguments)` of the module. A
+        long-running one leads a session and dies with this process; `tag` is the name of its
+        processes."""
         note_process()
         priority = os.getpriority(os.PRIO_PROCESS, 0)
-        request = json.dumps([arguments, environment, os.getcwd(), goes_on, tag, priority])
+        request = json.dumps([arguments, environment, os.getcwd(), goes_on, tag, priority, module])
         told, to_tell = _pipe()
         with to_tell, self._turn:
             socket.send_fds(self._socket, [request.encode()], [*streams, to_tell.fileno()])
@@ -215,10 +218,11 @@ def go_on(
     environment: dict[str, str],
     streams: tuple[int, int, int],
     tag: str = "",
+    module: str = PRODUCT,
 ) -> WarmProcess:
     """Start a command that runs until it is stopped, or until this process ends."""
     warm = commands_of(os.getpid())
-    return warm.start(arguments, environment, *streams, goes_on=True, tag=tag)
+    return warm.start(arguments, environment, *streams, goes_on=True, tag=tag, module=module)
 
 
 def serve_arguments(script: Path) -> list[str]:
@@ -260,6 +264,7 @@ class Request(NamedTuple):
     goes_on: bool
     tag: str
     priority: int
+    module: str
 
 
 def _watch(request: Request, descriptors: list[int]) -> NoReturn:
@@ -274,7 +279,7 @@ def _watch(request: Request, descriptors: list[int]) -> NoReturn:
         if request.goes_on:
             _die_with(parent)
             _go_on(request)
-        if can_go_on(tuple(request.arguments), {}):
+        if request.module == PRODUCT and can_go_on(tuple(request.arguments), {}):
             _fork_processes(request)
         _carry_out(request, streams)
     for each in streams:
@@ -316,8 +321,9 @@ def _carry_out(request: Request, streams: list[int]) -> NoReturn:
         os.environ.update(request.environment)
         time.tzset()
         sys.argv = ["polynya", *request.arguments]
-        cli = importlib.import_module("polynya.cli")
-        cli.main(request.arguments)
+        if "RELEASE_LEVEL" in os.environ:
+            importlib.import_module("release_shim.sitecustomize")
+        importlib.import_module(request.module).main(request.arguments)
     except SystemExit as end:
         code = end.code
     except BaseException:

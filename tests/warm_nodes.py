@@ -36,13 +36,13 @@ STANDARD = (0, 1, 2)
 ENDING_SECONDS = 1.0  # of a thread, on a busy machine; a new Python costs as much
 
 
-def fork_cores() -> None:
-    """Let the supervisor that this process becomes fork its cores."""
+def fork_cores(entry: str = ENTRY, main: Callable[[], int] = core_process.main) -> None:
+    """Let the supervisor that this process becomes fork its cores, which run `main`."""
     started = asyncio.create_subprocess_exec
 
     async def start(*command: str, **more: Any) -> Any:
-        forks = command[1:] == ("-m", ENTRY) and can_fork()
-        return ForkedCore(**more) if forks else await started(*command, **more)
+        forks = command[1:] == ("-m", entry) and can_fork()
+        return ForkedCore(main, **more) if forks else await started(*command, **more)
 
     asyncio.create_subprocess_exec = start  # type: ignore[assignment]
 
@@ -95,11 +95,17 @@ class ForkedCore(Forked):
     """A core, with what the supervisor uses of `asyncio.subprocess.Process`."""
 
     def __init__(
-        self, *, stdin: int, stdout: int, pass_fds: tuple[int, ...], start_new_session: bool
+        self,
+        main: Callable[[], int],
+        *,
+        stdin: int,
+        stdout: int,
+        pass_fds: tuple[int, ...],
+        start_new_session: bool,
     ) -> None:
         assert stdin == subprocess.PIPE and start_new_session
         record, self._record = os.pipe()
-        pid = forked(core_process.main, (record, stdout, 2), keep=pass_fds)
+        pid = forked(main, (record, stdout, 2), keep=pass_fds)
         os.close(record)
         super().__init__(pid)
         self.stdin = self

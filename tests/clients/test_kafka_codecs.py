@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import go_programs
+import java_programs
 import node_js
 import pytest
 import test_kafka_clients
@@ -51,10 +52,11 @@ def check_others(node: RunningNode, prefix: str, codec: str, *, with_none: bool)
 
 
 def test_the_java_client_has_every_codec(node: RunningNode, libraries: Path) -> None:
-    java = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*")
-    given = (HERE / "kafka_java" / "Records.java", node.kafka, "java", COUNT, *CODECS)
-    called(*java, given[0], "write", *given[1:])
-    read = called(*java, given[0], "read", *given[1:])
+    program = java_programs.compiled(HERE / "kafka_java" / "Records.java", libraries)
+    java = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", *program)
+    given = (node.kafka, "java", COUNT, *CODECS)
+    called(*java, "write", *given)
+    read = called(*java, "read", *given)
     assert read == [expected(codec, with_none=True) for codec in CODECS]
     for codec in CODECS:
         check_others(node, "java", codec, with_none=True)

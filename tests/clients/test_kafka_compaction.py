@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import java_programs
 import node_js
 import pytest
 import test_kafka_clients
@@ -151,9 +152,9 @@ def test_aborted_transactions_win_no_key(node: RunningNode, profile: str) -> Non
 
 
 def test_java_restores_a_compacted_topic(node: RunningNode, libraries: Path) -> None:
-    java = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*")
-    program = HERE / "kafka_java" / "Compacted.java"
-    found = called(*java, program, node.kafka, *(f"c-{topic}" for topic in TOPICS))
+    program = java_programs.compiled(HERE / "kafka_java" / "Compacted.java", libraries)
+    java = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", *program)
+    found = called(*java, node.kafka, *(f"c-{topic}" for topic in TOPICS))
     assert found == [[KEYS, dict(sorted(LAST.items())), COUNT]] * len(TOPICS)
 
 
@@ -178,12 +179,13 @@ def test_streams_restores_its_state_from_a_compacted_changelog(
     admin = AdminClient({"bootstrap.servers": node.kafka})
     admin.create_topics([NewTopic("updates", 2)])["updates"].result(SECONDS)
     jars = test_kafka_clients.kafka_jars(maven, "kafka-streams")
-    java = ("java", *test_kafka_clients.JAVA, "-cp", f"{jars}/*")
+    program = java_programs.compiled(HERE / "kafka_java" / "Restored.java", jars)
+    java = ("java", *test_kafka_clients.JAVA, *program)
 
     def run(written: int, folder: str) -> tuple[int, str]:
         """Return the records of which the store was restored, and its counts."""
         done = subprocess.run(
-            [*java, str(HERE / "kafka_java" / "Restored.java"), node.kafka, "updates",
+            [*java, node.kafka, "updates",
              str(written), str(updates), str(keys), str(tmp_path / folder)],
             capture_output=True, text=True, timeout=2 * SECONDS, check=False,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import java_programs
 import pytest
 from clients.test_kafka_clients import libraries
 from polling import wait_until
@@ -24,7 +25,7 @@ __all__ = ["libraries"]
 PROGRAMS = Path(__file__).parent / "kafka_java"
 PROGRAM, NEARBY = PROGRAMS / "Steady.java", PROGRAMS / "Nearby.java"
 NEARBY_RECORDS = 400
-ROUNDS = int(os.environ.get("KAFKA_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("KAFKA_ROUNDS", "1"))
 RECORDS = int(os.environ.get("KAFKA_RECORDS", "1000"))
 CORES = int(os.environ.get("KAFKA_CORES", "1"))  # of each node
 PARTITIONS = 6
@@ -105,9 +106,7 @@ def clients(cluster: DevCluster, libraries: Path, topic: str) -> Iterator[None]:
             "java",
             "-Xmx256m",
             "-XX:TieredStopAtLevel=1",
-            "-cp",
-            f"{libraries}/*",
-            str(PROGRAM),
+            *java_programs.compiled(PROGRAM, libraries),
             *arguments,
         ],
         stdin=subprocess.PIPE,
@@ -169,9 +168,7 @@ def test_a_java_consumer_reads_from_the_follower_in_its_rack(
             "java",
             "-Xmx128m",
             "-XX:TieredStopAtLevel=1",
-            "-cp",
-            f"{libraries}/*",
-            str(NEARBY),
+            *java_programs.compiled(NEARBY, libraries),
         ]
         done = subprocess.run(
             [*command, *arguments], capture_output=True, text=True, timeout=SECONDS, check=False

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import java_programs
 import pytest
 from clients.test_kafka_clients import JAVA, libraries
 from clients.test_kafka_failover import servers
@@ -136,7 +137,7 @@ def kill_one(cluster: DevCluster, node: int, ending: threading.Event) -> None:
 def java_clients(cluster: DevCluster, libraries: Path) -> Iterator[subprocess.Popen[str]]:
     """The Java producer and consumer, once they work."""
     arguments = [servers(cluster), TOPIC, str(len(STREAMS)), str(RECORDS)]
-    command = ["java", *JAVA, "-cp", f"{libraries}/*", str(PROGRAM), *arguments]
+    command = ["java", *JAVA, *java_programs.compiled(PROGRAM, libraries), *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:

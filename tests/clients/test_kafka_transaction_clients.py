@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import go_programs
+import java_programs
 import pytest
 from clients.test_kafka_clients import JAVA, SCRIPTS, java, kafka_jars, libraries
 from confluent_kafka import Producer
@@ -73,7 +74,7 @@ def test_the_java_client_speaks_the_newer_protocol(
     create(node, topic, f"{topic}-input", profile=profile)
     source = SCRIPTS.parent / "kafka_java" / "Transactions.java"
     done = subprocess.run(
-        ["java", *JAVA, "-cp", f"{libraries}/*", str(source), node.kafka, topic],
+        ["java", *JAVA, *java_programs.compiled(source, libraries), node.kafka, topic],
         capture_output=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
@@ -93,7 +94,7 @@ def test_kafka_streams_counts_each_word_once(node: RunningNode, tmp_path: Path) 
     given = (node.kafka, "words", "counts", str(lines), str(tmp_path / "state"))
     jars = kafka_jars(maven, "kafka-streams")
     done = subprocess.run(
-        ["java", *JAVA, "-cp", f"{jars}/*", str(source), *given],
+        ["java", *JAVA, *java_programs.compiled(source, jars), *given],
         capture_output=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Browser, Page, browser
+from long_tests import long
 from missing import missing
 from node_js import installed
 from worlds.console_pages import PAGES, Guarded, fill, guarded_node, open_console, show
@@ -51,7 +52,7 @@ def violations(page: Page, rules: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, *long([True])], ids=["light", "dark"])
 def test_no_page_is_closed_to_some_people(
     browser: Browser, node: Guarded, axe: str, dark: bool
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
-from long_tests import long
+from long_tests import every_nth, long
 from polling import wait_until
 from product import polynya
 from s3_server import S3Server, s3_server
@@ -190,7 +190,7 @@ def more(writers: list[Writer], what: str) -> None:
     )
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", every_nth(FAULTS, 2))
 def test_appends_wait_while_the_s3_server_fails_and_nothing_is_lost(
     place: Place, writers: list[Writer], fault: str
 ) -> None:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from polling import wait_until
-from product import SOURCE
 from worlds.dev_cluster import DevCluster, dev_cluster
 from worlds.real_cluster import ask, ask_once, names_by_leader, records
 
 from polynya.base.levels import ATOMIC_LEVEL, LEVEL
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
-SHIM = Path(__file__).parents[1] / "release_shim"
-OLDER = {
-    "PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE))),
-    "RELEASE_LEVEL": str(ATOMIC_LEVEL - 1),
-}
+OLDER = str(ATOMIC_LEVEL - 1)
 
 
 def levels(cluster: DevCluster, by: int) -> list[int]:
@@ -33,7 +27,7 @@ def start_again(cluster: DevCluster, number: int, **variables: str) -> None:
 
 
 def test_nothing_is_appended_until_the_last_node_is_upgraded(tmp_path: Path) -> None:
-    with dev_cluster(tmp_path / "c", "--nodes", "3", **OLDER) as cluster:
+    with dev_cluster(tmp_path / "c", "--nodes", "3", RELEASE_LEVEL=OLDER) as cluster:
         for number in (1, 2):
             start_again(cluster, number, RELEASE_LEVEL=str(LEVEL))
         for by in (1, 2, 3):

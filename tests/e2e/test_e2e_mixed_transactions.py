@@ -4,7 +4,6 @@ release is refused clearly until the last node is new, and then goes on without 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import threading
 from pathlib import Path
@@ -15,7 +14,6 @@ from clients.test_kafka_failover import servers
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from polling import wait_until
-from product import SOURCE
 from worlds.dev_cluster import DevCluster, dev_cluster
 from worlds.real_cluster import ask_once, records
 
@@ -29,12 +27,7 @@ from chaos.upgrade_transactions import (  # noqa: E402  (not a part of the packa
 )
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
-SHIM = Path(__file__).parents[1] / "release_shim"
 OLDER, NEWER = str(TRANSACTION_LEVEL - 1), str(LEVEL)
-VARIABLES = {
-    "PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE))),
-    "RELEASE_LEVEL": OLDER,
-}
 ID, TOPIC, PARTITIONS = "upgraded-tx", "upgraded", 2
 EACH_SECONDS, CALL_SECONDS, SECONDS = 0.02, 5.0, 60.0
 ENOUGH = 20  # committed transactions
@@ -113,7 +106,7 @@ def check_refused(cluster: DevCluster) -> None:
 def test_transactions_begin_with_the_last_node_and_the_way_back_is_open_until_then(
     tmp_path: Path,
 ) -> None:
-    with dev_cluster(tmp_path / "c", "--nodes", "3", **VARIABLES) as cluster:
+    with dev_cluster(tmp_path / "c", "--nodes", "3", RELEASE_LEVEL=OLDER) as cluster:
         bootstrap = servers(cluster)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         config = {"content.type": "application/json"}

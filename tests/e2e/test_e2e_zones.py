@@ -14,6 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import java_programs
 import pytest
 from clients.test_kafka_clients import JAVA, libraries
 from clients.test_kafka_failover import BROKERS_PER_NODE
@@ -209,7 +210,7 @@ def test_java_clients_write_and_read_at_the_node_in_their_zone(
 
     def write(topic: str) -> None:
         arguments = [zones.nodes[0].kafka, topic, "4", "400", "app,zone_id=b", "b"]
-        command = ["java", *JAVA, "-cp", f"{libraries}/*", str(STEADY), *arguments]
+        command = ["java", *JAVA, *java_programs.compiled(STEADY, libraries), *arguments]
         done = subprocess.run(
             command, input="0\n", capture_output=True, text=True, timeout=120, check=False
         )

@@ -17,6 +17,7 @@ from fuzz.peers import fuzz_peers
 from fuzz.stored import fuzz_stored
 from fuzz.text import fuzz_text
 from fuzz.words import fuzz_words
+from long_tests import long
 
 pytestmark = pytest.mark.process
 SEED = 20_261_122  # `make hunt` draws others
@@ -42,7 +43,7 @@ def test_nonsense_is_borne(name: str, tmp_path: Path) -> None:
     assert outcome.counts[done], outcome.told()
 
 
-@pytest.mark.parametrize("name", ["http", "admin", "text"])
+@pytest.mark.parametrize("name", ["http", *long(["admin", "text"])])
 def test_a_long_turn_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set a limit that every turn exceeds, so that the fuzzer must report it."""
     monkeypatch.setattr(play, "TURN_SECONDS_MAX", 0.0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from long_tests import long
 from missing import needed_module
 from shared_spark import Unclosed, shared_runner
 from worlds.lakehouse import Lake, quiet
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 needed_module("pyspark")
 
 STEPS = ("plan-object", "ran", "result-object", "staged-dlq", "pointer", "delta-main")
+FEW_STEPS = ("ran", "pointer", "delta-main")
 ITEMS = ("a", "b", "c")
 
 
@@ -106,9 +108,12 @@ BY_COUNT = Transform("sql:select orders, count(*) as items from input group by o
 LARGE = Transform("sql:select orders from input where items > 1", whole=True)
 
 
-def deaths(*names: str) -> Iterator[tuple[str, str]]:
+some_steps = pytest.mark.parametrize("steps", [FEW_STEPS, *long([(STEPS,)])], ids=len)
+
+
+def deaths(steps: tuple[str, ...], *names: str) -> Iterator[tuple[str, str]]:
     """The table and the step at which the driver dies, each step once."""
-    return zip(cycle(names), STEPS, strict=False)
+    return zip(cycle(names), steps, strict=False)
 
 
 def dying(name: str, step: str) -> Any:
@@ -119,12 +124,15 @@ def dying(name: str, step: str) -> Any:
     return progress
 
 
-def test_added_rows_are_taken_once_at_each_death_of_a_driver(tmp_path: Path, runner: Any) -> None:
+@some_steps
+def test_added_rows_are_taken_once_at_each_death_of_a_driver(
+    tmp_path: Path, runner: Any, steps: tuple[str, ...]
+) -> None:
     chain = Chain(tmp_path, runner, RECORDS, EACH, SUMS)
     files = chain.lakes["first"].coordinator
     files.table = msgspec.structs.replace(files.table, merge_files=3)  # its files are replaced
     wanted: Counter[str] = Counter()
-    for number, (name, step) in enumerate(deaths("second", "third")):
+    for number, (name, step) in enumerate(deaths(steps, "second", "third")):
         items = ITEMS[: 1 + number % 3]
         chain.append(*items)
         wanted.update(item.upper() for item in items)
@@ -140,17 +148,20 @@ def test_added_rows_are_taken_once_at_each_death_of_a_driver(tmp_path: Path, run
     assert {row["item"]: row["orders"] for row in chain.rows("third")} == wanted + Counter("C")
 
 
-def test_all_rows_are_taken_of_a_table_whose_rows_change(tmp_path: Path, runner: Any) -> None:
+@some_steps
+def test_all_rows_are_taken_of_a_table_whose_rows_change(
+    tmp_path: Path, runner: Any, steps: tuple[str, ...]
+) -> None:
     chain = Chain(tmp_path, runner, SUMS, BY_COUNT, LARGE)
     counts: Counter[str] = Counter()
     fewer = 0
-    for number, (name, step) in enumerate(deaths("third", "second")):
+    for number, (name, step) in enumerate(deaths(steps, "third", "second")):
         items = (ITEMS[number % 3], str(number))
         chain.append(*items)
         counts.update(items)
         with pytest.raises(Killed):
             chain.sync(progress=dying(name, step))
-    for items in ((), ("a",), ("b", "b")):
+    for items in ((), ("a", "b"), ("b", "b")):
         if items:
             chain.append(*items)
         counts.update(items)

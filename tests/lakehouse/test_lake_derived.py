@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from long_tests import every_nth
+from long_tests import every_nth, long
 from missing import needed_module
 from pyiceberg.table import StaticTable
 from shared_spark import Unclosed, shared_runner
@@ -143,14 +143,18 @@ def test_a_function_derives_rows(
     ("code", "partitions", "why"),
     [
         ("sql:select nothing from input", [], "UNRESOLVED_COLUMN"),
-        ("sql:select item from records", [], "The rows are in the view 'input'."),
-        ("sql:select item, item from input", [], "the transform has two columns 'item'"),
         ("sql:select raise_error('odd price') from input", [], "odd price"),
-        ("sql:create table x (a int)", [], "expected one SELECT"),
         ("sql:select item from input", ["day(item)"], "of a column of type string"),
-        ("sql:select interval '1' day as i from input", [], "type duration"),
         ("python:no_such_module:f", [], "No module named"),
-        ("python:json:no_such", [], "no attribute"),
+        *long(
+            [
+                ("sql:select item from records", [], "The rows are in the view 'input'."),
+                ("sql:select item, item from input", [], "the transform has two columns 'item'"),
+                ("sql:create table x (a int)", [], "expected one SELECT"),
+                ("sql:select interval '1' day as i from input", [], "type duration"),
+                ("python:json:no_such", [], "no attribute"),
+            ]
+        ),
     ],
 )
 def test_a_transform_that_fails_says_why_and_goes_on_once_it_can(

@@ -49,18 +49,17 @@ def test_a_session_takes_no_jvm_of_another(foreign: int) -> None:
     from pyspark import SparkContext
 
     left = SparkContext._gateway
-    for value in ("one", "two"):
-        runner = SparkRunner("local[1]", settings={"spark.mine": value})
-        try:
-            assert runner.session.range(3).count() == 3
-            assert properties(runner, "spark.mine") == value
-            assert len(jvms() - {foreign}) == 1
-            with pytest.raises(ConfigError, match="another Spark session"):
-                SparkRunner("local[1]")
-            assert len(jvms() - {foreign}) == 1
-        finally:
-            runner.close()
-        assert jvms() == {foreign} and SparkContext._gateway is left
+    runner = SparkRunner("local[1]", settings={"spark.mine": "one"})
+    try:
+        assert runner.session.range(3).count() == 3
+        assert properties(runner, "spark.mine") == "one"
+        assert len(jvms() - {foreign}) == 1
+        with pytest.raises(ConfigError, match="another Spark session"):
+            SparkRunner("local[1]")
+        assert len(jvms() - {foreign}) == 1
+    finally:
+        runner.close()
+    assert jvms() == {foreign} and SparkContext._gateway is left
 
 
 def test_a_session_that_does_not_start_leaves_no_jvm() -> None:
@@ -87,7 +86,7 @@ def test_a_killed_jvm_is_followed_by_another(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = jvms()
-    runner = SparkRunner("local[1]")
+    runner = SparkRunner("local[1]", settings={"spark.mine": "one"})
     (pid,) = jvms() - before
     assert runner.works()
     client = runner.session._jvm._gateway_client
@@ -101,9 +100,10 @@ def test_a_killed_jvm_is_followed_by_another(
     wait_until(lambda: not runner.works(), what="the session to notice")
     runner.close()
     assert not caplog.records, "py4j prints a traceback of what it raises"
-    runner = SparkRunner("local[1]")
+    runner = SparkRunner("local[1]", settings={"spark.mine": "two"})
     try:
         assert runner.session.range(2).count() == 2
+        assert properties(runner, "spark.mine") == "two"
     finally:
         runner.close()
     assert jvms() == before

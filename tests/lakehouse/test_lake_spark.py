@@ -231,7 +231,7 @@ def bytes_read(session: Any) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("files", [100, *long([1000])])
-@pytest.mark.parametrize("partition", ["stream", "day(timestamp)"])
+@pytest.mark.parametrize("partition", ["stream", *long(["day(timestamp)"])])
 def test_sparks_readers_read_few_bytes_of_many_files(
     tmp_path: Path, runner: Any, jars: tuple[str, str], partition: str, files: int
 ) -> None:

@@ -15,7 +15,7 @@ from polynya.config.model import Config
 from polynya.config.node_identity import NodeIdentity
 from polynya.node import core_process
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def begin(data: Path, supervisor_pid: int) -> tuple[subprocess.Popen[bytes], int]:
@@ -31,9 +31,9 @@ def begin(data: Path, supervisor_pid: int) -> tuple[subprocess.Popen[bytes], int
         supervisor_pid=supervisor_pid,
         report_fd=report_fd,
     )
-    environ = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
+    environ = dict(os.environ, PYTHONPATH=os.pathsep.join([str(TESTS), *sys.path]))
     process = subprocess.Popen(
-        [sys.executable, "-m", "fake_core"],
+        [sys.executable, "-m", "worlds.fake_core"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=[report_fd],

@@ -1,4 +1,5 @@
-"""Stories of the supervisor, with a core process that serves nothing (`fake_core.py`)."""
+"""Stories of the supervisor, with core processes that serve nothing (`worlds.fake_node`), in forks of a
+warm process."""
 
 import contextlib
 import errno
@@ -19,51 +20,11 @@ import psutil
 import pytest
 from free_ports import free_ports, ports_in_a_row
 from polling import wait_until
+from warm_commands import go_on
+from worlds import fake_node
 from worlds.cluster_peer import cluster_peer
 
 from polynya.node.supervisor import how_it_ended
-
-HERE = Path(__file__).parent
-SERVE = """
-import asyncio, json, os, signal, sys
-from polynya.config.loading import load
-from polynya.node import kafka_ports, supervisor
-from polynya.system import data_dir
-for name, value in json.loads(sys.argv[2]).items():
-    owners = [each for each in (data_dir, kafka_ports) if hasattr(each, name)] or [supervisor]
-    setattr(owners[0], name, value)
-if "FAKE_LAKE" in os.environ:
-    wrapper = supervisor.lake_command
-    supervisor.lake_command = lambda *given: [*wrapper(*given)[:5], "-c", os.environ["FAKE_LAKE"]]
-if "SYNC_FAILS" in os.environ:  # with the error that is in this file, while there is one
-    sync, told = os.fsync, os.environ["SYNC_FAILS"]
-
-    def failing(descriptor):
-        try:
-            error = int(open(told).read() or 0)  # before .met is there: the file may go then
-        except FileNotFoundError:
-            error = 0
-        if not error:
-            return sync(descriptor)
-        open(told + ".met", "w").close()
-        raise OSError(error, "told so")
-
-    os.fsync = failing
-if "NO_KILL" in os.environ:
-    supervisor._Node._kill = lambda node: None
-if "STOP_AT_LAKE" in os.environ:
-    start = asyncio.create_subprocess_exec
-
-    async def started(*command, **more):
-        process = await start(*command, **more)
-        if "-c" in command:  # the worker
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(0.2)  # all that the signal sets off has happened
-        return process
-
-    asyncio.create_subprocess_exec = started
-sys.exit(supervisor.serve(load(json.loads(sys.argv[1]), environ=os.environ, folder="/nonexistent").config, entry="fake_core"))
-"""
 
 
 class Node:
@@ -83,28 +44,30 @@ class Node:
         environ = {
             name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")
         }
-        environ |= {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "FAKE_CORE": orders}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, json.dumps(settings), json.dumps(patch or {})],
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        arguments = (json.dumps(settings), json.dumps(patch or {}))
+        (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+        with open(os.devnull) as nothing:
+            streams = (nothing.fileno(), to_out, to_err)
+            self.process = go_on(
+                arguments, environ | {"FAKE_CORE": orders}, streams, module=fake_node.__name__
+            )
+        os.close(to_out)
+        os.close(to_err)
         self.out: list[str] = []
         self.err: list[str] = []
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._readers = [
             threading.Thread(target=self._read, args=pair, daemon=True)
-            for pair in ((self.process.stdout, self.out), (self.process.stderr, self.err))
+            for pair in ((os.fdopen(out), self.out), (os.fdopen(err), self.err))
         ]
         for reader in self._readers:
             reader.start()
 
     def _read(self, pipe, lines: list[str]) -> None:
-        for line in pipe:
-            lines.append(line.rstrip("\n"))
-            self._news.put(None)
+        with pipe:
+            for line in pipe:
+                lines.append(line.rstrip("\n"))
+                self._news.put(None)
         self._news.put(None)
 
     def until(self, word: str) -> str:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 from tiers.outcome import read_outcome
 from tiers.processes import commit, run_pytest
 
@@ -38,7 +39,9 @@ def main() -> int:
     workers = ["-n", str(os.cpu_count() or 1), "--dist", "loadfile", "--no-loadscope-reorder"]
     for some in RUNS:
         REPORT.unlink(missing_ok=True)
-        status = run_pytest(REPORT, [*workers, *some, *arguments]) or status
+        ended = run_pytest(REPORT, [*workers, *some, *arguments])
+        none = arguments and ended == pytest.ExitCode.NO_TESTS_COLLECTED
+        status = status if none else ended or status
         if REPORT.exists():
             outcome = read_outcome(REPORT)
             result.passed += outcome.passed

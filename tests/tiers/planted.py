@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+PLUGINS = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_PLUGINS": "xdist.plugin",
+}  # the others are slow
 CONFTEST = """
 from tiers.options import add_options as pytest_addoption, register_plugins as pytest_configure
 """
@@ -38,7 +42,7 @@ def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=environment | {"PYTHONPATH": str(TESTS), "COLUMNS": "200"},
+        env=environment | {"PYTHONPATH": str(TESTS), "COLUMNS": "200", **PLUGINS},
         capture_output=True,
         text=True,
         timeout=100,

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from free_ports import free_ports
 from missing import left_out
+from node_js import CACHE
 from polling import wait_until
 
 VERSION = "4.3.1"
-JARS = Path(__file__).parents[2] / ".build" / f"kafka-{VERSION}"
+JARS = CACHE / f"kafka-{VERSION}"
 FETCH_SECONDS, START_SECONDS = 300.0, 120.0
 HEAP = ("-Xms256m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
