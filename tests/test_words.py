@@ -127,6 +127,26 @@ IDENTIFIERS = {
     "strangers": "raft transport: unknown_leaders, missing_cores",
     "unheard": "raft: awaiting_term",
 }
+# `place` was a core, a position, an address, a location, a partition …
+ROOMS = " ".join(sorted(path.name for path in (ROOT / "src" / "polynya").iterdir()))
+IDENTIFIERS |= {
+    "place": f"{ROOMS}: position, location, address, core_id, partition",
+    "places": f"{ROOMS}: positions, locations, addresses, core_ids, partitions",
+    "Place": f"{ROOMS}: Offset, Location, TopicPartition",
+    "by_place": f"{ROOMS}: by_core",
+    "place_of": f"{ROOMS}: position_of",
+    "places_of": f"{ROOMS}: positions_of",
+    "text_place": "text_address",
+    "listen_place": "listen_address",
+    "peer_place": "peer_address",
+    "parse_place": "parse_address",
+    "S3Place": "S3Location",
+    "StreamPlace": "StreamPosition",
+    "SourcePlace": "SourcePosition",
+    "ManyPlaces": "ReaderOffsets",
+    "DropPlaces": "DropPartitionOffsets",
+    "ResetPlace": "ResetTarget",
+}
 LISTS_RENAMED = ROOT / "docs" / "migration.md"  # the table of what was renamed
 FOR_PEOPLE = [
     *(ROOT / "src/polynya/cli").rglob("*.py"),

@@ -93,7 +93,7 @@ async def _ask(config: Config, node: ClusterNode, tls: PeerTls | None) -> Hello 
         asks=True,
     )
     try:
-        return await Dialer(own, node.id, node.peer_place, tls, LinkEvents()).ask()
+        return await Dialer(own, node.id, node.peer_address, tls, LinkEvents()).ask()
     except OSError:
         return None
 

@@ -154,7 +154,7 @@ class NodeHosts:
 
 def _hosts_of(nodes: Iterable[ClusterNode | NodeRecord]) -> frozenset[str]:
     return frozenset(
-        bare_host(place) for node in nodes for place in (node.peer, urlsplit(node.http).netloc)
+        bare_host(netloc) for node in nodes for netloc in (node.peer, urlsplit(node.http).netloc)
     ) - {""}
 
 

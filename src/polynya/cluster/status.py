@@ -86,7 +86,8 @@ ByCore = dict[tuple[int, int], Told]
 
 
 class MemberReport(msgspec.Struct, frozen=True):
-    """The facts that one core of a cluster adds to the view; of a standalone node there are none."""
+    """The facts that one core of a cluster adds to the view; of a standalone node there are
+    none."""
 
     replicas: Callable[[], list[Replica]] = list
     lost: Callable[[], list[int]] = list  # groups whose replica here has lost its data
@@ -187,13 +188,13 @@ class ClusterView:
         told = {(own, start.core): self._told()}
         if self._transport is None:
             return told
-        places = other_cores(self._transport, own)
+        core_ids = other_cores(self._transport, own)
 
-        async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
+        async def ask(transport: Transport, where: tuple[int, int], core_id: int) -> None:
             asked = self.clock()
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
-                    answer = await ask_core(transport, place, KIND_STATUSES)
+                    answer = await ask_core(transport, core_id, KIND_STATUSES)
                 part = msgspec.msgpack.decode(answer, type=Told)
             except (PolynyaError, TimeoutError, *UNREADABLE):
                 return
@@ -204,7 +205,7 @@ class ClusterView:
             )
 
         await asyncio.gather(
-            *(ask(self._transport, where, place) for where, place in places.items())
+            *(ask(self._transport, where, core_id) for where, core_id in core_ids.items())
         )
         return told
 
@@ -502,10 +503,10 @@ def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]
             if where == number and part.certificate
         }
     for (where, _), part in sorted(told.items()):
-        for number, place in part.twins.items():
+        for number, core_id in part.twins.items():
             twins.setdefault(
                 number,
-                f"a second process at {place} uses the id of node {number}, and node {where} "
+                f"a second process at {core_id} uses the id of node {number}, and node {where} "
                 "rejects it",
             )
     for _, said in sorted(twins.items()):

@@ -100,14 +100,14 @@ def add_command(  # noqa: PLR0913
     \b
     polynya cluster add --peer 10.0.0.4:4439 --http https://10.0.0.4:4437 --zone c > cluster.toml
     polynya cluster add --reader --peer 10.9.0.1:4439 --http https://10.9.0.1:4437 > cluster.toml
-    polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it, too
-    """
+    polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it,
+    too"""
     wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not (no_rebalance or reader)}
-    told, place = _new_node(client, number, wanted | ({"reader": True} if reader else {}), dev)
+    told, dev_node = _new_node(client, number, wanted | ({"reader": True} if reader else {}), dev)
     node = int(told["node"]["id"])
     said = (
         f"node {node} is a member of the "
-        f"cluster{' as a read replica' if reader else ''}{_start_of(place)}"
+        f"cluster{' as a read replica' if reader else ''}{_start_of(dev_node)}"
     )
 
     def left(view: View) -> str:
@@ -115,7 +115,7 @@ def add_command(  # noqa: PLR0913
             return wait.reading_left(view, node)
         return wait.arrival_left(view, node, balanced=not no_rebalance)
 
-    _finish(client, told, said, left, ending, settings=place is None)
+    _finish(client, told, said, left, ending, settings=dev_node is None)
 
 
 @cluster_command.command("promote")
@@ -167,15 +167,15 @@ def replace_disk_command(  # noqa: PLR0913
     polynya cluster replace-disk 2 > cluster.toml
     """
     wanted = {"peer": peer, "http": http, "replaces": node, "rebalance": False}
-    told, place = _new_node(client, number, wanted, dev)
+    told, dev_node = _new_node(client, number, wanted, dev)
     new = int(told["node"]["id"])
 
     def left(view: View) -> str:
         there = wait.arrival_left(view, new, balanced=False)
         return there or wait.removal_left(view, node)
 
-    said = f"node {new} replaces node {node}{_start_of(place)}"
-    _finish(client, told, said, left, ending, settings=place is None)
+    said = f"node {new} replaces node {node}{_start_of(dev_node)}"
+    _finish(client, told, said, left, ending, settings=dev_node is None)
 
 
 def _add_state_command(verb: str, said: str, about: str) -> None:
@@ -304,23 +304,23 @@ def _new_node(
 ) -> tuple[dict[str, Any], DevNode | None]:
     """Return the cluster's response, and the new node's folder and ports in a development
     cluster."""
-    place = None
+    dev_node = None
     if dev is not None:
         if wanted["peer"] or wanted["http"]:
             raise exits.Misused("--dev chooses the addresses: leave out --peer and --http")
-        place = cluster_dev.next_place(dev, number)
-        place.reader = wanted.get("reader", False)
-        number, wanted = place.number, {**wanted, "peer": place.peer, "http": place.url}
+        dev_node = cluster_dev.next_dev_node(dev, number)
+        dev_node.reader = wanted.get("reader", False)
+        number, wanted = dev_node.number, {**wanted, "peer": dev_node.peer, "http": dev_node.url}
     told = _act(client, "nodes", {"id": number or 0, **wanted})
-    if place is not None and dev is not None:
-        cluster_dev.lay_out_joining(dev, place)
-    return told, place
+    if dev_node is not None and dev is not None:
+        cluster_dev.lay_out_joining(dev, dev_node)
+    return told, dev_node
 
 
-def _start_of(place: DevNode | None) -> str:
+def _start_of(dev_node: DevNode | None) -> str:
     return (
-        f", and starts in {place.folder}"
-        if place is not None
+        f", and starts in {dev_node.folder}"
+        if dev_node is not None
         else "; start it with the settings below"
     )
 

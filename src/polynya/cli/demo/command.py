@@ -366,9 +366,9 @@ def _store(flags: Flags) -> Iterator[str]:
     folder = Path(flags.data).absolute()
     with ExitStack() as stack:
         with _step("starting an S3 server (SeaweedFS)") as say:
-            place = stack.enter_context(running_s3(folder / "s3"))
-            say(f"{place.endpoint}, bucket {BUCKET}")
-        variables = {f"POLYNYA_COLD_{key.upper()}": text for key, text in place.settings.items()}
+            server = stack.enter_context(running_s3(folder / "s3"))
+            say(f"{server.endpoint}, bucket {BUCKET}")
+        variables = {f"POLYNYA_COLD_{key.upper()}": text for key, text in server.settings.items()}
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         try:

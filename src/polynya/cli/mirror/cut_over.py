@@ -50,7 +50,9 @@ class CutOver:
         await self._copy.look()
         await self._positions.copy(self._copy.parts)
         waits = self._waits()
-        ends: dict[object, int] = {place: part.high for place, part in self._copy.parts.items()}
+        ends: dict[object, int] = {
+            partition: part.high for partition, part in self._copy.parts.items()
+        }
         if waits:
             self._level = None
             self._tell(waits)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from polynya.cli.mirror.source import Place
+from polynya.cli.mirror.source import TopicPartition
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits, output
 from polynya.client.aio.wire import AsyncWire
@@ -78,19 +78,19 @@ class Target:
         body = {"partitions": partitions, "configs": dict(configs)}
         await self._call("PATCH", _topic_path(name), body=body)
 
-    async def ends(self, place: Place) -> Ends:
+    async def ends(self, partition: TopicPartition) -> Ends:
         """Return the offsets of a partition."""
-        return _ends(await self._call("GET", _mirror_path(place)))
+        return _ends(await self._call("GET", _mirror_path(partition)))
 
-    async def append(self, place: Place, chunk: Chunk) -> Ends:
+    async def append(self, partition: TopicPartition, chunk: Chunk) -> Ends:
         """Append a part of the source's log."""
         query = {"begin": chunk.begin, "end": chunk.end, "first": chunk.first}
         headers = {"content-type": "application/octet-stream"}
         body = b"".join(chunk.batches)
-        path = _mirror_path(place)
+        path = _mirror_path(partition)
         return _ends(await self._call("POST", path, params=query, headers=headers, content=body))
 
-    async def commit(self, group: str, offsets: Mapping[Place, int]) -> bool:
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         """Commit the offsets of a consumer group. False: it has members here."""
         by_topic: dict[str, dict[str, int]] = {}
         for (topic, number), offset in offsets.items():
@@ -171,5 +171,5 @@ def _topic_path(name: str) -> str:
     return f"/v1/topics/{quote(name, safe='')}"
 
 
-def _mirror_path(place: Place) -> str:
-    return f"/v1/mirror/{quote(place[0], safe='')}/{place[1]}"
+def _mirror_path(partition: TopicPartition) -> str:
+    return f"/v1/mirror/{quote(partition[0], safe='')}/{partition[1]}"

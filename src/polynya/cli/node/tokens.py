@@ -202,8 +202,8 @@ def token_mint_command(
     """
     if (stream is None) == (prefix is None):
         raise click.UsageError("Pass what the token is for: --stream NAME or --prefix PREFIX.")
-    place = {"prefix": prefix} if stream is None else {"stream": stream}
-    wanted = place | {"verbs": list(verbs), "expires_in_seconds": expires}
+    resource = {"prefix": prefix} if stream is None else {"stream": stream}
+    wanted = resource | {"verbs": list(verbs), "expires_in_seconds": expires}
     minted: dict[str, Any] = client.call("POST", "/v1/tokens/short", body=wanted).json()
     if as_json:
         output.json_line(minted)

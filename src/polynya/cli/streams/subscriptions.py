@@ -477,8 +477,8 @@ def _failure(failure: dict[str, Any] | None) -> str:
     """Describe the failed record that comes next; "" without one."""
     if failure is None:
         return ""
-    place = f"{failure['stream']} at {failure['offset']}"
-    return f"attempt {failure['attempts']} of {place}, paused until {failure['retry_at']}" + (
+    position = f"{failure['stream']} at {failure['offset']}"
+    return f"attempt {failure['attempts']} of {position}, paused until {failure['retry_at']}" + (
         f": {failure['error']}" if failure["error"] else ""
     )
 

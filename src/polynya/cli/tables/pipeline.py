@@ -207,10 +207,11 @@ def rebuild_command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Write all rows of the table NAME again, to a new folder, with columns chosen as for a new one.
+    """Write all rows of the table NAME again, to a new folder, with columns chosen as for a new
+    one.
 
-    --column changes declared types, --partition replaces all partitions. The table is read as it was
-    until the new one takes its place at once. It gets no new rows meanwhile.
+    --column changes declared types, --partition replaces all partitions. The table is read as it
+    was until the new one takes its place at once. It gets no new rows meanwhile.
 
     \b
     polynya table rebuild flights --partition 'day(timestamp)' --column delay:double
@@ -232,8 +233,8 @@ def rebuild_command(
     if as_json:
         output.json_line({"table": name, "job": outcome and outcome.job})
     elif outcome is not None:
-        place = outcome.table.location
-        output.notice(f"{name}: job {outcome.job} wrote all rows again, to {place}")
+        location = outcome.table.location
+        output.notice(f"{name}: job {outcome.job} wrote all rows again, to {location}")
     else:
         output.notice(f"{name}: another driver took the job; run it again")
 

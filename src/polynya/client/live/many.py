@@ -76,8 +76,8 @@ class _Event(msgspec.Struct, rename="camel"):
 
 
 class _Polled(msgspec.Struct, rename="camel"):
-    """A page of a long-poll. Its events are objects like those of an event stream, with a name and an
-    id."""
+    """A page of a long-poll. Its events are objects like those of an event stream, with a name and
+    an id."""
 
     cursor: str
     up_to_date: bool
@@ -149,9 +149,11 @@ class ManyPosition:
         return HttpRequest("GET", target, headers, silence_seconds=SILENCE_SECONDS)
 
     def _listed(self) -> list[str]:
-        places = {} if self._cursor else self.offsets
-        names = self._names if self._covering is None else tuple(places)
-        return [f"{name}@{_short(places[name])}" if name in places else name for name in names]
+        positions = {} if self._cursor else self.offsets
+        names = self._names if self._covering is None else tuple(positions)
+        return [
+            f"{name}@{_short(positions[name])}" if name in positions else name for name in names
+        ]
 
     def lose_cursor(self, error: Refused) -> None:
         """Go on with the offsets. Raises the error if a request cannot name all streams."""
@@ -235,32 +237,32 @@ def is_covering(name: str) -> bool:
     return not segments[-1] or not {"*", "**"}.isdisjoint(segments)
 
 
-def tail_many(place: ManyPosition, retry: Retry, live: ManyLive = "sse") -> Operation[None]:
+def tail_many(position: ManyPosition, retry: Retry, live: ManyLive = "sse") -> Operation[None]:
     """Yield the events of many streams until all streams of a list have ended. A pattern has no
     end."""
     backoff = Backoff(retry)
-    while not place.over:
+    while not position.over:
         if live == "sse":
-            yield from _connection(place, backoff)
+            yield from _connection(position, backoff)
         else:
-            yield from _page(place, retry)
+            yield from _page(position, retry)
 
 
-def _page(place: ManyPosition, retry: Retry) -> Operation[None]:
+def _page(position: ManyPosition, retry: Retry) -> Operation[None]:
     """Read the page of one long-poll."""
     try:
         page, told = yield from calls.call(
-            place.request("long-poll"), retry, place.what, _polled, repeatable=True
+            position.request("long-poll"), retry, position.what, _polled, repeatable=True
         )
     except Refused as error:
         if error.code != _GONE:
             raise
-        place.lose_cursor(error)
+        position.lose_cursor(error)
         return
     for event in told:
-        if (moved := place.take(event)) is not None:
+        if (moved := position.take(event)) is not None:
             yield Deliver(moved)
-    place.end_page(page.cursor, up_to_date=page.up_to_date)
+    position.end_page(page.cursor, up_to_date=page.up_to_date)
 
 
 def _polled(answer: HttpResponse) -> tuple[_Polled, list[Event]]:
@@ -294,16 +296,16 @@ def _named(raw: bytes) -> Event:
     return Event(named.event, raw.decode(), named.id)
 
 
-def _connection(place: ManyPosition, backoff: Backoff) -> Operation[None]:
+def _connection(position: ManyPosition, backoff: Backoff) -> Operation[None]:
     """Read one connection, and pause behind it."""
-    result = yield Open(place.request())
+    result = yield Open(position.request())
     head = calls.answer_of(result)
     if calls.judge(head) is calls.Verdict.NEVER:
         assert isinstance(head, HttpResponse)
-        raise refused(head, place.what)
+        raise refused(head, position.what)
     last: HttpResponse | Broken = head
     parser = EventParser()
-    while isinstance(last, HttpResponse) and last.status == 200 and not place.over:
+    while isinstance(last, HttpResponse) and last.status == 200 and not position.over:
         result = yield ReadMore()
         if not isinstance(result.what, bytes) or not result.what:
             why = Broken(sent=True, why="the connection ended")
@@ -312,30 +314,30 @@ def _connection(place: ManyPosition, backoff: Backoff) -> Operation[None]:
         try:
             for event in parser.feed(result.what):
                 if event.name == "error":
-                    _fail(place, event.data.encode())
+                    _fail(position, event.data.encode())
                 backoff.passed()
-                if (told := place.take(event)) is not None:
+                if (told := position.take(event)) is not None:
                     yield Deliver(told)
         except _CursorLost:
             return
         except (AnswerDamaged, ValueError, *UNREADABLE) as damaged:
             last = Broken(sent=True, why=str(damaged))
-    if place.over:
+    if position.over:
         return
     pause = backoff.pause(result, calls.retry_after(last))
     if pause is None:
-        raise calls.failure(last, place.what, perhaps=False)
+        raise calls.failure(last, position.what, perhaps=False)
     yield Pause(pause)
 
 
 class _CursorLost(Exception):
-    """The server has lost the cursor; the reader has not lost its place."""
+    """The server has lost the cursor; the reader has not lost its position."""
 
 
-def _fail(place: ManyPosition, body: bytes) -> None:
-    error: Refused = refused(HttpResponse(410, {}, body), place.what)
+def _fail(position: ManyPosition, body: bytes) -> None:
+    error: Refused = refused(HttpResponse(410, {}, body), position.what)
     if error.code == _GONE:
-        place.lose_cursor(error)
+        position.lose_cursor(error)
         raise _CursorLost
     raise AnswerDamaged(error.message, code=error.code)
 

@@ -72,7 +72,7 @@ class _Wanted:
         high, stable = self.answer.high_watermark, self.answer.last_stable_offset
         return not tail.is_live or tail.high > high or tail.stable > stable
 
-    def place(self, info: StreamInfo) -> None:
+    def note_ends(self, info: StreamInfo) -> None:
         """Take over the ends of the partition; there may be nothing to read."""
         self.is_read, self.is_beyond = True, False
         answer = self.answer
@@ -80,7 +80,7 @@ class _Wanted:
         answer.last_stable_offset, answer.log_start_offset = info.record, info.first_record
 
     def fill(self, page: Page, leader_epoch: int, *, is_committed: bool) -> None:
-        self.place(page.info)
+        self.note_ends(page.info)
         pieces: list[Bytes] = []
         self.size = 0
         for span in page.spans:
@@ -283,7 +283,7 @@ class _Reading:
         while late:
             left = self._bytes_max - self._size
             if left <= 0 and self._size:
-                await asyncio.gather(*map(self._place, late))
+                await asyncio.gather(*map(self._update_ends, late))
                 return
             some = late[: max(1, left // MIB)]  # each may exceed its share by a batch
             del late[: len(some)]
@@ -301,11 +301,11 @@ class _Reading:
             high = info.high_watermark
             end = high if self._uncommitted else info.record
             if offset > high:
-                each.place(info)
+                each.note_ends(info)
                 each.is_beyond = True
                 return True
             if end <= offset or is_full:
-                each.place(info)
+                each.note_ends(info)
                 return True
         query = self._query(each, left)
         found = each.stream.read_nowait(query)
@@ -335,7 +335,7 @@ class _Reading:
         except PolynyaError as fault:
             self._give_up(each, error_of_fault(fault))
 
-    async def _place(self, each: _Wanted) -> None:
+    async def _update_ends(self, each: _Wanted) -> None:
         """Give the ends of a partition that is not read, as the answer is full."""
         try:
             info = await each.stream.info()
@@ -343,7 +343,7 @@ class _Reading:
             self._give_up(each, error_of_fault(fault))
             return
         if isinstance(info, StreamInfo):
-            each.place(info)
+            each.note_ends(info)
         else:
             self._give_up(each, error_of(info.code))
 
@@ -457,7 +457,7 @@ class _Reading:
         elif each.asked.fetch_offset > info.high_watermark:
             self._give_up(each, Error.OFFSET_OUT_OF_RANGE)
         else:
-            each.place(info)
+            each.note_ends(info)
 
 
 # --- records that HTTP wrote ---------------------------------------------------------------------

@@ -64,7 +64,7 @@ def parse(record: bytes, *, exact: bool = False) -> tuple[Any, Problem | None]:
         return None, Problem(NOT_JSON, "", f"the record is not JSON: {fault}"[:300])
 
 
-def place(
+def by_column(
     columns: Sequence[Column],
     value: dict[str, Any],
     problems: list[Problem],
@@ -247,7 +247,7 @@ def _place(
             return _place_map(there[types.MAP], value, problems, unknown_is_problem, where)
         if types.STRUCT in there:
             column = there[types.STRUCT]
-            return column, place(
+            return column, by_column(
                 column.children,
                 value,
                 problems,

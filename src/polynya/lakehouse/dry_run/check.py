@@ -1,4 +1,5 @@
-"""Decode existing records as the next job of a table would, and count what fits (docs/design/table-check.md)."""
+"""Decode existing records as the next job of a table would, and count what fits
+(docs/design/table-check.md)."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Problem(msgspec.Struct):
 
 
 class ColumnCheck(msgspec.Struct):
-    """A column of the table: the values that fit it, and those that its field's columns cannot have."""
+    """A column of the table: the values that fit it, and those that its field's columns cannot
+    have."""
 
     column: str
     type: str
@@ -187,12 +189,12 @@ class _Run:
         for column, array in zip(self._columns, decoded.arrays, strict=True):
             for path, values in _leaves(column, array, ""):
                 self._values[path] = self._values.get(path, 0) + values
-        places = [
+        positions = [
             (part.part.stream, int(offset)) for part in block.parts for offset in part.offsets
         ]
         for row, found in decoded.problems.items():
             for each in found:
-                self._note(*places[row], each.field, each.reason, each.message)
+                self._note(*positions[row], each.field, each.reason, each.message)
 
     def _note(self, stream: str, offset: int, field: str, reason: str, message: str) -> None:
         key = field, reason

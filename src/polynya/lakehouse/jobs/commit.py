@@ -154,8 +154,8 @@ def run_job(
 
 def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> None:
     """Bring both Delta logs up to the table's last committed job."""
-    place = blobs.uri(table.location)
-    if not table.result or _complete.get(place) == table.result:
+    root = blobs.uri(table.location)
+    if not table.result or _complete.get(root) == table.result:
         return
     last = load_result(blobs, table.result)
     for name in PARTS:
@@ -173,7 +173,7 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
             )
         if progress:
             progress(f"delta-{name}", f"job {last.job} is in Delta ({name})")
-    _complete[place] = table.result
+    _complete[root] = table.result
 
 
 def _produce(

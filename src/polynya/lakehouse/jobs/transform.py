@@ -46,11 +46,11 @@ def derived(
     try:
         frame = rows.mapInArrow(partial(read_input, store, key), from_arrow_schema(schema))
         found = _transformed(session, frame, asked.transform)
-        made, place = shaped(to_arrow_schema(found.schema, **_UTC))
-        results = written(found, store, place)
+        made, plan_key = shaped(to_arrow_schema(found.schema, **_UTC))
+        results = written(found, store, plan_key)
         if not asked.transform.key:
             return Derived(made, results)
-        return fold(session, asked, made, place, results)
+        return fold(session, asked, made, plan_key, results)
     except (PySparkException, TypeError, ValueError) as fault:
         raise TransformFailed(f"the transform failed: {_reason(fault)}") from fault
 

@@ -30,7 +30,7 @@ class Answer(Protocol):
         ...
 
     def unplaced(self, rest: bytes) -> None:
-        """Add an event of a stream without a place."""
+        """Add an event of a stream without a position."""
         ...
 
     def all_told(self, streams: int) -> None:

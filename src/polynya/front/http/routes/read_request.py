@@ -74,7 +74,7 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
     if records_max:
         size = min(size, records_max * _BYTES_FOR_RECORD)
     local = "consistency" in query and is_local(exchange)
-    place = ReadQuery(
+    position = ReadQuery(
         exchange.route.name,
         record,
         byte,
@@ -86,7 +86,7 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
         batch_times=whole,
     )
     return ReadRequest(
-        place,
+        position,
         live,
         timeout,
         numbered=numbered,
@@ -106,8 +106,8 @@ def poll_seconds(exchange: Exchange, default: float) -> float:
 
 
 def _last_event(exchange: Exchange) -> str:
-    """Return the id of the last event that the reader has: from the header of a reconnect, or as the
-    offset of a page that was reloaded; "" without one."""
+    """Return the id of the last event that the reader has: from the header of a reconnect, or as
+    the offset of a page that was reloaded; "" without one."""
     offset = exchange.query.get("offset", "")
     return exchange.head.headers.get("last-event-id") or (offset if "~" in offset else "")
 
@@ -148,7 +148,7 @@ def _at_record(text: str) -> tuple[int, int]:
 
 
 def placed(request: ReadRequest, info: StreamInfo) -> ReadRequest:
-    """Return the request with its place, if that is counted from the tail in `info`."""
+    """Return the request with its position, if that is counted from the tail in `info`."""
     if not request.tail_records:
         return request
     record = max(info.first_record, info.record - request.tail_records)
@@ -167,7 +167,8 @@ def record_numbers(request: ReadRequest, page: Page) -> list[tuple[str, str]]:
 
 
 def resumed(exchange: Exchange, last: str) -> ReadRequest:
-    """Parse the id of an event, whose stream may be another incarnation by now. Raises `Failure`."""
+    """Parse the id of an event, whose stream may be another incarnation by now. Raises
+    `Failure`."""
     record, byte, incarnation = _event_id(exchange, last)
     query = ReadQuery(exchange.route.name, record, byte, local=is_local(exchange))
     return ReadRequest(query, "sse", 0.0, incarnation, last.endswith(END_SUFFIX))

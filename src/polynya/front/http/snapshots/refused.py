@@ -6,7 +6,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
-from polynya.front.http.snapshots.asked import newest_of, place_headers
+from polynya.front.http.snapshots.asked import newest_of, offset_headers
 from polynya.local.api import Refusal
 from polynya.stream.replies import Code
 
@@ -33,9 +33,9 @@ async def fail_trimmed(exchange: Exchange, refusal: Refusal) -> None:
         fail_refusal(exchange, refusal)
         return
     retained = format_token(refusal.record, refusal.byte)
-    place = format_token(mark.record, mark.byte)
+    token = format_token(mark.record, mark.byte)
     exchange.fail(
         "TRIMMED",
-        f"{trimmed_message(refusal)}; the newest snapshot is at {place}",
-        [("Stream-Retained-Offset", retained), *place_headers(exchange, mark)],
+        f"{trimmed_message(refusal)}; the newest snapshot is at {token}",
+        [("Stream-Retained-Offset", retained), *offset_headers(exchange, mark)],
     )

@@ -22,7 +22,7 @@ _OPERATIONS = {  # of the calls whose operation on the group is not Read
     calls.Describe: Operation.DESCRIBE,
     calls.FetchOffsets: Operation.DESCRIBE,
     calls.Drop: Operation.DELETE,
-    calls.DropPlaces: Operation.DELETE,
+    calls.DropPartitionOffsets: Operation.DELETE,
 }
 
 

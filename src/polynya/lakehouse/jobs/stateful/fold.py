@@ -1,8 +1,7 @@
 """Merge the rows of a job into those of its table by key, in Spark.
 
-The rows of the transform are written to files first, and all that follows reads these: a task that Spark
-repeats cannot see other rows than those whose keys chose the files to replace.
-"""
+The rows of the transform are written to files first, and all that follows reads these: a task that
+Spark repeats cannot see other rows than those whose keys chose the files to replace."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ from polynya.objectstore import StoreSettings
 _NEW, _REST = "_polynya_new", "_polynya_rest"
 
 
-def written(frame: Any, store: StoreSettings, place: str) -> list[TaskResult]:
-    """Write the rows of a frame by the plan at `place`. Return what its tasks wrote."""
-    taken = frame.mapInArrow(partial(write_output, store, place), "result binary").collect()
+def written(frame: Any, store: StoreSettings, plan_key: str) -> list[TaskResult]:
+    """Write the rows of a frame by the plan at `plan_key`. Return what its tasks wrote."""
+    taken = frame.mapInArrow(partial(write_output, store, plan_key), "result binary").collect()
     return [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in taken]
 
 
 def fold(
-    session: Any, asked: Asked, made: Job, place: str, results: Sequence[TaskResult]
+    session: Any, asked: Asked, made: Job, plan_key: str, results: Sequence[TaskResult]
 ) -> Derived:
     """Merge the rows in the files of `results` with those of the table that have their keys. Raises
     TransformFailed."""
@@ -44,7 +43,7 @@ def fold(
         for done in results
         for file in done.files
     ]
-    files = _Files(session, made, place, [*staged, *asked.live])
+    files = _Files(session, made, plan_key, [*staged, *asked.live])
     came = files.rows(range(len(staged)))
     late, newest = _times(came, asked)
     fresh = _in_time(came, asked)
@@ -54,7 +53,7 @@ def fold(
         files.rows(touched).withColumn(_NEW, f.lit(0))
     )
     merged = _merged(both, asked.transform, files.names)
-    done = written(merged, files.store, place) if staged else []
+    done = written(merged, files.store, plan_key) if staged else []
     removed = [files.every[number] for number in touched]
     return Derived(made, done, removed, late, newest)
 
@@ -62,12 +61,14 @@ def fold(
 class _Files:
     """Files with the columns of a job, as frames."""
 
-    def __init__(self, session: Any, made: Job, place: str, every: list[Merged]) -> None:
+    def __init__(self, session: Any, made: Job, plan_key: str, every: list[Merged]) -> None:
         self._session, self.every = session, every
-        self._place = place.replace(".plan.json", "r.plan.json")
+        self._plan_key = plan_key.replace(".plan.json", "r.plan.json")
         self.store = store_settings(made.plan.store)
         tasks = [Task(number, [], [], redo=[file]) for number, file in enumerate(every)]
-        store_plan(open_blobs(self.store), msgspec.structs.replace(made, tasks=tasks), self._place)
+        store_plan(
+            open_blobs(self.store), msgspec.structs.replace(made, tasks=tasks), self._plan_key
+        )
         schema = pa.ipc.read_schema(pa.BufferReader(made.arrow_schema))
         self.names: list[str] = schema.names
         self._schema = from_arrow_schema(pa.schema([*schema, pa.field(FILE, pa.int64())]))
@@ -81,7 +82,7 @@ class _Files:
             return self._session.createDataFrame([], self._schema)
         rows = self._session.createDataFrame([(each,) for each in numbers], "number long")
         rows = rows.repartition(min(len(numbers), self._session.sparkContext.defaultParallelism))
-        return rows.mapInArrow(partial(read_rows, self.store, self._place), self._schema)
+        return rows.mapInArrow(partial(read_rows, self.store, self._plan_key), self._schema)
 
     def with_keys(self, rows: Any, key: list[str], first: int) -> list[int]:
         """Return the files from `first` on that have a key of `rows`."""

@@ -55,7 +55,7 @@ def tail_reply(code: Code, stream: Stream) -> Reply:
 
 
 @applies(Delete)
-def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
+def apply_delete(machine: Machine, command: Delete, position: int) -> Reply:
     """Delete a stream. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
     stream = machine.directory.streams.get(command.name)
     if stream is None:
@@ -73,7 +73,7 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
 
 
 @applies(Expire)
-def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
+def apply_expire(machine: Machine, command: Expire, position: int) -> Reply:
     """Delete a stream whose time has passed. Refusals: ACTIVE, HELD (by a table), NOT_FOUND, GONE,
     EVICTED."""
     stream = machine.directory.streams.get(command.name)
@@ -102,7 +102,7 @@ def _tell_gone(machine: Machine, reply: Reply) -> None:
 
 
 @applies(Touch)
-def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
+def apply_touch(machine: Machine, command: Touch, position: int) -> Reply:
     """Advance the activity times of streams that were read."""
     for uid, read_ms in command.touches:
         stream = machine.directory.by_uid.get(uid)

@@ -53,7 +53,7 @@ def judge_packed(machine: Machine, stream: Stream) -> Reply | None:
 
 
 @applies(SetProfile)
-def apply_set_profile(machine: Machine, command: SetProfile, place: int) -> Reply:
+def apply_set_profile(machine: Machine, command: SetProfile, position: int) -> Reply:
     """Begin a change of the profile, or take it back. Refusals: NOT_FOUND, EVICTED, GONE,
     INCARNATION, FENCED (another epoch is open), REFUSED (a leased stream)."""
     machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
@@ -93,7 +93,7 @@ def _judge_change(stream: Stream, command: SetProfile) -> Reply | None:
 
 
 @applies(SealProfileEpoch)
-def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, place: int) -> Reply:
+def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, position: int) -> Reply:
     """End a regime whose stream waits for it. Refusals: NOT_FOUND, EVICTED, GONE, FENCED (another
     epoch is open), REFUSED (it does not change), NOT_YET (something is hot)."""
     machine.counters.raise_level(_LEVEL)
