@@ -27,7 +27,7 @@ from polynya.cli.cluster.dev_folder import Laid
 from polynya.cli.cluster.dev_nodes import DevNode
 from polynya.cli.storage.s3_server import (
     _PORTS,
-    PLACE,
+    SERVER_FILE,
     S3Location,
     _command,
     _location_of,
@@ -109,15 +109,15 @@ def test_an_s3_server_keeps_its_ports_and_its_key(tmp_path: Path, s3_port: int) 
     location = _location_of(folder)
     assert has_s3(folder) and location == _location_of(folder)
     assert location.secret != _location_of(tmp_path).secret
-    assert (folder / PLACE).stat().st_mode & 0o077 == 0
+    assert (folder / SERVER_FILE).stat().st_mode & 0o077 == 0
     command = _command("weed", folder, location)
     assert f"-s3.port={location.port}" in command and location.secret not in " ".join(command)
     assert (folder / "keys.json").stat().st_mode & 0o077 == 0
-    (folder / PLACE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
+    (folder / SERVER_FILE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
     taken = pytest.raises(exits.Refused, match=f"port {s3_port + 1} of 127.0.0.1")
     with socket.create_server(("127.0.0.1", s3_port + 1)), taken:
         _location_of(folder)
-    (folder / PLACE).write_bytes(b"")
+    (folder / SERVER_FILE).write_bytes(b"")
     with pytest.raises(exits.Refused, match="cannot be read"):
         _location_of(folder)
 
@@ -146,7 +146,7 @@ def test_dev_runs_diskless_streams_on_an_s3_server_which_a_restart_finds_again(
         missing(str(why))
     folder, flags = tmp_path / "c", ("--nodes", "3", "--profile", "diskless", "--s3")
     (folder / "s3").mkdir(parents=True)
-    (folder / "s3" / PLACE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
+    (folder / "s3" / SERVER_FILE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
     with dev_cluster(folder, *flags) as it:
         said = "".join(it.log)
         assert f"bucket polynya; its key for a shell: . {folder}/s3/keys.sh" in said
@@ -177,7 +177,7 @@ def test_an_s3_server_that_dies_is_started_again_with_its_objects(
         missing(str(why))
     folder = tmp_path / "s3"
     folder.mkdir()
-    (folder / PLACE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
+    (folder / SERVER_FILE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
 
     async def put_and_get(location: S3Location) -> None:
         store = open_store(StoreSettings(root="r", **location.settings))

@@ -17,7 +17,7 @@ from fuzz.bytes import Shapes, damaged, noise, number
 
 from polynya.access.authenticator import Report
 from polynya.base.msgpack import UNREADABLE
-from polynya.cluster.status import Told
+from polynya.cluster.status import CoreStatus
 from polynya.local.api import Page, StreamInfo
 from polynya.raft.codec import _Frame
 from polynya.raft.messages import SnapshotChunk
@@ -64,7 +64,7 @@ ANSWERED: dict[int, Any] = {  # and of an answer; that an append was taken would
     messages.READ: Page,
     messages.LIST: list[StreamInfo],
     messages.META: dict[str, bytes],
-    1004: Told,
+    1004: CoreStatus,
     1009: bool,
 }
 PROPOSED = {messages.PROPOSE, messages.PROPOSE_ALL, messages.PASS_ON}

@@ -181,8 +181,8 @@ class ModernEpisode(Episode):
     def acknowledged_count(self) -> int:
         return super().acknowledged_count() + sum(self.acknowledged.values())
 
-    def told(self) -> str:
-        return f"{super().told()}, offsets {sorted(self.acknowledged.items())}"
+    def summary(self) -> str:
+        return f"{super().summary()}, offsets {sorted(self.acknowledged.items())}"
 
     def clients(self) -> list[asyncio.Future[None]]:
         self.members = [ModernClient(self, number) for number in range(MEMBERS)]

@@ -162,7 +162,7 @@ class Turn:
 
     def _ack(self, *, done: bool) -> Operation[Done]:
         """Send the cursors. Raises `LeaseLost`."""
-        told = dict(self.lease.handled)
+        handled = dict(self.lease.handled)
         try:
             answer = yield from call(
                 self.lease.ack(done=done), self._retry, "acknowledge", done_in, repeatable=True
@@ -176,7 +176,7 @@ class Turn:
                     self.lease.ack(done=done), self._retry, "acknowledge", done_in, repeatable=True
                 )
             )
-        for stream, offset in told.items():
+        for stream, offset in handled.items():
             if self.lease.handled.get(stream) == offset:
                 del self.lease.handled[stream]
         return answer

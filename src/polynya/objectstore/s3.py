@@ -26,7 +26,7 @@ from polynya.objectstore.api import (
     check_key,
     check_prefix,
 )
-from polynya.objectstore.s3_refusals import reason, says_nothing, told
+from polynya.objectstore.s3_refusals import describe, reason, says_nothing
 
 T = TypeVar("T")
 _REQUEST_SECONDS = 30.0
@@ -135,7 +135,7 @@ class S3Store:
             async with asyncio.timeout(_CALL_SECONDS):
                 return await work
         except FileNotFoundError as fault:
-            raise NotFound(f"{self.location}: {told(fault)}") from None
+            raise NotFound(f"{self.location}: {describe(fault)}") from None
         except (AlreadyExistsError, PreconditionError):
             raise
         except TimeoutError:
@@ -143,7 +143,7 @@ class S3Store:
                 f"{self.location}: no response within {_CALL_SECONDS:.0f} s", "it does not respond"
             ) from None
         except (BaseError, OSError) as fault:
-            raise StoreUnavailable(f"{self.location}: {told(fault)}", reason(fault)) from fault
+            raise StoreUnavailable(f"{self.location}: {describe(fault)}", reason(fault)) from fault
 
 
 def _bucket(name: str, config: dict[str, str], prefix: str, retries: int) -> Bucket:

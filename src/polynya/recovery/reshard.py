@@ -166,7 +166,9 @@ class _Shares:
             bodies = {group: _merged(store, group, sizes[group], progress) for group in links}
             named = {position for body in bodies.values() for position in positions_of(body)}
             moved = self._stage_all(
-                _told(old, progress), {group: link.index for group, link in links.items()}, named
+                _reported(old, progress),
+                {group: link.index for group, link in links.items()},
+                named,
             )
         finally:
             old.close()
@@ -211,7 +213,7 @@ def _merged(store: SnapshotStore, group: int, size: int, progress: _Progress) ->
     return body
 
 
-def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
+def _reported(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
     """Yield the journal's entries, and report the position in it as progress."""
     segments = journal.segments.sizes()
     begins = dict(

@@ -499,13 +499,13 @@ def _wait_until_healthy(nodes: list[dev_nodes.DevNode]) -> None:
 
 def _problems(client: Client) -> list[str]:
     try:
-        told = client.send("GET", "/v1/cluster/health").json()
+        health = client.send("GET", "/v1/cluster/health").json()
         # without a token a node with access control shows no more than this
-        if "problems" not in told:
-            return [] if told["healthy"] else ["the cluster is not healthy yet"]
+        if "problems" not in health:
+            return [] if health["healthy"] else ["the cluster is not healthy yet"]
         return [
-            *told["problems"],
-            *(note for note in told["notes"] if note.startswith("read replica")),
+            *health["problems"],
+            *(note for note in health["notes"] if note.startswith("read replica")),
         ] or _level_problems(client.send("GET", "/v1/cluster").json())
     except (exits.Ended, ValueError, KeyError):
         return ["node 1 does not respond yet"]
@@ -524,11 +524,11 @@ def _without_brokers(nodes: list[dev_nodes.DevNode]) -> list[str]:
     return found
 
 
-def _level_problems(told: dict[str, Any]) -> list[str]:
+def _level_problems(health: dict[str, Any]) -> list[str]:
     """Report groups below the level that all nodes support: until they reach it, some commands are
     refused."""
-    supported = [node["level"] for node in told.get("nodes", []) if node["level"]]
-    if not supported or told["level"] >= min(supported):
+    supported = [node["level"] for node in health.get("nodes", []) if node["level"]]
+    if not supported or health["level"] >= min(supported):
         return []
     return [f"the groups are raised to feature level {min(supported)}"]
 

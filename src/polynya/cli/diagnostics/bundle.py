@@ -259,9 +259,9 @@ def _own_log(data: Path) -> str:
         pid = int((data / "node.pid").read_text())
         if b"polynya" not in Path(f"/proc/{pid}/cmdline").read_bytes():
             return ""
-        told = Path(os.readlink(f"/proc/{pid}/fd/2"))
-        if told.is_file():
-            return _end_of(told)
+        log_file = Path(os.readlink(f"/proc/{pid}/fd/2"))
+        if log_file.is_file():
+            return _end_of(log_file)
         units = [
             part
             for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()

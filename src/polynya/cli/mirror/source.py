@@ -318,8 +318,8 @@ class Source:
             answer = await self._ask(broker, "list_groups", 2)
             ids = tuple(each.group_id for each in answer.groups)
             if ids:
-                told = await self._ask(broker, "describe_groups", 2, groups=ids)
-                found |= {each.group_id: each.group_state for each in told.groups}
+                described = await self._ask(broker, "describe_groups", 2, groups=ids)
+                found |= {each.group_id: each.group_state for each in described.groups}
         return found
 
     async def positions(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:

@@ -126,16 +126,16 @@ async def patiently(
 ) -> T:
     """Ask again after a transient failure, for so many seconds."""
     loop = asyncio.get_running_loop()
-    until, pause, told = loop.time() + seconds, _PAUSE_SECONDS, False
+    until, pause, is_logged = loop.time() + seconds, _PAUSE_SECONDS, False
     while True:
         try:
             return await ask()
         except transient as failure:
             if loop.time() + pause > until:
                 raise
-            if not told and pause > 4 * _PAUSE_SECONDS:
+            if not is_logged and pause > 4 * _PAUSE_SECONDS:
                 output.notice(f"{who} does not answer, retrying: {failure}")
-                told = True
+                is_logged = True
         await asyncio.sleep(pause)
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
@@ -163,8 +163,8 @@ def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _ends(answer: httpx.Response) -> Ends:
-    told = answer.json()
-    return Ends(told["first_offset"], told["next_offset"])
+    body = answer.json()
+    return Ends(body["first_offset"], body["next_offset"])
 
 
 def _topic_path(name: str) -> str:

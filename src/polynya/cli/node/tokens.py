@@ -392,23 +392,23 @@ class _Node:
         self._admin = admin
 
     def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        return self._told("POST", _PATH, "token", wanted)
+        return self._call("POST", _PATH, "token", wanted)
 
     def all(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._admin.call("GET", _PATH).json()["tokens"]
         return found
 
     def revoke(self, which: str) -> dict[str, Any]:
-        return self._told("DELETE", f"{_PATH}/{quote(which, safe='')}", "token")
+        return self._call("DELETE", f"{_PATH}/{quote(which, safe='')}", "token")
 
     def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
-        return self._told("POST", _JWTS, "revoked", unwanted)
+        return self._call("POST", _JWTS, "revoked", unwanted)
 
     def revoked_jwts(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._admin.call("GET", _JWTS).json()["revoked"]
         return found
 
-    def _told(
+    def _call(
         self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         found: dict[str, Any] = self._admin.call(method, path, body=body).json()[key]

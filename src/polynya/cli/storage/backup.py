@@ -193,14 +193,14 @@ async def _verify(
     from polynya.backup.verifying import BackupVerifier
     from polynya.cli.storage import locations
 
-    def told(damage: Damage) -> None:
+    def on_damage(damage: Damage) -> None:
         if not quiet:
             needed = f", needed by {', '.join(_spelled(damage.streams))}" if damage.streams else ""
             output.notice(f"{damage.name}: {damage.what}{needed}")
 
     async with locations.to_read(location, file) as repository:
         manifest = await chosen(repository, backup)
-        verifier = BackupVerifier(repository, manifest, told)
+        verifier = BackupVerifier(repository, manifest, on_damage)
         total = sum(each.size for each in manifest.files) + manifest.objects.bytes
         with progress.Live(
             lambda seconds: (

@@ -35,7 +35,7 @@ POLL_SECONDS = 0.1
 STEADY_SECONDS = 10.0  # one that ran for this time is restarted at once …
 AGAIN_SECONDS = 0.5  # … and another after a pause, which grows …
 AGAIN_SECONDS_MAX = 10.0  # … up to this
-SETTINGS = "server.json"
+SERVER_FILE = "server.json"
 EXPORTS = "keys.sh"  # for a shell: the key of commands that read tables in the bucket
 LOG = "server.log"
 S3_SETTINGS = (  # the settings `cold.…` that name a bucket and its key
@@ -156,13 +156,13 @@ def s3_program() -> str:
 
 def has_s3(folder: Path) -> bool:
     """Return True if a server has used this folder."""
-    return (folder / SETTINGS).exists()
+    return (folder / SERVER_FILE).exists()
 
 
 def _location_of(folder: Path) -> S3Location:
     """Return the ports and the key of the folder's server, chosen at its first start. Raises
     `exits.Refused`."""
-    path = folder / SETTINGS
+    path = folder / SERVER_FILE
     if not path.exists():
         port = free_port(HOST, range(len(_PORTS)))
         if port is None:

@@ -103,7 +103,7 @@ def sub_create_command(
     if not pattern and not streams:
         raise click.UsageError("pass --pattern GLOB or --stream STREAM: the streams to watch")
     body: dict[str, Any] = {"type": "webhook" if webhook else "pull-wake"}
-    told = {
+    given = {
         "pattern": pattern,
         "streams": list(streams) or None,
         "wake_stream": wake_stream,
@@ -111,7 +111,7 @@ def sub_create_command(
         "dead_letter_stream": dead_letter,
         "description": description,
     }
-    body |= {name: value for name, value in told.items() if value is not None}
+    body |= {name: value for name, value in given.items() if value is not None}
     if webhook is not None:
         body["webhook"] = {"url": webhook}
     if lease is not None:

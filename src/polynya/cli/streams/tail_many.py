@@ -108,8 +108,8 @@ def _show_json(event: StreamEvent) -> None:
     if page.body:
         row |= _content(page)
     row |= {"up_to_date": page.up_to_date, "closed": page.closed}
-    told = {"deleted": event.deleted, "trimmed": event.trimmed, "error": event.error}
-    output.json_line(row | {name: value for name, value in told.items() if value})
+    fields = {"deleted": event.deleted, "trimmed": event.trimmed, "error": event.error}
+    output.json_line(row | {name: value for name, value in fields.items() if value})
 
 
 def _content(page: Page) -> dict[str, Any]:

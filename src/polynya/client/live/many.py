@@ -171,29 +171,35 @@ class ManyPosition:
         if event.name not in ("data", "control"):
             return None
         self._cursor, self._has_begun = event.id or self._cursor, True
-        told = _decoded(event.data)
-        if not told.stream:
+        parsed = _decoded(event.data)
+        if not parsed.stream:
             self.up_to_date = True
             return None
-        if told.content_type:
-            self._types[told.stream] = told.content_type
-        return self._moved(told)
+        if parsed.content_type:
+            self._types[parsed.stream] = parsed.content_type
+        return self._moved(parsed)
 
-    def _moved(self, told: _Event) -> StreamEvent | None:
-        name = told.stream
+    def _moved(self, parsed: _Event) -> StreamEvent | None:
+        name = parsed.stream
         begin = self.offsets.get(name, "")
-        offset = told.stream_next_offset or begin
-        body, raws, content_type = self._payload(told)
+        offset = parsed.stream_next_offset or begin
+        body, raws, content_type = self._payload(parsed)
         if body and begin and parse_token(offset) is not None and offset <= begin:
             return None  # a repeat
-        if told.stream_deleted:
+        if parsed.stream_deleted:
             self.offsets.pop(name, None)
         elif offset:
             self.offsets[name] = offset
-        missing = told.error is not None and told.error.code == _MISSING  # it may yet be created
-        if told.stream_closed or told.stream_deleted or (told.error is not None and not missing):
+        missing = (
+            parsed.error is not None and parsed.error.code == _MISSING
+        )  # it may yet be created
+        if (
+            parsed.stream_closed
+            or parsed.stream_deleted
+            or (parsed.error is not None and not missing)
+        ):
             self._ended.add(name)
-        elif told.content_type:
+        elif parsed.content_type:
             self._ended.discard(name)
         page = Page(
             stream=name,
@@ -201,30 +207,30 @@ class ManyPosition:
             offset=offset,
             content_type=content_type,
             body=body,
-            up_to_date=told.up_to_date,
-            closed=told.stream_closed,
+            up_to_date=parsed.up_to_date,
+            closed=parsed.stream_closed,
             raws=raws,
             json_values=is_json(self._types.get(name, JSON_TYPE)),
         )
         return StreamEvent(
             page=page,
-            began=bool(told.content_type),
-            deleted=told.stream_deleted,
-            trimmed=told.stream_trimmed,
-            error="" if told.error is None else f"{told.error.code}: {told.error.message}",
+            began=bool(parsed.content_type),
+            deleted=parsed.stream_deleted,
+            trimmed=parsed.stream_trimmed,
+            error="" if parsed.error is None else f"{parsed.error.code}: {parsed.error.message}",
         )
 
-    def _payload(self, told: _Event) -> tuple[bytes, tuple[bytes, ...], str]:
+    def _payload(self, parsed: _Event) -> tuple[bytes, tuple[bytes, ...], str]:
         """Return the body of an event, its records, and its content type."""
-        known = self._types.get(told.stream, "")
-        if told.data is not None:
-            body = bytes(told.data)
+        known = self._types.get(parsed.stream, "")
+        if parsed.data is not None:
+            body = bytes(parsed.data)
             return body, split_array(body, self.what), RECORDS_TYPE if self._whole else JSON_TYPE
-        if told.text is not None:
-            return told.text.encode(errors="replace"), (), known or _TEXT
-        if told.base64 is not None:
+        if parsed.text is not None:
+            return parsed.text.encode(errors="replace"), (), known or _TEXT
+        if parsed.base64 is not None:
             try:
-                return b64decode(told.base64, validate=True), (), known or _BYTES
+                return b64decode(parsed.base64, validate=True), (), known or _BYTES
             except binascii.Error:
                 raise AnswerDamaged(f"{self.what}: an event is not valid base64") from None
         return b"", (), RECORDS_TYPE if self._whole else known
@@ -251,7 +257,7 @@ def tail_many(position: ManyPosition, retry: Retry, live: ManyLive = "sse") -> O
 def _page(position: ManyPosition, retry: Retry) -> Operation[None]:
     """Read the page of one long-poll."""
     try:
-        page, told = yield from calls.call(
+        page, parsed = yield from calls.call(
             position.request("long-poll"), retry, position.what, _polled, repeatable=True
         )
     except Refused as error:
@@ -259,7 +265,7 @@ def _page(position: ManyPosition, retry: Retry) -> Operation[None]:
             raise
         position.lose_cursor(error)
         return
-    for event in told:
+    for event in parsed:
         if (moved := position.take(event)) is not None:
             yield Deliver(moved)
     position.end_page(page.cursor, up_to_date=page.up_to_date)
@@ -316,8 +322,8 @@ def _connection(position: ManyPosition, backoff: Backoff) -> Operation[None]:
                 if event.name == "error":
                     _fail(position, event.data.encode())
                 backoff.passed()
-                if (told := position.take(event)) is not None:
-                    yield Deliver(told)
+                if (parsed := position.take(event)) is not None:
+                    yield Deliver(parsed)
         except _CursorLost:
             return
         except (AnswerDamaged, ValueError, *UNREADABLE) as damaged:

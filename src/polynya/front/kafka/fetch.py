@@ -21,7 +21,7 @@ from polynya.front.kafka.brokers import zone_tag
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch_sessions.session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession
-from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, tell_of_fetch
+from polynya.front.kafka.leaders import add_leaders_to_fetch, epoch_error_of, follower_of, racks_of
 from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.front.kafka.topics.catalog import OpenTopic
@@ -383,7 +383,7 @@ class _Reading:
         if zone := self._request.rack_id or zone_tag(call.header.client_id):
             call.context.clients.send(zone, self._size)
         if self._is_answered:
-            tell_of_fetch(call, self._response)
+            add_leaders_to_fetch(call, self._response)
         elif not (self._size or self._request.rack_id):
             return self._response, self._waiting()
         return self._response, []

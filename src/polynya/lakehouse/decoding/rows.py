@@ -86,8 +86,8 @@ def by_column(
         if there is None:
             if not is_text(field):
                 if is_typed(inner, depth):
-                    told = "the field's name has half of a surrogate pair"
-                    problems.append(Problem(BAD_TEXT, _escaped(here), told))
+                    reason = "the field's name has half of a surrogate pair"
+                    problems.append(Problem(BAD_TEXT, _escaped(here), reason))
             elif unknown_is_problem and is_typed(inner, depth):
                 problems.append(Problem(UNKNOWN, here, "the field has no column in this job"))
         elif field in doubled:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from polynya.base.payloads import fields_of
 from polynya.lakehouse.decoding.decode import Decoded, Schema, sample_values
 from polynya.lakehouse.decoding.kinds import typed
-from polynya.lakehouse.dry_run.proposals import Fields, told
+from polynya.lakehouse.dry_run.proposals import Fields, options_of
 from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef, claimed, span_of, store_settings
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, widened
 from polynya.lakehouse.jobs.results import load_result
@@ -38,7 +38,7 @@ _PROPOSED_ROWS = 200  # of a block
 _ROUNDS_MAX = 3
 
 Progress = Callable[[int, int], None]
-"""Told the records that were read, and those to read."""
+"""Called with the numbers of records that were read and that are to be read."""
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -225,7 +225,7 @@ class _Run:
             self._dead,
             columns,
             sorted(self._problems.values(), key=lambda each: -each.records),
-            told(self._fields.proposed(), declared),
+            options_of(self._fields.proposed(), declared),
             unreadable=sorted({str(each) for each in self._unreadable})[:EXAMPLES],
         )
 

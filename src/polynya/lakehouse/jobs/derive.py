@@ -36,7 +36,7 @@ from polynya.lakehouse.jobs.results import (
 )
 from polynya.lakehouse.jobs.stateful.faults import TransformFailed
 from polynya.lakehouse.jobs.stateful.from_table import Input, Taken, replaced, source_rows
-from polynya.lakehouse.jobs.stateful.keyed import asked_of, folded, told, widened
+from polynya.lakehouse.jobs.stateful.keyed import asked_of, folded, keyed_summary, widened
 from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema import types
@@ -79,7 +79,7 @@ def derivation(coordinator: Coordinator) -> Rewrite:
         result = _result(plan, done, previous)
         if asked.transform.key:
             result = folded(result, done, asked.transform, previous)
-        said = told(result, previous)
+        said = keyed_summary(result, previous)
         if found.whole:
             result = replaced(blobs, plan, result)
             said = (

@@ -14,7 +14,7 @@ from typing import Any, cast
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs, with_credentials
 from polynya.objectstore import StoreSettings, StoreUnavailable
-from polynya.objectstore.s3_refusals import METADATA, told
+from polynya.objectstore.s3_refusals import METADATA, describe
 from polynya.objectstore.settings import s3_config
 
 STORE_SECONDS = 4.0  # one list request, credentials included
@@ -126,7 +126,7 @@ def _explained(location: str, config: Mapping[str, str], fault: BaseException) -
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
     key = config.get("access_key_id") or os.environ.get("AWS_ACCESS_KEY_ID", "")
-    text = told(fault)
+    text = describe(fault)
     found = _STATUS.search(text)  # a refused list request has no class of its own
     status = found[1] if found else ""
     if isinstance(fault, PermissionDeniedError | UnauthenticatedError) or status in _DENIED:

@@ -236,8 +236,8 @@ def _decoded(group: _Group, writers: Writers, schema: Schema) -> list[_Part]:
     parts = [_batch(group.positions[batch.numbers], batch, schema) for batch in batches]
     if faults:
         numbers = sorted(faults)
-        told = {group.positions[at]: [Problem(BAD_BODY, "", faults[at])] for at in numbers}
-        parts.append(_without(group.positions[numbers], schema.columns, told))
+        reported = {group.positions[at]: [Problem(BAD_BODY, "", faults[at])] for at in numbers}
+        parts.append(_without(group.positions[numbers], schema.columns, reported))
     return parts
 
 
@@ -245,8 +245,10 @@ def _without(
     positions: Positions, columns: Sequence[Column], problems: Mapping[Any, list[Problem]]
 ) -> _Part:
     """Return records that have no typed values."""
-    told = {int(position): found for position, found in problems.items()}
-    return _Part(positions, [pa.nulls(len(positions), arrow_type(each)) for each in columns], told)
+    reported = {int(position): found for position, found in problems.items()}
+    return _Part(
+        positions, [pa.nulls(len(positions), arrow_type(each)) for each in columns], reported
+    )
 
 
 def _json(group: _Group, schema: Schema) -> _Part:
@@ -254,7 +256,7 @@ def _json(group: _Group, schema: Schema) -> _Part:
     data = np.frombuffer(bytearray(b"".join(body + b"," for body in group.bodies)), np.uint8)
     ends = np.cumsum([len(body) + 1 for body in group.bodies])
     found = typed(Kind.JSON, data, ends, np.zeros(len(ends), np.bool_), schema)
-    problems = {int(group.positions[row]): told for row, told in found.problems.items()}
+    problems = {int(group.positions[row]): reported for row, reported in found.problems.items()}
     return _Part(group.positions, found.arrays, problems, found.wishes)
 
 

@@ -83,12 +83,12 @@ class Unreadable(CorruptData):
     """A range whose records cannot be read, by its own fault."""
 
     def __init__(self, part: Range, reason: str) -> None:
-        super().__init__(f"{told_range(part)} cannot be read: {reason}")
+        super().__init__(f"{range_text(part)} cannot be read: {reason}")
         self.part = part
         self.reason = reason
 
 
-def told_range(part: Range) -> str:
+def range_text(part: Range) -> str:
     """Return a range in words: its stream, records and position."""
     begin = part.record + part.skip
     last = begin + claimed(part) - 1

@@ -61,7 +61,7 @@ def _chosen(known: list[_Snapshot], table: TableRef, as_of: str) -> _Snapshot:
         found = [each for each in known if each.timestamp_ms <= at]
     if found:
         return found[-1]
-    first = f"; the first one that is kept is of {_told(known[0])}" if known else ""
+    first = f"; the first one that is kept is of {_describe(known[0])}" if known else ""
     raise BadQuery(
         f"the table '{table.name}' keeps no snapshot as of '{as_of}'{first}: 'polynya table history "
         f"{table.name}' lists them"
@@ -98,5 +98,5 @@ def _snapshots(read: Read, pointer: str) -> list[_Snapshot]:
     return sorted(found, key=lambda each: each.sequence_number)
 
 
-def _told(snapshot: _Snapshot) -> str:
+def _describe(snapshot: _Snapshot) -> str:
     return f"{datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

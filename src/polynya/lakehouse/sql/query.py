@@ -271,26 +271,26 @@ def _explained(tables: Sequence[TableRef], statement: str) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as fault:
-        told = str(fault)
-        missing = _MISSING.search(told)
+        message = str(fault)
+        missing = _MISSING.search(message)
         if missing is None:
             empty = [table.name for table in _mentioned(tables, statement) if not table.iceberg]
             if empty and isinstance(fault, duckdb.BinderException):
-                told += (
+                message += (
                     "\nA table has no typed columns before its first rows: run polynya table "
                     f"sync {' '.join(empty)}"
                 )
             if isinstance(fault, duckdb.ParserException):
-                told += (
+                message += (
                     "\nA column whose name is a keyword of SQL, such as offset or at, needs double "
                     'quotes: "offset"'
                 )
-            raise BadQuery(told) from None
+            raise BadQuery(message) from None
         names = (
             ", ".join(table.name for table in tables)
             or "none yet: polynya table create NAME --prefix PREFIX"
         )
-        raise BadQuery(f"{told.splitlines()[0]} The tables are: {names}") from None
+        raise BadQuery(f"{message.splitlines()[0]} The tables are: {names}") from None
 
 
 def _quoted(text: str) -> str:

@@ -143,9 +143,9 @@ class GroupAdmin:
 
     async def describe(self, id_: str, *, sees: Sees = _all) -> GroupDetails:
         """Return a group, with its offsets in the topics that the caller sees."""
-        told = await self._groups.call(Describe(id_))
-        assert isinstance(told, Description)
-        if told.state == _DEAD:
+        description = await self._groups.call(Describe(id_))
+        assert isinstance(description, Description)
+        if description.state == _DEAD:
             raise GroupRefused(GroupError.GROUP_ID_NOT_FOUND)
         topics = {topic.id: topic for topic in await self._topics(sees)}
         committed = {
@@ -161,7 +161,7 @@ class GroupAdmin:
                 each.client_host,
                 _partitions_of_member(each, topics),
             )
-            for each in told.members
+            for each in description.members
         ]
         read = {
             (topic, number)
@@ -184,8 +184,16 @@ class GroupAdmin:
                 metadata = "" if entry is None else entry.metadata
                 stream = spelled_name(found.name)
                 rows.append(OffsetDetails(*partition, offset, found.record, lag, metadata, stream))
-        kind = KINDS[told.kind]
-        return GroupDetails(id_, told.state, told.protocol_type, told.protocol, members, rows, kind)
+        kind = KINDS[description.kind]
+        return GroupDetails(
+            id_,
+            description.state,
+            description.protocol_type,
+            description.protocol,
+            members,
+            rows,
+            kind,
+        )
 
     async def reset(
         self,

@@ -126,7 +126,7 @@ class ManyReader:
             self._context.connections.spawn,
             self._may_write,
             self._give_turn,
-            self._tell_all,
+            self._notify_all,
             is_slow=lambda strand: strand.stream.group in self._failing,
         )
         self._failing: set[int] = set()  # groups that did not answer a short while ago
@@ -172,9 +172,9 @@ class ManyReader:
 
     def _add_matched(self, info: StreamInfo, position: StreamPosition | None) -> None:
         begin = self._selection.begin_of(info.name, position)
-        is_told = position is not None and position.state != State.UNTOLD
+        is_known = position is not None and position.state != State.UNTOLD
         knows = position is not None and position.state == State.CLOSED and position.uid == info.uid
-        if info.closed and (knows or (not is_told and begin[0] == Position.NOW)):
+        if info.closed and (knows or (not is_known and begin[0] == Position.NOW)):
             at = (info.record, info.byte)
             self.cursor.add(StreamPosition(info.name, info.uid, *at, State.CLOSED))
         else:
@@ -248,7 +248,7 @@ class ManyReader:
         for name in early:
             self.created(name)
         if self._turns.are_idle:
-            self._tell_all()
+            self._notify_all()
 
     def created(self, name: str) -> None:
         """Handle that a stream was created."""
@@ -336,10 +336,10 @@ class ManyReader:
             self.finish()
             return None
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         """Handle that the client has been told of all streams."""
         if not self._answer.finished:
-            self._answer.all_told(len(self._strands))
+            self._answer.all_notified(len(self._strands))
 
     # --- for strands ------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ class Strand:
             return OVER
         if self._is_gone:  # this turn looks for another one
             if not self._is_new:
-                self._tell({"streamDeleted": True}, State.DELETED)
+                self._write_control({"streamDeleted": True}, State.DELETED)
             self._leave()
             self._begin_again()
         if not self._is_attached:
@@ -183,7 +183,7 @@ class Strand:
             self._leave()
             return OVER
         if known and known != info.uid:
-            self._tell({"streamDeleted": True}, State.DELETED)
+            self._write_control({"streamDeleted": True}, State.DELETED)
             self._begin_again()
         if self._was_closed and info.closed:
             self._end()
@@ -221,7 +221,7 @@ class Strand:
             return OVER if self.is_over else NOW
         if shown.damage:
             self._record, self._byte = shown.record, shown.byte
-            self._tell(error_fields("KAFKA_BATCH_UNREADABLE", shown.damage))
+            self._write_control(error_fields("KAFKA_BATCH_UNREADABLE", shown.damage))
             return NOW
         page = page_up_to(page, shown)
         self._write_page(page, b"".join(shown.parts))
@@ -244,7 +244,7 @@ class Strand:
             "contentType": values_type(info.content_type),
             "streamIncarnation": str(info.uid),
         }
-        self._tell(fields | ({"upToDate": True} if self._is_quiet else {}))
+        self._write_control(fields | ({"upToDate": True} if self._is_quiet else {}))
 
     def _write_page(self, page: Page, payload: bytes) -> None:
         self._record, self._byte = at = page.record, page.byte
@@ -252,10 +252,10 @@ class Strand:
             rest = self._showing.data(payload, at, up_to_date=page.has_all)
             self._connection.write(self, rest, at, State.OPEN)
         elif not self._is_quiet and page.has_all and not page.closed:
-            self._tell({"upToDate": True})
+            self._write_control({"upToDate": True})
         self._is_quiet = page.has_all
         if page.closed:
-            self._tell({"upToDate": True, "streamClosed": True}, State.CLOSED)
+            self._write_control({"upToDate": True, "streamClosed": True}, State.CLOSED)
         elif page.up_to_date and not page.has_all:
             self._connection.request_confirmation(self)
 
@@ -283,7 +283,7 @@ class Strand:
         if self._is_new:
             self._connection.write_outside_streams(self, self._showing.control(at, trimmed))
         else:
-            self._tell(trimmed)
+            self._write_control(trimmed)
         return NOW
 
     def _not_there(self, refusal: Refusal) -> float | None:
@@ -292,7 +292,7 @@ class Strand:
             self._tries -= 1
             return _AGAIN_SECONDS
         if not self._is_new:
-            self._tell({"streamDeleted": True}, State.DELETED)
+            self._write_control({"streamDeleted": True}, State.DELETED)
         elif self._is_listed and not self.uid:
             fields = error_fields(REFUSALS.get(refusal.code, "INTERNAL"), refusal.message)
             self._connection.write_outside_streams(self, self._showing.control(None, fields))
@@ -364,7 +364,7 @@ class Strand:
 
     def _close(self, event: LiveEvent) -> None:
         self._record, self._byte = event.record, event.byte
-        self._tell({"upToDate": True, "streamClosed": True}, State.CLOSED)
+        self._write_control({"upToDate": True, "streamClosed": True}, State.CLOSED)
         self._end()
 
     def _fall_back(self, event: LiveEvent) -> None:
@@ -389,9 +389,9 @@ class Strand:
             and (self._record, self._byte) == (info.record, info.byte)
         ):
             self._is_quiet = True
-            self._tell({"upToDate": True}, wakes=False)
+            self._write_control({"upToDate": True}, wakes=False)
 
-    def _tell(
+    def _write_control(
         self, fields: dict[str, object], state: int = State.OPEN, *, wakes: bool = True
     ) -> None:
         """Write a control event at the present position."""

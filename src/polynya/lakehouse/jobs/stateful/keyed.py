@@ -74,7 +74,7 @@ def folded(made: Result, done: Derived, transform: Transform, previous: Result |
     )
 
 
-def told(result: Result, previous: Result | None) -> str:
+def keyed_summary(result: Result, previous: Result | None) -> str:
     """Return what a job did in words."""
     if result.version != KEYED_VERSION:
         return f"{result.rows:,} rows were derived"

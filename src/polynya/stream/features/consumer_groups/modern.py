@@ -351,8 +351,8 @@ class ModernGroup:
         if not member.revoking or member.has_rejoined:
             self._advance(member, call, now_ms)
         owned = member.owned.keys()
-        is_told = call.is_full or call.epoch != member.epoch or owned != before
-        if not is_told and (claim is None or claim == owned):
+        is_due = call.is_full or call.epoch != member.epoch or owned != before
+        if not is_due and (claim is None or claim == owned):
             return HeartbeatAnswer(0, None, member.id, member.epoch, self.heartbeat_ms)
         assignment = sorted(numbers_by_topic(owned).items())
         return HeartbeatAnswer(0, None, member.id, member.epoch, self.heartbeat_ms, assignment)

@@ -68,7 +68,7 @@ def apply_delete(machine: Machine, command: Delete, position: int) -> Reply:
         return tail_reply(Code.INCARNATION, stream)
     reply = tail_reply(Code.OK, stream)
     release(machine, stream, command.now_ms)
-    _tell_gone(machine, reply)
+    _note_gone(machine, reply)
     return reply
 
 
@@ -91,11 +91,11 @@ def apply_expire(machine: Machine, command: Expire, position: int) -> Reply:
         return tail_reply(Code.HELD, stream)
     reply = tail_reply(Code.OK, stream)
     release(machine, stream, command.now_ms)
-    _tell_gone(machine, reply)
+    _note_gone(machine, reply)
     return reply
 
 
-def _tell_gone(machine: Machine, reply: Reply) -> None:
+def _note_gone(machine: Machine, reply: Reply) -> None:
     if reply.uid in machine.tails.watched:
         at = (reply.record, reply.byte)
         machine.tails.effects.append(TailMoved(reply.uid, *at, *at, gone=True))

@@ -137,7 +137,7 @@ def apply_announce(machine: Machine, command: NodeAnnounce, position: int) -> Re
     if isinstance(found, Reply):
         return found
     now, node = found
-    told = msgspec.structs.replace(
+    announced = msgspec.structs.replace(
         node,
         peer=command.peer,
         http=command.http,
@@ -146,7 +146,7 @@ def apply_announce(machine: Machine, command: NodeAnnounce, position: int) -> Re
         kafka=command.kafka,
         kafka_ports=command.kafka_ports,
     )
-    if told == node:
+    if announced == node:
         return _done(machine)
     if any(
         command.peer == other.peer
@@ -156,7 +156,7 @@ def apply_announce(machine: Machine, command: NodeAnnounce, position: int) -> Re
         return Reply(
             Code.REFUSED, detail=f"another node already uses the peer address {command.peer}"
         )
-    _change(machine, nodes={**now.nodes, node.id: told})
+    _change(machine, nodes={**now.nodes, node.id: announced})
     return _done(machine)
 
 
