@@ -117,7 +117,7 @@ IDENTIFIERS = {
     "holds": "stream: replica_count",
     "house": "transport: connections",
     "is_there": "transport: is_up",
-    "leads": "engine replica stream: is_leader, leading, leader_count",
+    "leads": "engine replica stream: is_leader, leading",
     "let_go": "stream replica engine transport cold: release, detach_socket",
     "life": "transport: incarnation",
     "recalled": "raft: queried",
