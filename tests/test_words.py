@@ -117,7 +117,7 @@ IDENTIFIERS = {
     "holds": "stream: replica_count",
     "house": "transport: connections",
     "is_there": "transport: is_up",
-    "leads": "engine replica stream: is_leader, leading, leader_count",
+    "leads": "engine replica stream: is_leader, leading",
     "let_go": "stream replica engine transport cold: release, detach_socket",
     "life": "transport: incarnation",
     "recalled": "raft: queried",
@@ -126,6 +126,34 @@ IDENTIFIERS = {
     "steering": "cluster node: reconfiguration",
     "strangers": "raft transport: unknown_leaders, missing_cores",
     "unheard": "raft: awaiting_term",
+}
+# `place` was a core, a position, an address, a location, a partition …
+ROOMS = " ".join(sorted(path.name for path in (ROOT / "src" / "polynya").iterdir()))
+IDENTIFIERS |= {
+    "place": f"{ROOMS}: position, location, address, core_id, partition",
+    "places": f"{ROOMS}: positions, locations, addresses, core_ids, partitions",
+    "Place": f"{ROOMS}: Offset, Location, TopicPartition",
+    "by_place": f"{ROOMS}: by_core",
+    "place_of": f"{ROOMS}: position_of",
+    "places_of": f"{ROOMS}: positions_of",
+    "told": f"{ROOMS}: body, status, reported, described, listed",
+    "told_ms": "reported_ms",
+    "told_failure": "failure_text",
+    "told_outcome": "outcome_text",
+    "told_range": "range_text",
+    "all_told": "all_notified",
+    "tell_of_fetch": "add_leaders_to_fetch",
+    "tell_of_produce": "add_leaders_to_produce",
+    "text_place": "text_address",
+    "listen_place": "listen_address",
+    "peer_place": "peer_address",
+    "parse_place": "parse_address",
+    "S3Place": "S3Location",
+    "StreamPlace": "StreamPosition",
+    "SourcePlace": "SourcePosition",
+    "ManyPlaces": "ReaderOffsets",
+    "DropPlaces": "DropPartitionOffsets",
+    "ResetPlace": "ResetTarget",
 }
 LISTS_RENAMED = ROOT / "docs" / "migration.md"  # the table of what was renamed
 FOR_PEOPLE = [

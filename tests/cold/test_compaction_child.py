@@ -7,8 +7,9 @@ import asyncio
 
 import pytest
 from google_crc32c import value as crc32c
+from worlds.in_process import HereWorker
 
-from polynya.cold.compaction.child import ChildWorker, CompactionFailed, HereWorker, Worker
+from polynya.cold.compaction.child import ChildWorker, CompactionFailed, Worker
 from polynya.cold.compaction.work import (
     Answer,
     MapBegin,

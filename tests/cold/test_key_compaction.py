@@ -8,8 +8,9 @@ import random
 import pytest
 from worlds.cold import FaultyStore, play, play_each
 from worlds.compaction import NAME, KeyedTier, Pair
+from worlds.in_process import HereWorker
 
-from polynya.cold.compaction.child import CompactionFailed, HereWorker
+from polynya.cold.compaction.child import CompactionFailed
 from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.cold.compaction.work import Answer, MapPiece, Request
 from polynya.stream.features.compaction.progress import compaction_of

@@ -41,6 +41,7 @@ from sim.promises import check_promises
 from sim.reconfiguration import Steered
 from sim.store import SimStore
 from sim.tier import SimTier
+from worlds.in_process import fold_here
 from worlds.service import raw_batch
 
 from polynya.base import levels
@@ -55,7 +56,7 @@ from polynya.engine.log_clock import LogClock
 from polynya.engine.membership import ClusterSettings, Membership
 from polynya.engine.repair import others_of
 from polynya.engine.replicated import ReplicatedEngine
-from polynya.engine.snapshots.merge_process import Job, fold_here
+from polynya.engine.snapshots.merge_process import Job
 from polynya.engine.storage import open_storage
 from polynya.local.api import Page, ReadQuery
 from polynya.raft import Role

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
 
 from sim.store import SimStore
+from worlds.in_process import HereWorker
 
 from polynya.admin import backup_routes
 from polynya.admin.store_checks import StoreChecks
@@ -37,7 +38,6 @@ from polynya.cold import (
     pager,
     steps,
 )
-from polynya.cold.compaction.child import HereWorker
 from polynya.cold.compaction.compactor import Compactor
 from polynya.cold.rewriting import merger
 from polynya.cold.steps import Steps

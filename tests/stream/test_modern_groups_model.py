@@ -229,5 +229,5 @@ def planted(name: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_defect_is_found(name: str) -> None:
-    with planted(name), pytest.raises(AssertionError):
+    with planted(name), pytest.raises((AssertionError, KeyError)):  # an owner that another removed
         run(500, Phase.generate, steps=80)

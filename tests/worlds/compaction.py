@@ -8,10 +8,11 @@ from typing import Any
 
 import google_crc32c
 from worlds.cold import CLUSTER, GROUPS, MERGE_SETTINGS, FaultyStore, Tier, no_sleep, opened
+from worlds.in_process import HereWorker
 from worlds.stream import kafka_batch
 
 from polynya.base.names import group_of
-from polynya.cold.compaction.child import HereWorker, Worker
+from polynya.cold.compaction.child import Worker
 from polynya.cold.compaction.compactor import Compactor, LastPass, Policies
 from polynya.cold.compaction.planner import CompactionPolicy
 from polynya.cold.settings import MergeSettings

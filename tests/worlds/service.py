@@ -10,6 +10,7 @@ from typing import Any
 from google_crc32c import value as crc32c
 from polling import wait_for
 from worlds.fake_disk import FakeDisk
+from worlds.in_process import fold_here
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.cold import (
@@ -23,7 +24,6 @@ from polynya.cold import (
     StateReader,
 )
 from polynya.diskless import DisklessSettings, Writer
-from polynya.engine.snapshots.merge_process import fold_here
 from polynya.engine.storage import open_storage
 from polynya.local.api import LiveEvent, Page, ReadQuery, Refusal, StreamInfo
 from polynya.objectstore import MemoryStore, ObjectStore

@@ -40,6 +40,11 @@ def node(number: int, zone: str = "", cores: int = 0) -> NodeRecord:
     return NodeRecord(number, f"n{number}:1", f"http://n{number}", zone, cores)
 
 
+def leader_count(placed: ClusterMap, node: int) -> int:
+    """Return the number of groups with the node as preferred leader."""
+    return sum(placement.first == node for placement in placed.groups.values())
+
+
 class Toy:
     """Groups that carry out orders. A learner catches up a round after its creation; a down node
     does not answer. `slow`: the share of voter changes that stay joint until after the next
@@ -228,7 +233,7 @@ class Toy:
         for number, record in self.map.nodes.items():
             assert record.state != NodeState.LEAVING or number in self.lost
             if record.state >= NodeState.DRAINING:
-                assert not self.map.leader_count(number) and number not in self.leaders.values()
+                assert not leader_count(self.map, number) and number not in self.leaders.values()
             if record.state >= NodeState.EMPTYING:
                 assert not any(
                     number in configuration.voters for configuration in self.configurations.values()

@@ -39,11 +39,6 @@ class Payload(NamedTuple):
             return f"{AVRO}:{self.schema}"
         return f"{PROTOBUF}:{self.message}:{self.schema}"
 
-    @property
-    def told(self) -> str:
-        """Return the payload in a few words, without its schema."""
-        return str(self) if self.format == REGISTRY else f"{self.format} {self.message}".rstrip()
-
 
 def parse_payload(text: str) -> Payload:
     """Return the parts of a payload. Raises BadPayload."""

@@ -42,7 +42,6 @@ class DecideCounters(msgspec.Struct):
     decided: int = 0  # ranges of entries that lost their flag
     rewritten: int = 0  # slices with aborted batches
     failures: int = 0
-    failures_in_a_row: int = 0
     most: int = (
         0  # undecided entries, or rows of aborted transactions, of a stream: of the last pass
     )

@@ -325,5 +325,5 @@ def test_no_reader_meets_a_record_that_fails(at: int, byte: int, cut: bool) -> N
 
 def test_a_header_says_the_time_of_all_records_if_the_server_set_it() -> None:
     batch = batches.stamped(build_batch([Record(None, b"v", 5)]), 77)
-    assert header_of(batch).is_log_append_time
+    assert header_of(batch).attributes & batches.LOG_APPEND_TIME
     assert quick(batch) == 77

@@ -42,19 +42,6 @@ class Worker(Protocol):
         ...
 
 
-class HereWorker:
-    """A worker in this process, for cores whose time is simulated."""
-
-    def __init__(self) -> None:
-        self._work = CompactionWork()
-
-    async def run(self, request: Request) -> Answer:
-        return self._work.run(request)
-
-    async def close(self) -> None:
-        self._work = CompactionWork()
-
-
 class ChildWorker:
     """A worker in a subprocess at low priority, which is started when it is needed."""
 

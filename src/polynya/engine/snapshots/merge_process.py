@@ -77,12 +77,6 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-async def fold_here(store: SnapshotStore, jobs: Sequence[Job]) -> None:
-    """Run the jobs in this process, for stores that no other process uses."""
-    for group, count in jobs:
-        store.fold(group, count, merge)
-
-
 def main() -> int:
     """Run the jobs; stop early when the parent has exited, since another process may use the folder
     by then."""

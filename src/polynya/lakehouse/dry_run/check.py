@@ -38,7 +38,7 @@ _PROPOSED_ROWS = 200  # of a block
 _ROUNDS_MAX = 3
 
 Progress = Callable[[int, int], None]
-"""Told the records that were read, and those to read."""
+"""Called with the numbers of records that were read and that are to be read."""
 
 
 class Example(msgspec.Struct, frozen=True):

@@ -61,11 +61,6 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return bool(self.attributes & _CONTROL)
 
     @property
-    def is_log_append_time(self) -> bool:
-        """Report whether all records have the time of the header."""
-        return bool(self.attributes & LOG_APPEND_TIME)
-
-    @property
     def last_sequence(self) -> int:
         """The sequence of the last record; sequences wrap after 2^31 - 1."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF

@@ -121,10 +121,6 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
         )
         return max(voters_wanted(META_VOTERS_MAX, able), wanted)
 
-    def leader_count(self, node: int) -> int:
-        """Return the number of groups with the node as preferred leader."""
-        return sum(placement.first == node for placement in self.groups.values())
-
 
 def voters_wanted(most: int, nodes: int) -> int:
     """Return the number of voters for at most `most` replicas on `nodes` nodes; even counts above
