@@ -21,9 +21,9 @@ from polynya.cli.remote.client import (
     is_json,
     new_stream_path,
     patiently,
+    received,
     server_option,
     stream_path,
-    told,
 )
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_stream
@@ -311,7 +311,7 @@ def _name_of(url: str) -> str:
 
 
 def _no(url: str, answer: httpx.Response) -> exits.Ended:
-    code, message, _ = told(answer)
+    code, message, _ = received(answer)
     hint = "The source has no such stream." if answer.status_code in (404, 410) else ""
     kind = exits.Unreachable if answer.status_code in LATER else exits.Refused
     return kind(
