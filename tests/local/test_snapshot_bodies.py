@@ -26,7 +26,7 @@ PUBLISHES = 1000
 FLUSHED = 10  # bodies in a pack
 
 
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("position", range(8))
 def test_a_damaged_body_is_an_error_and_never_other_bytes(position: int) -> None:
     async def story(world: World) -> None:
         await noted(world)

@@ -27,73 +27,67 @@ class Delta(msgspec.Struct):
     changes: Changes
 
 
-class _Encoding:
-    """Streams of a machine that are encoded in passes while turns go on. `taken`: all changes that
-    were taken from the machine meanwhile."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine, self._count = machine, 0
-        self.taken = machine.take_changes()
-        self.body: list[bytes] = [b""]
-
-    async def passes(self, keys: list[int | str]) -> None:
-        """Encode the streams, then those that changed meanwhile, until few are left."""
-        for left in reversed(range(PASSES)):
-            self._count += await _slices(self._machine, keys, self.body)
-            changes = self._machine.changes
-            if not left or len(changes.streams) + len(changes.evicted) <= len(keys) >> 6:
-                return
-            keys = self._take()
-
-    def finish(self) -> int:
-        """Encode the rest in one step; return the number of streams in the body."""
-        found, data = deltas.encode_streams(self._machine, iter(self._take()))
-        self.body.append(data)
-        return self._count + found
-
-    def _take(self) -> list[int | str]:
-        later = self._machine.take_changes()
-        keys = keys_of(later)
-        later.put_back(self.taken)
-        self.taken = later
-        return keys
-
-
 async def encode_delta(group: Group, *, whole: bool) -> Delta:
     """Encode the changes since the last call, or the whole state. The last step is atomic and fixes
     the index.
 
     A caller that does not persist the body puts the changes back."""
-    machine, encoding = group.machine, _Encoding(group.machine)
+    machine = group.machine
+    changes = machine.take_changes()
+    body: list[bytes] = [b""]
     keys: list[int | str] = (
-        [*machine.directory.by_uid, *machine.directory.evicted]
-        if whole
-        else keys_of(encoding.taken)
+        [*machine.directory.by_uid, *machine.directory.evicted] if whole else keys_of(changes)
     )
+    count = 0
     try:
-        await encoding.passes(keys)
+        for left in reversed(range(PASSES)):
+            count += await _slices(machine, keys, body)
+            if (
+                not left
+                or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6
+            ):
+                break
+            more = machine.take_changes()
+            keys = keys_of(more)
+            changes = _joined(changes, more)
     except BaseException:
-        machine.kept.put_back(encoding.taken)
+        machine.kept.put_back(changes)
         raise
-    count, body = encoding.finish(), encoding.body
-    body[0] = deltas.encode_head(machine, encoding.taken, count, whole=whole)
-    return Delta(group.term, group.applied_index, body, encoding.taken)
+    last = machine.take_changes()
+    found, data = deltas.encode_streams(machine, iter(keys_of(last)))
+    changes = _joined(changes, last)
+    body[0] = deltas.encode_head(machine, changes, count + found, whole=whole)
+    body.append(data)
+    return Delta(group.term, group.applied_index, body, changes)
 
 
 async def encode_since_copy(group: Group, since: SinceCopy) -> Delta:
     """Encode the changes since a copy, for the object store. No snapshot misses any of them.
 
     Raises Unavailable when an installed snapshot replaces the group's state meanwhile."""
-    machine, encoding = group.machine, _Encoding(group.machine)
+    machine, body, count = group.machine, [b""], 0
+    taken = machine.take_changes()
+    keys = keys_of(since.changes)
     try:
-        await encoding.passes(keys_of(since.changes))
+        for left in reversed(range(PASSES)):
+            count += await _slices(machine, keys, body)
+            if (
+                not left
+                or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6
+            ):
+                break
+            more = machine.take_changes()
+            keys, taken = keys_of(more), _joined(taken, more)
         if group.machine is not machine:
             raise Unavailable("a snapshot from another node replaced the group's state")
-        count, body = encoding.finish(), encoding.body
-        body[0] = deltas.encode_head(machine, since.changes, count, whole=False)
+        last = machine.take_changes()
+        found, data = deltas.encode_streams(machine, iter(keys_of(last)))
+        taken = _joined(taken, last)
+        body[0] = deltas.encode_head(machine, since.changes, count + found, whole=False)
+        body.append(data)
         return Delta(group.term, group.applied_index, body, since.changes)
     finally:
-        machine.kept.put_back(encoding.taken)
+        machine.kept.put_back(taken)
 
 
 async def lowest_position(machine: Machine, unapplied: int) -> int:
@@ -122,3 +116,8 @@ async def _slices(machine: Machine, keys: list[int | str], body: list[bytes]) ->
         count += found
         body.append(data)
         await asyncio.sleep(0)
+
+
+def _joined(changes: Changes, later: Changes) -> Changes:
+    later.put_back(changes)
+    return later
