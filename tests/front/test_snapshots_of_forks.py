@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from front_world import Answer, World
+from reducer_world import bind, mount, work
 from test_authorizer import Gate, guarded
 from test_snapshots_over_http import (
     JSON,
@@ -256,6 +257,31 @@ def test_parts_of_dead_attempts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             patch.setattr(fork_snapshots, "publish", die)
             assert "it left" in message(await fork(world))
         assert "parts of earlier attempts" in message(await fork(world))
+
+    run(story)
+
+
+def test_a_reducer_goes_on_in_a_fork_of_a_stream_that_it_has_trimmed() -> None:
+    async def story(world: World) -> None:
+        mount(world)
+        await bind(world, builtin="count", pattern="docs/*", retain=True)
+        await world.put(NAME)
+        for number in range(5):
+            await world.post(NAME, b"%d" % number)
+            world.service.clock += SNAPSHOT_GRACE_MS
+            await work(world)
+        assert await first_kept(world) != "0" * 16 + "_" + "0" * 16
+        await world.post(NAME, b"5")
+        assert (await fork(world)).status == 201
+        states = [
+            json.loads((await world.ask("GET", f"{url}/state")).body) for url in (URL, FORK_URL)
+        ]
+        assert states[0] == states[1] and states[1]["records"] == 6
+        await world.post(FORK, b"6")
+        await work(world)
+        assert json.loads((await world.ask("GET", f"{FORK_URL}/state")).body)["records"] == 7
+        newest, tail = (await listed(world, FORK_URL))[-1], await world.head(FORK)
+        assert newest["offset"] == tail.headers["stream-next-offset"]
 
     run(story)
 
