@@ -158,8 +158,8 @@ def test_a_publish_that_does_not_fit_is_refused() -> None:
     run(story)
 
 
-async def listed(world: World) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads((await world.ask("GET", f"{URL}/snapshots")).body)[
+async def listed(world: World, url: str = URL) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads((await world.ask("GET", f"{url}/snapshots")).body)[
         "snapshots"
     ]
     return found

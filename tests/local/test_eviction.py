@@ -19,6 +19,7 @@ from polynya.cold.rewriting import merger
 from polynya.local import rehydration
 from polynya.local.api import Position, ReadQuery, Refusal, StreamInfo, Trimmed, TrimQuery
 from polynya.objectstore import MemoryStore
+from polynya.service.fork_snapshots import inherit_snapshots
 from polynya.service.snapshot_sweep import sweep_snapshots
 from polynya.service.snapshots import ANY_BYTE, Body, Staged, body_of, boundary_of, drop, stage
 from polynya.service.snapshots import publish as publish_snapshot
@@ -596,6 +597,28 @@ def test_what_a_client_changes_brings_the_stream_and_its_bodies_back(change: str
             assert {key for key in await collected(world) if "/packs/" in key} == set()
             return
         assert world.evicted == (set() if change != "publish" else {NOTED, BODIES})
+
+    play(story)
+
+
+def test_a_fork_of_an_evicted_stream_has_its_snapshot() -> None:
+    async def story(world: World) -> None:
+        await noted(world)
+        made = await world.fork(NAMES[1], NOTED, (1, 4))
+        assert made.code == Code.CREATED
+        inherit = inherit_snapshots(world.service, NOTED, NAMES[1], made, diskless=False)
+        assert (await inherit).code == Code.CREATED
+        info = await facts(world, NAMES[1])
+        (mark,) = info.marks or ()
+        assert (mark.record, mark.byte) == (1, 4)
+        assert await body_of(world.service, info, mark) == b"at one"
+        assert await bodies(world) == {1: b"at one", 2: b"at two"}
+        await world.evict()
+        await world.snapshot()
+        world.kill()
+        info = await facts(world, NAMES[1])
+        assert info.marks == [mark]
+        assert await body_of(world.service, info, mark) == b"at one"
 
     play(story)
 

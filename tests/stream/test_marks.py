@@ -88,15 +88,26 @@ def test_no_companion_of_a_stream_that_does_not_live() -> None:
     assert world.apply(1, Create(OWN, 4, TYPE, 0)).code == Code.NOT_FOUND, "only its forks need it"
 
 
-def test_a_fork_of_what_lies_behind_a_snapshot_is_refused() -> None:
+def test_a_fork_before_the_oldest_snapshot_of_a_trimmed_stream_is_refused() -> None:
     world = World(1)
     published(world)
     stream = world.machines[1].directory.streams[NAME]
-    pin = PinSource(NAME, "ab", "docs/b", 2, 3, 3, "", 0, False)
+
+    def pin(record: int, *, resolved: bool = False) -> Reply:
+        attempt = f"at {record} {resolved}"
+        return world.apply(
+            1, PinSource(NAME, attempt, "docs/b", 2, record, record, "", 0, resolved)
+        )
+
+    world.apply(1, Trim([(stream.uid, 1, 1)], 2))
+    assert pin(0).code == Code.OK, "it inherits nothing"
+    for refused in (pin(1), pin(1, resolved=True)):
+        assert (refused.code, refused.detail) == (Code.SNAPSHOT_NEEDED, [2, 2])
+    assert pin(2).code == pin(3).code == Code.OK, "the snapshot covers what they lack"
     world.apply(1, Trim([(stream.uid, 2, 2)], 2))
-    assert world.apply(1, pin).code == Code.SNAPSHOT_NEEDED
+    assert pin(1).code == Code.SNAPSHOT_NEEDED
     world.apply(1, Trim([(stream.uid, 3, 3)], 2))
-    assert world.apply(1, pin).code == Code.OK, "the snapshot covers nothing any more"
+    assert pin(1).code == Code.TRIMMED, "the snapshot covers nothing any more"
 
 
 def test_superseded_snapshots_keep_their_stream_in_memory() -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.stream.features.appends.commands import Append, Produce
-from polynya.stream.parts import Mark, Retention
+from polynya.stream.parts import Fork, Mark, Retention
 from polynya.stream.replies import Done, KnownCode
 from polynya.stream.state.model import Attributes, Stream
 from polynya.stream.state.profile_epochs import profile_of
@@ -44,6 +44,7 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
     compact: bool = False  # its keys are compacted, by its own setting
     marks: list[Mark] | None = None
     rewrites: int = 0  # slices that lost records by compaction
+    fork: Fork | None = None  # where it begins, with the snapshots
 
     @property
     def high_watermark(self) -> int:
@@ -54,7 +55,8 @@ class StreamInfo(msgspec.Struct, gc=False, array_like=True, tag=1):
 def info_of(
     stream: Stream, history: int = 0, *, known: bool = True, attributes: bool = False
 ) -> StreamInfo:
-    """Return the current `StreamInfo` of a stream, with its attributes and snapshots or without."""
+    """Return the current `StreamInfo` of a stream. `attributes`: with these, its snapshots and its
+    fork point."""
     record, byte = stable_of(stream)
     extras = stream.extras
     segments = None if extras is None else extras.segments
@@ -84,6 +86,7 @@ def info_of(
         compaction is not None and compaction.is_wanted,
         extras.marks if attributes and extras is not None else None,
         0 if compaction is None else compaction.rewrites,
+        stream.fork if attributes else None,
     )
 
 

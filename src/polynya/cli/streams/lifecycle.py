@@ -232,8 +232,8 @@ def _attribute(text: str) -> tuple[str, str]:
 @options.as_json
 @server_option
 def fork_command(client: Client, new: str, source: str, offset: str | None, as_json: bool) -> None:
-    """Create NEW as a fork: it starts with the records of another stream up to an offset, then
-    diverges.
+    """Create NEW as a fork: it starts with the records of another stream up to an offset, and with
+    the newest snapshot before it, then diverges.
 
     \b
     polynya fork experiment --from orders

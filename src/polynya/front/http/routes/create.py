@@ -24,6 +24,7 @@ from polynya.front.http.routes.bodies import (
 from polynya.front.http.routes.conditions import must_be_new
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.local.api import Refusal
+from polynya.service.fork_snapshots import inherit_snapshots
 from polynya.stream.features.lifetimes.commands import Create, CreateWithAttributes
 from polynya.stream.features.profiles.commands import Profile
 from polynya.stream.parts import Batch
@@ -270,6 +271,9 @@ async def _fork(exchange: Exchange) -> None:
         if reply.code != Code.ATTEMPT_PENDING:
             break
         await asyncio.sleep(_PENDING_SECONDS)
+    if reply.code < Code.NOT_FOUND:
+        service, diskless = exchange.context.service, exchange.context.settings.object_store
+        reply = await inherit_snapshots(service, source, command.name, reply, diskless=diskless)
     if reply.code >= Code.NOT_FOUND:
         fail_reply(exchange, reply, creating=True)
     else:

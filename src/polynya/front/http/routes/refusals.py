@@ -157,9 +157,14 @@ def _message(asked: Mapping[str, str], reply: Reply) -> str:
     if reply.code == Code.APPEND_EXCEEDS_MEMORY_LIMIT:
         return _over_hot_bound(reply)
     if reply.code == Code.SNAPSHOT_NEEDED and "stream-forked-from" in asked:
+        if detail is None:
+            return (
+                "the fork exists, but the snapshot before its fork point is gone: delete it, and fork "
+                "at a later offset"
+            )
         return (
-            "the source's records before its snapshot are trimmed, and a fork has no snapshots of its "
-            "own: create a stream with the snapshot as its first record instead"
+            "the source's records before its snapshots are trimmed, and the oldest one is at "
+            f"{format_token(*detail)}: fork there or behind it"
         )
     if reply.code == Code.SUB_OFFSET and isinstance(detail, str):
         return detail

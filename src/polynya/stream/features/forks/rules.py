@@ -29,7 +29,7 @@ from polynya.stream.features.lifetimes.rules import (
     remove,
     tail_reply,
 )
-from polynya.stream.features.marks.held import covers, marks_of
+from polynya.stream.features.marks.held import marks_of, oldest_covering
 from polynya.stream.features.retention.trimming import release_trimmed
 from polynya.stream.features.transactions.rules import acknowledged
 from polynya.stream.parts import Encoding
@@ -109,17 +109,37 @@ def _judge_pin(stream: Stream, command: PinSource) -> ForkPoint | Reply:
         return other_type(stream)
     if _depth(stream) >= FORK_DEPTH_MAX:
         return tail_reply(Code.FORK_DEPTH, stream)
-    first = stream.first_record
-    if first and covers(marks_of(stream), first):  # a fork has no snapshots: half of a document
-        return tail_reply(Code.SNAPSHOT_NEEDED, stream)
+    point: ForkPoint | ReadRefused | None
     if command.resolved and stream.first_record <= command.record < stable_of(stream)[0]:
-        return ForkPoint(command.record, command.byte)
-    point = fork_point(stream, command.record, command.byte, command.sub_offset)
+        point = ForkPoint(command.record, command.byte)
+    else:
+        point = fork_point(stream, command.record, command.byte, command.sub_offset)
     if point is None:
         return tail_reply(Code.NOT_YET, stream)
+    refusal = _judge_snapshots(stream, point)
+    if refusal is not None:
+        return refusal
     if isinstance(point, ReadRefused):
         return Reply(point.code, stream.uid, point.record, point.byte, stream.closed)
     return point
+
+
+def _judge_snapshots(stream: Stream, point: ForkPoint | ReadRefused) -> Reply | None:
+    """Refuse a fork point before the snapshots that cover a trim: the fork would be half of a
+    document. The detail: where the oldest one is."""
+    first = stream.first_record
+    oldest = oldest_covering(marks_of(stream), first) if first else None
+    if oldest is None:
+        return None
+    if isinstance(point, ReadRefused):
+        is_before = point.code == Code.TRIMMED
+    else:  # one at the very start inherits nothing
+        is_before = first <= point.record < oldest.record
+    if not is_before:
+        return None
+    reply = tail_reply(Code.SNAPSHOT_NEEDED, stream)
+    reply.detail = [oldest.record, oldest.byte]
+    return reply
 
 
 def _depth(stream: Stream) -> int:

@@ -78,7 +78,29 @@ def companion(machine: Machine, stream: Stream) -> Stream | None:
 
 def covers(marks: Iterable[Mark], first_record: int) -> bool:
     """Report whether one of the marks that are kept lets readers begin at the trim."""
-    return any(mark.record >= first_record and not mark.dropped_ms for mark in marks)
+    return oldest_covering(marks, first_record) is not None
+
+
+def oldest_covering(marks: Iterable[Mark], first_record: int) -> Mark | None:
+    """Return the oldest of the marks that `covers` means."""
+    usable = [mark for mark in marks if mark.record >= first_record and not mark.dropped_ms]
+    return min(usable, key=_ORDER, default=None)
+
+
+def inherited(
+    marks: Iterable[Mark], own: Iterable[Mark], records: tuple[int, int], now_ms: int
+) -> list[Mark]:
+    """Return the marks of its source that a fork gets, in their order: of each origin the newest
+    one that can be read, unless its `own` are as new. `records`: its first one, and its fork
+    point."""
+    low, high = records
+    newest_of: dict[str, Mark] = {}
+    for mark in sorted(marks, key=_ORDER):
+        if low <= mark.record <= high and is_readable(mark, now_ms):
+            newest_of[source_of(mark.origin)] = mark
+    has = {source_of(mark.origin): mark.record for mark in sorted(own, key=_ORDER)}
+    found = [mark for source, mark in newest_of.items() if has.get(source, -1) < mark.record]
+    return sorted(found, key=_ORDER)
 
 
 def marks_at(
