@@ -53,6 +53,7 @@ FEATURES = (
         "transactions committed",
     ),
     Feature("key compaction", ("compacted",), "compacted", "records dropped"),
+    Feature("reducers", ("reduced",), "", ""),
 )
 NO_RUN = "## Last run\n\nNo run has been recorded.\n"
 
